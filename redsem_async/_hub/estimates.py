@@ -66,7 +66,8 @@ def retry_after_of(state: SemaphoreState, request: Request) -> float:
     if (ramp := _ramp_of(request)) is None:
         return estimate
     pause_left = report.sent_at + ramp.lasts_ms / 1000 - clock()
-    return max(0.0, pause_left) + (0.0 if moment == ramp.lasts_ms / 1000 else estimate)
+    is_guess = hold is None and moment == ramp.lasts_ms / 1000
+    return max(0.0, pause_left) + (0.0 if is_guess else estimate)
 
 
 def _ramp_of(request: Request) -> Ramp | None:

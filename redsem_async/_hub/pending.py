@@ -150,7 +150,8 @@ class DetachCall(Call):
 class BackOffCall(Call):
     """A back-off until *ends*, by the clock of this process.
 
-    One that is written later is shorter; one that is over is not written any more.
+    One that is written later is shorter. One that is over is not written any more, unless its
+    caller waits for the reply.
     """
 
     def __init__(
@@ -165,7 +166,7 @@ class BackOffCall(Call):
 
     @property
     def wanted(self) -> bool:
-        return super().wanted and (not self.back_off.pause_ms or clock() < self.ends)
+        return super().wanted and (self.future is not None or clock() < self.ends)
 
     def join(self, other: "BackOffCall") -> bool:
         """Back off for *other*, too. False where that is of another key, or an operator's."""

@@ -27,8 +27,9 @@ local function begun_or_longer(before, most)
   local begins = not runs or token > tonumber(began)
   if begins then
     began, limit_then = math.max(last, stamp_us), math.max(1, most)
-    step = math.max(1, usual_hold, math.ceil(pause / 10))
+    step = math.max(1, usual_hold)
   end
+  step = math.max(tonumber(step), math.ceil(pause / 10))
   local over, allowed = later, 1
   while allowed < tonumber(limit_then) do over, allowed = over + step, 2 * allowed end
   local text = {}
@@ -57,8 +58,8 @@ if not already_ran(number) then
   end
   keep(meta, over - now + SLACK)
   if not key then fields[17], ramp, ramp_changes = after, ramp_of(after) end
-  if begins then
-    recall_rights()
+  if begins then recall_rights() end
+  if begins or pause == 0 then  -- what next_ms said was that of another back-off, or of none
     for _, owner in ipairs(waiting > 0 and call('ZRANGE', hubs, 0, -1) or {}) do
       if owner ~= hub then publish_to(owner, 'recheck', '-') end
     end

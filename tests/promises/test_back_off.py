@@ -183,6 +183,65 @@ async def test_hold_off_zero_serves_who_waits(pair: MakePair) -> None:
     assert (await here.status()).back_off is None
 
 
+async def test_hold_off_for_a_moment_returns(pair: MakePair) -> None:
+    """It is over before the command is written, and the caller waits for the reply."""
+    here, there = pair(1)
+    await here.hold_off(1e-6)
+    permit = await soon(there.acquire())
+    assert await permit.release()
+
+
+async def test_retry_after_counts_the_queue_behind_a_pause(pair: MakePair) -> None:
+    here, there = pair(1)
+    for _ in range(2):
+        async with here.acquire():
+            await asyncio.sleep(0.2)
+    await here.hold_off(2.0)
+    waiters = [in_background(here.acquire()) for _ in range(20)]
+    await waiting(there, 20)
+    with pytest.raises(AcquireTimeout) as refused:
+        await here.acquire(timeout=0)
+    assert refused.value.retry_after > 4.0, "a pause of 2 s, and 20 who hold for 0.2 s each"
+    await asyncio.gather(*map(cancelled, waiters))
+    await here.hold_off(0)
+
+
+async def test_a_longer_pause_has_longer_steps(pair: MakePair) -> None:
+    """A step is a tenth of the pause, whichever call made it as long as it is."""
+    here, there = pair(8)
+    async with here.acquire() as one, there.acquire() as other:
+        one.back_off(0.01)
+        await until(lambda: is_held_off(there), "the server knows")
+        other.back_off(1.0)
+
+        async def is_longer() -> bool:
+            told = (await here.status()).back_off
+            return told is not None and told.seconds_left > 0.1
+
+        await until(is_longer)
+    ends = time.monotonic() + 1.0
+    upstream = Upstream()
+    await soon(asyncio.gather(*(upstream.call(here, n, 0.5) for n in range(3))))
+    assert sorted(upstream.began)[1] > ends + 0.05, "a step lasts 0.1 s"
+
+
+async def test_the_end_of_a_back_off_tells_waiters_when_a_permit_expires(
+    pair: MakePair,
+) -> None:
+    """They were told to look again when the pause ends, and the holder will not release."""
+    here, there = pair(1)
+    permit = await here.acquire()
+    await permit.detach(1.5)
+    expires = time.monotonic() + 1.5
+    await here.hold_off(3600)
+    waiter = in_background(there.acquire())
+    await waiting(here, 1)
+    await here.hold_off(0)
+    permit = await soon(waiter)
+    assert time.monotonic() < expires + 1.0, "not with the next heartbeat"
+    assert await permit.release()
+
+
 async def test_a_pause_a_limit_and_a_back_off_are_three_things(pair: MakePair) -> None:
     here, there = pair(2)
     await here.hold_off(30.0)

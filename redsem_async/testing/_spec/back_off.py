@@ -13,11 +13,12 @@ def begun_or_longer(
 ) -> tuple[BackOffRecord, bool]:
     """The back-off after *call*, under *limit*. The result is also whether it began now."""
     now = context.now
-    later = now + call.pause_ms
+    later, tenth = now + call.pause_ms, math.ceil(call.pause_ms / 10)
     if before is not None and before.ramp(now) is not None:
         later = max(before.ends, later)
         if call.token is not None and call.token <= before.began:
-            return BackOffRecord(later, before.began, before.step, before.limit), False
-    step = max(1, state.hold_ms or 0, math.ceil(call.pause_ms / 10))
+            step = max(before.step, tenth)
+            return BackOffRecord(later, before.began, step, before.limit), False
+    step = max(1, state.hold_ms or 0, tenth)
     began = max(state.counter.last, state.counter.stamp(context.now_us))
     return BackOffRecord(later, began, step, max(1, limit)), True

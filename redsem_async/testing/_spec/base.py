@@ -235,6 +235,7 @@ class Specification(ABC):
             state.keep(context, over - context.now + SLACK_MS)
             if begins:
                 recall_rights(state, context, self._publish)
+            if begins or not call.pause_ms:
                 for hub in sorted(state.hubs, key=state.alive_until) if self.waiting else ():
                     if hub != context.hub and state.hubs[hub].alive_until:
                         self._publish(hub, Recheck(context.name))
