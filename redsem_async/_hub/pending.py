@@ -110,7 +110,8 @@ class Call:
     ) -> None:
         self.operation: Operation = operation
         self.future: asyncio.Future[AnyReply | SemaphoreError] | None = future
-        self.alone: bool = isinstance(operation, SetLimit | Clear)
+        by_operator = isinstance(operation, BackOff) and operation.token is None
+        self.alone: bool = by_operator or isinstance(operation, SetLimit | Clear)
         self.numbered: bool = self.alone or isinstance(operation, BackOff | Detach | Adopt)
         self.number: int = 0
         self.renumber: bool = True

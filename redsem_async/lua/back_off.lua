@@ -12,8 +12,8 @@
 --          [key]     whose back-off it is, unless it is that of all requests
 -- RETURNS  {tag, next_ms, waiting, own_grants, begun}, begun being 1 where a back-off began
 -- USES     load_state, already_ran, allow_writes_at_maxmemory, note_call, ramp_of, keyed, limit_for,
---          fields, usual_hold, last, stamp_us, exact, keep, now, SLACK, recall_rights, publish_to,
---          waiting, purge, serve, append, reply_head
+--          fields, usual_hold, extra_permits, last, stamp_us, exact, keep, now, SLACK,
+--          recall_rights, publish_to, waiting, purge, serve, append, reply_head
 --          sets ramp, ramp_changes
 
 local pause, token = tonumber(ARGV[5]), tonumber(ARGV[6]) or math.huge
@@ -27,7 +27,9 @@ local function begun_or_longer(before, most)
   local begins = not runs or token > tonumber(began)
   if begins then
     began, limit_then = math.max(last, stamp_us), math.max(1, most)
-    step = math.max(1, usual_hold)
+    -- The usual hold is in ms times permits; a step is a hold, however many permits a holder has.
+    local live, heavy = call('ZCOUNT', holders, '(' .. exact(now), '+inf'), extra_permits()
+    step = math.max(1, math.ceil(usual_hold * math.max(1, live) / math.max(1, live + heavy)))
   end
   step = math.max(tonumber(step), math.ceil(pause / 10))
   local over, allowed = later, 1

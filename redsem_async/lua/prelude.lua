@@ -196,6 +196,12 @@ end
 local used          -- permits in use
 local more = false  -- the call stopped early: the client has to call again
 
+-- How many permits may be in use for a request under the limit *most*, while *in_use* are: in a ramp
+-- no more than that. But the first request may have more, so that a heavy one can start, too.
+local function room_in(most, in_use, of_ramp)
+  return of_ramp > 0 and in_use == 0 and most or math.min(most, of_ramp)
+end
+
 -- Removes expired holders, and counts the permits in use.
 local function purge()
   local expired = call('ZRANGEBYSCORE', holders, '-inf', now, 'LIMIT', 0, MAX_PURGED)

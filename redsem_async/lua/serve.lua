@@ -105,7 +105,7 @@ local function scan(scanned, moved)
         found.dead[#found.dead + 1] = request
       elseif state.unreachable or permits > effective_limit then
         found.unservable[#found.unservable + 1] = request
-      elseif not fits or used + permits > ramp then
+      elseif not fits or used + permits > room_in(effective_limit, used, ramp) then
         found.blocked_until = state.alive_until
         return found
       else
@@ -197,7 +197,7 @@ local function serve_own(own)
     local request = hub .. '.' .. name
     local _, number, lease, declared, permits = parse_request(request)
     local score = is_queued(request)
-    local most = math.min(limit_for(declared), ramp)
+    local most = room_in(limit_for(declared), used, ramp)
     if score and tonumber(score) >= 0 and used + permits <= most then
       used = used + permits
       local id, token = hub .. '.' .. number, next_token()
@@ -215,7 +215,7 @@ end
 
 -- Whether a new request for *permits* has to wait: 'limit', or nil.
 local function held_up(permits, effective_limit)
-  if not open or grace > now or used + permits > math.min(effective_limit, ramp) then
+  if not open or grace > now or used + permits > room_in(effective_limit, used, ramp) then
     return 'limit'
   end
 end

@@ -11,7 +11,7 @@ from redsem_async import AnySemaphore
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.clients import Kind
 from tests.harness.proxy import Proxy, say_again
-from tests.harness.wait import until
+from tests.harness.wait import in_background, until
 
 PAUSE = 20.0
 
@@ -98,6 +98,25 @@ async def test_a_late_duplicate_begins_no_back_off(
     reply: Any = await say_again(server.port, sent)
     assert reply[-1] == 0, "it ran"
     assert (await there.status()).back_off is None
+
+
+@pytest.mark.fault(17)
+async def test_a_hold_off_whose_reply_was_lost_does_not_end_a_later_back_off(
+    here: AnySemaphore, there: AnySemaphore, proxy: Proxy
+) -> None:
+    await there.hold_off(PAUSE)
+    fault = proxy.swallow("back_off")
+    proxy.refusing = True
+    ending = in_background(here.hold_off(0))
+    await asyncio.wait_for(fault.struck.wait(), 5)
+    async with there.acquire() as permit:
+        permit.back_off(PAUSE)
+        await until(lambda: left(there), "it is in force")
+    proxy.refusing = False
+    await ending
+    assert len(proxy.operations("back_off")) == 2, "it is sent again"
+    assert await left(there)
+    await there.hold_off(0)
 
 
 @pytest.mark.fault(1)

@@ -72,6 +72,29 @@ async def test_grants_ramp_up_to_the_limit_again(pair: MakePair) -> None:
     assert (await there.status()).back_off is None
 
 
+async def test_a_heavy_request_starts_when_the_pause_ends(pair: MakePair) -> None:
+    """It would else wait until the ramp is as high, and each step is for requests, not permits."""
+    here, there = pair(16)
+    for sem in (here, there):
+        async with sem.acquire(permits=8):
+            await asyncio.sleep(0.2)
+    async with there.acquire(permits=8) as permit:
+        permit.back_off(PAUSE)
+        ends = time.monotonic() + PAUSE
+        await until(lambda: is_held_off(here), "the server knows")
+    began: list[float] = []
+
+    async def call(sem: AnySemaphore) -> None:
+        async with sem.acquire(permits=8):
+            began.append(time.monotonic())
+            await asyncio.sleep(0.5)
+
+    calls = [in_background(call(sem)) for sem in (here, there)]
+    await until(lambda: began, "the first has started", within=PAUSE + 0.2)
+    assert began[0] >= ends
+    await asyncio.gather(*calls)
+
+
 async def test_waiters_keep_their_places(fair_pair: MakePair) -> None:
     here, there = fair_pair(1)
     upstream = Upstream()

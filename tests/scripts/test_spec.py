@@ -490,7 +490,7 @@ class Agreement(Comparison):
                 if use + request.permits > model._room(request, now):
                     continue
             shares = isinstance(model, KeyedSpecification) and model.shares
-            if used + request.permits > state.room(request.limit, now):
+            if used + request.permits > state.room(request.limit, now, used):
                 fits = used + request.permits <= state.effective_limit(request.limit)
                 if fits or (not shares and not model.passes_over):
                     return  # it blocks all that are younger

@@ -97,9 +97,9 @@ class BackOffBatch(CallBatch):
     __slots__ = ()
 
     def write_again(self, *, arrived: bool) -> None:
-        # With another number, because one above this one may have run. Both may run: the pause
-        # ends at the same time. The older one does nothing where it comes later.
-        self.items[0].renumber = True
+        # A holder's has another number then, because one above this one may have run. Both may
+        # run: the pause ends at the same time. The older one does nothing where it comes later.
+        self.items[0].renumber = not self.items[0].alone
         super().write_again(arrived=arrived)
 
     def apply(self, reply: AnyReply, now: float) -> None:

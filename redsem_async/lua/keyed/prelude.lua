@@ -97,10 +97,6 @@ function keyed.back_off_of(key)
   local at, back_off = string.match(string.sub(text, #key + 4), '^(%d+):(.*)$')
   return back_off, at
 end
--- How many permits of *key* may be in use now, for a request that declares *declared*.
-function keyed.room_of(key, declared)
-  return math.min(limit_of(key, declared), (ramp_of((keyed.back_off_of(key)))))
-end
 -- Permits that *key* has in use.
 local function use_of(key)
   if key == '' then return 0 end
@@ -112,6 +108,11 @@ local function use_of(key)
     uses[key] = use
   end
   return uses[key]
+end
+
+-- How many permits of *key* may be in use now, for a request that declares *declared*.
+function keyed.room_of(key, declared)
+  return room_in(limit_of(key, declared), use_of(key), (ramp_of((keyed.back_off_of(key)))))
 end
 
 -- How many requests of *key* are in queue, without those whose hubs are unreachable.
@@ -578,7 +579,7 @@ local function serve()
         look_at(key)  -- which it was not yet
       elseif state.unreachable or permits > effective_limit then
         look_at_all(keyed.park({ request }))
-      elseif used + permits > math.min(effective_limit, ramp) then
+      elseif used + permits > room_in(effective_limit, used, ramp) then
         blocked = true
         head_alive_until = state.alive_until
         break
@@ -656,7 +657,7 @@ local function held_up(permits, effective_limit, tail)
     if waiting > 0 and head_of(key) and not first_with('k:' .. key .. '!') then return 'key' end
     if use_of(key) + permits > keyed.room_of(key, declared) then return 'key' end
   end
-  if not open or grace > now or used + permits > math.min(effective_limit, ramp) then
+  if not open or grace > now or used + permits > room_in(effective_limit, used, ramp) then
     return 'limit'
   end
   if key == '' then return end  -- which has no virtual time, because it does not wait

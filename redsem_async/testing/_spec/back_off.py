@@ -19,6 +19,8 @@ def begun_or_longer(
         if call.token is not None and call.token <= before.began:
             step = max(before.step, tenth)
             return BackOffRecord(later, before.began, step, before.limit), False
-    step = max(1, state.hold_ms or 0, tenth)
+    live = sum(holder.expiry_ms > now for holder in state.holders.values())
+    hold_ms = math.ceil((state.hold_ms or 0) * max(1, live) / max(1, state.used(now)))
+    step = max(1, hold_ms, tenth)
     began = max(state.counter.last, state.counter.stamp(context.now_us))
     return BackOffRecord(later, began, step, max(1, limit)), True

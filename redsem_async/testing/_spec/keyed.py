@@ -25,7 +25,15 @@ from redsem_async._protocol.replies import (
 )
 
 from .queue import UNSERVED, QueueSpecification
-from .records import BackOffRecord, CallContext, HolderRecord, Publish, QueuedRequest, key_of
+from .records import (
+    BackOffRecord,
+    CallContext,
+    HolderRecord,
+    Publish,
+    QueuedRequest,
+    key_of,
+    room_in,
+)
 from .slots import assign
 from .status import Listing
 
@@ -116,8 +124,8 @@ class KeyedSpecification(QueueSpecification):
 
     def _room(self, request: Request, now: int) -> float:
         """How many permits of the key of *request* may be in use *now*."""
-        ramp = self._ramp(key_of(request) or NO_KEY, now)
-        return self._limit(request) if ramp is None else min(self._limit(request), ramp.permits)
+        key = key_of(request) or NO_KEY
+        return room_in(self._limit(request), self._use(key), self._ramp(key, now))
 
     def _virtual_time(self, key: str) -> float:
         return max(self.virtual_time, self.virtual_times.get(key, 0.0))
@@ -338,7 +346,7 @@ class KeyedSpecification(QueueSpecification):
                 self.queue.remove(head)
             elif permits > limit or record.unreachable:
                 self._park(context, head)
-            elif used + permits > state.room(head.request.limit, context.now):
+            elif used + permits > state.room(head.request.limit, context.now, used):
                 return plan, head
             else:
                 used += permits

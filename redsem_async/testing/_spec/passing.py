@@ -29,7 +29,7 @@ class PassingSpecification(QueueSpecification):
         used = state.taken(context.now)
         for queued in self.queue:
             permits = queued.request.permits
-            room = state.room(queued.request.limit, context.now)
+            room = state.room(queued.request.limit, context.now, used)
             named = queued.hub == context.hub and any(map(queued.is_for, own))
             if named and not queued.parked and used + permits <= room:
                 used += permits

@@ -160,8 +160,9 @@ class QueueSpecification(Serving):
         """Whether a new request has to wait, and for what; None where it is granted at once."""
         state, now = self.state, context.now
         admits = not context.line_is_blocked and state.grace.until <= now
-        room = min(limit, state.room(request.limit, now))
-        return None if admits and state.taken(now) + request.permits <= room else WAITING
+        used = state.taken(now)
+        room = min(limit, state.room(request.limit, now, used))
+        return None if admits and used + request.permits <= room else WAITING
 
     def _full_queue(self, context: CallContext, call: Acquire, request: Request) -> Answer | None:
         most, length = (

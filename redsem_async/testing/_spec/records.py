@@ -99,6 +99,15 @@ class BackOffRecord:
         return self.ends + (self.limit - 1).bit_length() * self.step
 
 
+def room_in(most: float, used: int, ramp: Ramp | None) -> float:
+    """How many permits may be in use under the limit *most*, where *used* are.
+
+    In a ramp no more than that. But the first request may have more.
+    """
+    is_first = ramp is not None and ramp.permits > 0 and used == 0
+    return most if ramp is None or is_first else min(most, ramp.permits)
+
+
 @dataclass(slots=True)
 class HubRecord:
     """What the semaphore knows of one hub.

@@ -111,7 +111,7 @@ class Serving(Specification):
                 self.queue.remove(queued)
             elif permits > limit or record.unreachable:
                 self._park(context, queued)
-            elif used + permits > state.room(queued.request.limit, context.now):
+            elif used + permits > state.room(queued.request.limit, context.now, used):
                 return plan, queued
             else:
                 used += permits

@@ -20,6 +20,7 @@ from .records import (
     HolderRecord,
     HubRecord,
     liveness_timeout_ms,
+    room_in,
 )
 
 ALL_TAKEN = 2**53  # permits
@@ -140,10 +141,9 @@ class State:
             return declared
         return min(self.set_limit, declared) if self.slotted else self.set_limit
 
-    def room(self, declared: int, now: int) -> int:
-        """How many permits may be in use *now*."""
-        ramp, limit = self.ramp(now), self.effective_limit(declared)
-        return limit if ramp is None else min(limit, ramp.permits)
+    def room(self, declared: int, now: int, used: int) -> float:
+        """How many permits may be in use *now*, where *used* are."""
+        return room_in(self.effective_limit(declared), used, self.ramp(now))
 
     def ramp(self, now: int) -> Ramp | None:
         """Of the back-off that runs, if one does."""

@@ -113,6 +113,11 @@ def test_retry_after_in_seconds(text: str, seconds: float | None) -> None:
     assert seconds_of(text) == seconds
 
 
+@pytest.mark.parametrize("zone", ["+99999999999999", "99999999999"])
+def test_a_date_that_no_clock_has_is_unclear(zone: str) -> None:
+    assert seconds_of(f"Wed, 21 Oct 2015 07:28:00 {zone}") is None
+
+
 def test_a_date_in_the_past_is_now() -> None:
     assert seconds_of("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
 
