@@ -214,6 +214,8 @@ class Specification(ABC):
                         state.set_limit, state.paused_limit = state.paused_limit, None
                 case limit:
                     state.set_limit, state.paused_limit = limit, None
+            if call.key is None and state.set_limit and state.back_off:
+                state.back_off = state.back_off.raised(state.set_limit, context.now)
             state.note_call(context, call.call)
             recall_rights(state, context, self._publish)
             if self.waiting:

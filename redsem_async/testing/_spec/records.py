@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from redsem_async._core.keys import permit_id
 from redsem_async._core.lease import liveness_timeout
@@ -92,6 +92,11 @@ class BackOffRecord:
         if 2**steps >= self.limit:
             return None
         return Ramp(self.ends + (steps + 1) * self.step - now, 2**steps)
+
+    def raised(self, limit: int, now: int) -> "BackOffRecord":
+        """The same, up to a *limit* that is set meanwhile; but not where it is over."""
+        runs = self.ramp(now) is not None
+        return replace(self, limit=max(self.limit, limit)) if runs else self
 
     @property
     def over(self) -> int:
