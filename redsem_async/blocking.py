@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from ._api.awaitables import Acquisition
 from ._api.classes import FairSemaphore, Semaphore
@@ -36,16 +36,6 @@ __all__ = ["BlockingSemaphore", "Portal"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-def _made_of(
-    kind: Callable[Concatenate["AnyRedis", P], AnySemaphore],
-) -> Callable[Concatenate["Portal", P], "BlockingSemaphore"]:
-    def make(portal: "Portal", /, *args: P.args, **options: P.kwargs) -> "BlockingSemaphore":
-        return BlockingSemaphore(portal, kind(portal.client, *args, **options))
-
-    make.__doc__ = f"Make a `{kind.__name__}` for threads: its arguments without the client."
-    return make
 
 
 class _Running(NamedTuple):
@@ -76,8 +66,15 @@ class Portal(AbstractContextManager["Portal"]):
         self.forget_parent()
         _PORTALS.add(self)
 
-    fair = _made_of(FairSemaphore)
-    semaphore = _made_of(Semaphore)
+    def fair(self, name: str, limit: int | None = None, **options: Any) -> "BlockingSemaphore":
+        """Make a ``FairSemaphore`` for threads, with its arguments but the client."""
+        return BlockingSemaphore(self, FairSemaphore(self.client, name, limit, **options))
+
+    def semaphore(
+        self, name: str, limit: int | None = None, **options: Any
+    ) -> "BlockingSemaphore":
+        """Make a ``Semaphore`` for threads, with its arguments but the client."""
+        return BlockingSemaphore(self, Semaphore(self.client, name, limit, **options))
 
     def forget_parent(self) -> None:
         """Start with nothing: called in a forked child, which has neither thread nor lock."""

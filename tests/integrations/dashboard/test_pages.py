@@ -145,7 +145,8 @@ async def test_keys_are_shown_with_their_use_and_limit(site: Site, redis: Redis)
     await waiting(sem, 1)
     view = await site.view(name="llm")
     assert view["keyed"]
-    assert view["keys"] == [{"key": "acme", "held": 1, "waiting": 1, "limit": 1, "setLimit": 1}]
+    acme = {"key": "acme", "held": 1, "waiting": 1, "limit": 1, "setLimit": 1}
+    assert view["keys"] == [{**acme, "backOff": False}]
     assert [holder["key"] for holder in view["holders"]] == ["acme"]
     assert view["state"] == "keys"
     listed = await site.view()
