@@ -30,7 +30,7 @@ names = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2")
 numbers = {getattr(signal, name) for name in names}
 numbers = {number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
 signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-print("ready", os.getpid(), flush=True)
+os.write(1, f"ready {os.getpid()}\\n".encode())  # in one piece
 while True:
     number = signal.sigwait(numbers)
     print(signal.Signals(number).name, flush=True)
