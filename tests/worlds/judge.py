@@ -33,7 +33,7 @@ ASKED = "a grant is what was asked for"
 KEPT = "a permit is its holder's"
 ANSWERS = "the answer is what happened"
 ORDER = "nobody is passed whose turn it is"
-MEET = "a free permit and a live waiter meet"
+MEET = "a free permit and a waiter meet"
 REFUSED = "a call that is sent back changes nothing"
 
 
@@ -124,6 +124,7 @@ class Look:
 
     Attributes:
         stamp: the next token, by the clock.
+        holders: the expired among them, until somebody removes them.
         line: in its order.
         passes_over: a request that does not fit is passed over.
         shares: the next permit goes to the key with the fewest.
@@ -132,7 +133,7 @@ class Look:
 
     now_us: int
     stamp: int
-    holders: Mapping[str, Permit]
+    holders: Mapping[str, Permit] = field(compare=False)
     line: Sequence[Waiter]
     set_limit: int | None = None
     key_limits: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -140,7 +141,8 @@ class Look:
     passes_over: bool = False
     shares: bool = False
     slotted: bool = False
-    by_server: bool = True
+    by_server: bool = field(default=True, compare=False)
+    live: dict[str, Permit] = field(init=False)
 
     def __post_init__(self) -> None:
         self.now = self.now_us // 1000
@@ -182,9 +184,10 @@ def look_at(model: QueueSpecification, server_us: int) -> Look:
     now_us = server_us + state.counter.ahead_us
     line: list[Waiter] = []
     for queued in model.queue:
-        hub = state.look_up(queued.hub)
+        hub, request = state.look_up(queued.hub), queued.request
         facts = hub.alive_until, hub.unreachable, queued.parked
-        line.append(Waiter(queued.id, queued.request, queued.ticket, *facts))
+        asked = Request(*request[:4], key=request.key)  # without what only its call knows
+        line.append(Waiter(queued.id, asked, queued.ticket, *facts))
     return Look(
         now_us,
         state.counter.stamp(now_us),
