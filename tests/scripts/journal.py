@@ -1,21 +1,29 @@
 """The checker of the journal: linear work, entry by entry, in the order in which Redis ran them.
 
-It follows the journal through the executable specification (`replay`), through the keys as the
-writes left them (`writes`), and beside what the clients saw (`history`).
+It follows the journal through the executable specification (`replay`) and through the keys as the
+writes left them (`writes`). Calls are judged as in every world, by the keys, and what the clients
+saw beside them (`history`).
 """
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable
 
-from redsem_async._protocol.operations import Abandon, Release
+from redsem_async._protocol.operations import (
+    Abandon,
+    Acquire,
+    Adopt,
+    Operation,
+    Refresh,
+    Release,
+    Restore,
+)
 from tests.scripts.history import End, History
 from tests.scripts.recording import Entry, Flushed, Record
 from tests.scripts.replay import Replay
 from tests.scripts.violations import Findings
 from tests.scripts.writes import Changes, Keys
+from tests.worlds.judge import Judge
 
-# Facts before the requests in the arguments of an operation that is for many.
-_BATCHED = {"acquire": 10, "release": 7, "refresh": 5, "restore": 7, "abandon": 5}
 TRACE = 24  # entries of one semaphore
 MOST_TRACES = 5
 
@@ -38,8 +46,8 @@ class JournalChecker:
         self.grants = 0
         self.traces: list[list[str]] = []  # what led to the first violations
         self._semaphores: dict[str, tuple[Keys, Replay]] = {}
+        self._judges: defaultdict[str, Judge] = defaultdict(Judge)
         self._recent: dict[str, deque[Entry]] = {}
-        self._highest: dict[str, int] = {}
 
     def feed(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
@@ -50,28 +58,29 @@ class JournalChecker:
                 self._follow(entry)
 
     def _flush(self, entry: Flushed) -> None:
-        for base, (keys, _) in self._semaphores.items():
-            self._highest[base] = keys.highest
+        for base in self._semaphores:
             self._recent[base].append(entry)
         self._semaphores.clear()
         self.history.flushed(entry.server_us / 1e6)
 
     def _follow(self, record: Record) -> None:
         self.scripts[f"{record.mode} {record.operation}"] += 1
-        facts = _BATCHED.get(record.operation)
-        self.operations += 1 if facts is None else len(record.arguments) - facts
+        self.operations += _size(record.call)
         base, found = record.base, self.findings.counts.total()
         recent = self._recent.setdefault(base, deque(maxlen=TRACE))
         recent.append(record)
         if base not in self._semaphores:
-            keys = Keys(base, self.findings)
-            keys.highest = self._highest.get(base, 0)
-            self._semaphores[base] = keys, Replay(record.mode, self.findings)
+            replay = Replay(record.mode, self.findings)
+            self._semaphores[base] = Keys(base, self.findings), replay
         keys, replay = self._semaphores[base]
         changes = keys.follow(record)
+        looks = changes.before, record.call, record.hub, record.answer, changes.after
+        for rule, detail in self._judges[base].ran(*looks):
+            self.findings.add(rule, base, detail)
         replay.follow(record, changes.gone)
-        replay.compare(record, keys)
-        self.grants += len(changes.grants)
+        replay.compare(record, keys, changes.after)
+        if not isinstance(record.call, Adopt | Restore):
+            self.grants += len(changes.added)
         self._note(record, keys, changes)
         if self.findings.counts.total() > found and len(self.traces) < MOST_TRACES:
             self.traces.append(list(map(_described, recent)))
@@ -94,6 +103,19 @@ class JournalChecker:
             how = "released"
         for identity, holder in changes.removed.items():
             history.ended(identity, at, how if holder.expiry_ms > keys.now else "expired")
+
+
+def _size(call: Operation) -> int:
+    """Of how many requests or permits it is."""
+    match call:
+        case Acquire() | Release() | Refresh():
+            return len(call.numbers)
+        case Abandon():
+            return len(call.requests)
+        case Restore():
+            return len(call.permits)
+        case _:
+            return 1
 
 
 def _described(entry: Entry) -> str:

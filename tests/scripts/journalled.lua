@@ -4,8 +4,9 @@
 -- array, since clients have fast readers of that, and it keeps every digit:
 --
 --   mode, operation, seconds and microseconds of the server's clock, which of the declared keys
---   existed ('1' or '0' each), the first key, the arguments, the writes (each: how many heard
---   it, command, arguments...), and the reply, as RESP within a text
+--   existed ('1' or '0' each), the first key, the arguments, the call that they are for (which the
+--   client gives as one more argument), the writes (each: how many heard it, command,
+--   arguments...), and the reply, as RESP within a text
 --
 -- WRITES below has every command by which a script changes something or tells somebody.
 
@@ -46,7 +47,7 @@ local function encode(value, parts)
   return parts
 end
 
-local present = {}
+local asked, present = table.remove(ARGV), {}
 for i, key in ipairs(KEYS) do present[i] = real.call('EXISTS', key) end
 
 local function run(redis)
@@ -58,7 +59,7 @@ local ran, reply = pcall(run, setmetatable(noted, { __index = real }))
 local said = ran and reply or { err = type(reply) == 'table' and reply.err or tostring(reply) }
 time = time or real.call('TIME')
 real.call('RPUSH', string.match(KEYS[1], PLACE) .. '@journal', table.concat(encode({
-  MODE, OPERATION, time[1], time[2], table.concat(present), KEYS[1], ARGV, writes,
+  MODE, OPERATION, time[1], time[2], table.concat(present), KEYS[1], ARGV, asked, writes,
   table.concat(encode(said, {})),
 }, {})))
 if not ran then error(reply, 0) end

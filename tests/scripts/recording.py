@@ -8,24 +8,27 @@ shard, into one for each semaphore, ``PREFIX:{NAME}:@journal``.
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+import pickle
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
-from urllib.parse import unquote
 
 import hiredis
 
-import redsem_async._protocol.operations as op
 import redsem_async._redis.codec as wire
 from redsem_async._core.config import Clock
 from redsem_async._core.keys import Address, Mode
-from redsem_async._protocol.hub_info import HubInfo
+from redsem_async._protocol.errors import CommandError, ErrorKind
+from redsem_async._protocol.operations import Operation
+from redsem_async._protocol.replies import AnyReply
 from redsem_async._redis.scripts import Script, script
 from tests.harness import restricted
 
 _WRAPPER = Path(__file__).with_name("journalled.lua").read_text(encoding="utf-8")
 _COMMAND = "rpush"  # with which the journal is written
 _LOOKED_UP = "script"  # the name in `_wire` by which scripts are looked up
+_codec_of = functools.cache(wire.Codec)
 _SLOT = "--[[ the script stands here ]]"
 
 
@@ -42,12 +45,23 @@ def journalled(mode: Mode, operation: str, sharded: bool = False) -> Script:
 def install() -> Callable[[], None]:
     """Let every script that this process runs write the journal. Returns what undoes it."""
     plain: object = getattr(wire, _LOOKED_UP)
-    assert plain in (script, journalled), "something else stands where the scripts are looked up"
+    assert plain is script, "something else stands where the scripts are looked up"
+    encode = wire.Codec.encode
+
+    def with_call(
+        codec: wire.Codec, call: Operation, *others: Any
+    ) -> tuple[Script, tuple[wire.Argument, ...]]:
+        """The wrapper takes the last argument: what was asked for, whatever became of it."""
+        found, arguments = encode(codec, call, *others)
+        return found, (*arguments, b64encode(pickle.dumps(call)).decode())
+
     setattr(wire, _LOOKED_UP, journalled)
+    setattr(wire.Codec, "encode", with_call)  # noqa: B010 - no checker lets a method be replaced
     restricted.BESIDE.add(_COMMAND)
 
     def undo() -> None:
         setattr(wire, _LOOKED_UP, plain)
+        setattr(wire.Codec, "encode", encode)  # noqa: B010
         restricted.BESIDE.discard(_COMMAND)
 
     return undo
@@ -75,6 +89,7 @@ class Record(NamedTuple):
     present: str
     key: str
     arguments: Sequence[str]
+    call: Operation
     writes: Sequence[Write]
     raw_reply: bytes
 
@@ -105,12 +120,15 @@ class Record(NamedTuple):
         return len(self.present) > len(self.address.first_keys) + len(self.address.keys)
 
     @property
-    def call(self) -> op.Operation:
-        return call_of(self.mode, self.operation, self.arguments[4:], recovers=self.recovers)
-
-    @property
     def reply(self) -> Any:
         return _read(self.raw_reply)
+
+    @property
+    def answer(self) -> AnyReply | CommandError:
+        raw = self.reply
+        if isinstance(raw, hiredis.ReplyError):
+            return CommandError(ErrorKind.REFUSED, raw)
+        return _codec_of(self.address).reply(self.call, raw)
 
 
 class Flushed(NamedTuple):
@@ -134,7 +152,7 @@ def _read(data: bytes) -> Any:
 def record_of(data: bytes) -> Record:
     _records.feed(data)
     said = cast("list[Any]", _records.gets())
-    mode, operation, seconds, us, present, key, arguments, writes, reply = said
+    mode, operation, seconds, us, present, key, arguments, call, writes, reply = said
     return Record(
         mode,
         operation,
@@ -142,127 +160,7 @@ def record_of(data: bytes) -> Record:
         present,
         key,
         arguments,
+        pickle.loads(b64decode(call)),
         [Write(n, command, key, [*map(str, rest)]) for n, command, key, *rest in writes],
         reply.encode("utf-8", "surrogateescape"),
     )
-
-
-def call_of(mode: Mode, operation: str, own: Sequence[str], *, recovers: bool) -> op.Operation:
-    """The call that a script was given as arguments: what `Codec.command` does, undone."""
-    slotted = mode.endswith("+slots")
-
-    def introduced(who: str, no_push: str) -> HubInfo | None:
-        return HubInfo(who, no_push == "1", recovers, no_push == "2") if who else None
-
-    match operation:
-        case "acquire":
-            lease, limit, first, second, who, no_push, right, *asked = own
-            numbers, options = _asked(asked)
-            hub_info = introduced(who, no_push)
-            most, slots = _listed(limit) if slotted else (int(limit), None)
-            call = op.Acquire(numbers, int(lease), most, options, hub_info=hub_info)
-            call = call._replace(right=_right(right), slots=slots)
-            all_of_them, _, of_key = first.partition(":")
-            return call._replace(
-                max_waiters=None if all_of_them == "-1" else int(all_of_them),
-                max_waiters_per_key=int(of_key) if of_key else None,
-                after=int(second),
-            )
-        case "release":
-            hold_ms = int(own[1]) if own[1] else None
-            named = own[2].split(",") if len(own[2]) > 1 else ()
-            numbers = [int(number) for number in own[3:]]
-            waiting = [_request(text) for text in named]
-            return op.Release(own[0], numbers, hold_ms, bool(own[2]), waiting)
-        case "refresh":
-            lease_ms, bound = _bounded(own[0])
-            parts = [text.partition(":") for text in own[1:]]
-            heavy = {int(n): int(permits) for n, _, permits in parts if permits}
-            return op.Refresh([int(n) for n, _, _ in parts], lease_ms, heavy, bound)
-        case "abandon":
-            return op.Abandon([_request(text) for text in own[1:]], int(own[0]))
-        case "heartbeat":
-            lease, who, no_push, right, *rest = own
-            hub_info = introduced(who, no_push)
-            requests = [_request(text) for text in rest]
-            return op.Heartbeat(int(lease), requests, hub_info=hub_info, right=_right(right))
-        case "adopt":
-            lease, who, no_push, owner, *rest = own
-            old, new, number = map(int, rest[:3])
-            longest = int(rest[3]) if rest[3:] and rest[3] else None
-            slots = _listed(rest[4])[1] if slotted else None
-            hub_info = introduced(who, no_push)
-            return op.Adopt(owner, old, new, int(lease), hub_info, number, longest, slots)
-        case "restore":
-            timing, who, no_push, *back = own
-            lease_ms, bound = _bounded(timing)
-            slots = _listed(back.pop(0))[1] if slotted else None
-            permits = [_permit(text) for text in back]
-            return op.Restore(permits, lease_ms, introduced(who, no_push), slots, bound)
-        case "detach":
-            expires_ms, bound = _bounded(own[1])
-            return op.Detach(int(own[0]), expires_ms, int(own[2]), bound)
-        case "status":
-            return op.Status(int(own[0]), unquote(own[1]) or None if own[1:] else None)
-        case "set_limit":
-            limits: dict[str, Any] = {"": None, "pause": "pause", "resume": "resume"}
-            new = limits[own[0]] if own[0] in limits else int(own[0])
-            return op.SetLimit(new, int(own[1]), unquote(own[2]) if own[2:] else None)
-        case "reap":
-            return op.Reap()
-        case "clear":
-            return op.Clear(int(own[0]))
-        case _:
-            raise AssertionError(f"no such operation: {operation}")
-
-
-def _bounded(text: str) -> tuple[int, int | None]:
-    """A lease, and the max_hold that bounds it."""
-    lease, _, max_hold = text.partition(":")
-    return int(lease), int(max_hold) if max_hold else None
-
-
-def _listed(text: str) -> tuple[int, Sequence[str]]:
-    """How many slots a client declares, and which."""
-    length, _, slots = text.partition(":")
-    return int(length), tuple(map(unquote, slots.split(",")))
-
-
-def _right(text: str) -> op.RightRequest | None:
-    return op.RightRequest(*map(int, text.split(":"))) if text else None
-
-
-def _asked(texts: Iterator[str] | Sequence[str]) -> tuple[list[int], dict[int, op.RequestOptions]]:
-    numbers: list[int] = []
-    options: dict[int, op.RequestOptions] = {}
-    for text in texts:
-        number, *kind = text.split(":")
-        numbers.append(int(number))
-        if kind:
-            permits, waits, ahead, *tail = *kind, *["0"] * (len(kind) == 2)
-            asked = op.RequestOptions(int(permits), waits == "1", int(ahead), _terms(tail))
-            options[int(number)] = asked
-    return numbers, options
-
-
-def _permit(text: str) -> op.RestoredPermit:
-    number, token, weight, *tail = text.split(":")
-    permits, _, slots = weight.partition("@")
-    its = tuple(map(int, slots.split("+"))) if slots else ()
-    return op.RestoredPermit(int(number), int(token), int(permits), _terms(tail), its)
-
-
-def _request(text: str) -> op.Request:
-    """A request as the queue has it."""
-    number, *rest = text.split(":")
-    lease, limit, permits = map(int, rest[:3])
-    return op.Request(int(number), lease, limit, permits, key=_terms(rest[3:]))
-
-
-def _terms(tail: Sequence[str]) -> op.KeyTerms | None:
-    """The key of a request, by its tail; None where that is empty."""
-    if not (tail and tail[-1]):
-        return None
-    limit, weight, patience_ms, key = tail
-    declared = int(limit) if limit else None
-    return op.KeyTerms(unquote(key), declared, float(weight), int(patience_ms))

@@ -6,25 +6,21 @@ have to be the same.
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from dataclasses import fields
 from typing import Any, cast
-from urllib.parse import quote, unquote
-
-import hiredis
 
 from redsem_async._core.keys import Mode
+from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.operations import Reap
 from redsem_async._protocol.pushes import Granted, Push
 from redsem_async._protocol.replies import AdoptReply, AnyReply, Holding, Reply, StatusReply
-from redsem_async._redis.codec import Codec, push_of
+from redsem_async._redis.codec import push_of
 from redsem_async.testing._memory import SPECIFICATIONS
 from redsem_async.testing._spec.base import Specification
 from redsem_async.testing._spec.keyed import KeyedSpecification
 from redsem_async.testing._spec.queue import QueueSpecification
 from redsem_async.testing._spec.records import (
-    HolderRecord,
     ModeInUse,
-    QueuedRequest,
     Reordered,
     SlotsInUse,
     UnknownHub,
@@ -34,9 +30,8 @@ from redsem_async.testing._spec.state import Counter
 from tests.scripts.recording import Record, Write
 from tests.scripts.violations import Findings
 from tests.scripts.writes import Keys
+from tests.worlds.judge import Look, look_at
 
-# The score of a parked request is its ticket less this, or twice if its hub is unreachable.
-PARKED = 2**52
 _ERRORS: dict[type[Exception], str] = {
     Reordered: "REORDERED",
     UnknownHub: "UNKNOWNHUB",
@@ -44,7 +39,6 @@ _ERRORS: dict[type[Exception], str] = {
     ModeInUse: "MODE",
     SlotsInUse: "SLOTS",
 }
-_codec_of = cache(Codec)
 
 
 class Replay:
@@ -68,29 +62,26 @@ class Replay:
             uncounted = len(self.model.state.holders)
         published = map(_message, (w for w in record.writes if w.command in _PUBLISH))
         self._published.extend(joined(published))
-        wire = _codec_of(record.address)
-        call = record.call
-        raw = record.reply
+        call, answer = record.call, record.answer
         self._know_server(record)
         try:
             expected: AnyReply | str = self.model.run(
-                wire.address, call, record.hub, record.now_us
+                record.address, call, record.hub, record.now_us
             )
         except tuple(_ERRORS) as error:
             expected = _ERRORS[type(error)]
         if uncounted:
             assert isinstance(expected, Reply)
             expected = expected._replace(answers=[cast("int", expected.answers[0]) - uncounted])
-        if isinstance(raw, hiredis.ReplyError):
-            answered: AnyReply | str = str(raw)
-            agree = isinstance(expected, str) and expected in answered
+        if isinstance(answer, CommandError):
+            agree = isinstance(expected, str) and expected in str(answer.error)
         else:
-            if str(raw[0], "utf-8") != record.arguments[0]:
-                self._differ(record, f"the reply to {call} has another tag: {raw}")
-            answered = wire.reply(call, raw)
-            agree = not isinstance(expected, str) and plain(answered) == plain(expected)
+            tag = str(record.reply[0], "utf-8")
+            if tag != record.arguments[0]:
+                self._differ(record, f"the reply to {call} has another tag: {tag}")
+            agree = not isinstance(expected, str) and plain(answer) == plain(expected)
         if not agree:
-            self._differ(record, f"{call} was answered {answered}, not {expected}")
+            self._differ(record, f"{call} was answered {answer}, not {expected}")
         for astray in self._astray:
             self._differ(record, f"{call}: {astray}")
         if self._published:
@@ -105,32 +96,24 @@ class Replay:
         marker = self.model.state.marker or "one that the marker should name"
         self.model.server = next(noted, marker)
 
-    def compare(self, record: Record, keys: Keys) -> None:
+    def compare(self, record: Record, keys: Keys, look: Look) -> None:
         """Whether what is held and who is in line are the same in the keys."""
         if self.broken:
             return
         model = self.model
-        held = _live(keys.held(), keys.now)
-        expected = _live(model.state.holders, keys.now)
-        if held != expected:
-            self._differ(record, f"after {record.call} {held} is held, not {expected}")
         assert isinstance(model, QueueSpecification)
-        keyed = isinstance(model, KeyedSpecification)
-        line: Mapping[str, float] = {
-            member_of(queued, keyed=keyed): _score(queued) for queued in model.queue
-        }
-        if keys.queue != line:
-            self._differ(record, f"after {record.call} in line are {keys.queue}, not {line}")
+        expected = look_at(model, record.now_us)
+        for field in fields(Look):
+            found, other = getattr(look, field.name), getattr(expected, field.name)
+            if field.compare and found != other:
+                detail = f"{field.name} is {found}, not {other}"
+                self._differ(record, f"after {record.call} {detail}")
         if isinstance(model, KeyedSpecification):
             self._compare_keys(record, keys, model)
         self._compare_meta(record, keys)
 
     def _compare_keys(self, record: Record, keys: Keys, model: KeyedSpecification) -> None:
-        """Whether the limits of keys, and which are ready, are the same in the keys."""
-        limits = {unquote(key): int(limit) for key, limit in keys.key_limits.items()}
-        if limits != model.key_limits:
-            detail = f"limits of keys are {limits}, not {model.key_limits}"
-            self._differ(record, f"after {record.call} the {detail}")
+        """Whether the keys that are ready are the same."""
         ready = keys.ready()
         expected = {key: ticket for key, (ticket, _) in model.ready.items()}
         if ready != expected:
@@ -138,7 +121,7 @@ class Replay:
 
     def _compare_meta(self, record: Record, keys: Keys) -> None:
         """Whether the counter, and what is known of the caller's hub, are the same in the keys."""
-        model, hub, meta, now = self.model, record.hub, keys.meta, keys.now
+        model, hub, meta, now = self.model, record.hub, keys["meta"], keys.now
         state, known = model.state, model.state.look_up(hub)
         limit = None if state.set_limit is None else str(state.set_limit)
         if state.paused_limit is not None:
@@ -151,9 +134,8 @@ class Replay:
             "no push": (meta.get(f"{hub}:no_push") == "1", known.no_push),
             "hold": (int(meta["hold"]) if "hold" in meta else None, state.hold_ms),
             "uncounted": (meta.get(f"{hub}:no_push") == "2", known.uncounted),
-            "grace": (int(meta.get("grace", 0)), state.grace.until),
             "rights": (lasting(rights_in(meta.get("rights")), now), lasting(state.rights, now)),
-            "limit": (keys.texts.get("limit"), limit),
+            "limit": (keys["limit"].get(""), limit),
         }
         assert isinstance(model, QueueSpecification)
         facts["returns"] = ("returns" in meta, model.parked_return)
@@ -223,10 +205,6 @@ def _message(write: Write) -> tuple[str, Push | None, int]:
     return write.key.rpartition("@")[2], push_of(write.arguments[0].encode()), write.receivers
 
 
-def _live(holders: Mapping[str, HolderRecord], now: int) -> dict[str, HolderRecord]:
-    return {i: holder for i, holder in holders.items() if holder.expiry_ms > now}
-
-
 def joined(
     messages: Iterable[tuple[str, Push | None, int]],
 ) -> list[tuple[str, Push | None, int]]:
@@ -256,23 +234,6 @@ def rights_in(notes: str | None) -> dict[str, int]:
 def lasting(rights: Mapping[str, int], now: int) -> dict[str, int]:
     """Those that have not ended."""
     return {hub: ends for hub, ends in rights.items() if ends > now}
-
-
-def member_of(queued: QueuedRequest, *, keyed: bool) -> str:
-    """A request as the queue has it."""
-    _, lease_ms, limit, permits, _, _, terms = queued.request
-    member = f"{queued.id}:{lease_ms}:{limit}:{permits}"
-    if not keyed:
-        return member
-    if terms is None:
-        return f"{member}::1:0:"
-    declared = "" if terms.limit is None else terms.limit
-    key = quote(terms.key, safe="")
-    return f"{member}:{declared}:{terms.weight:.6f}:{terms.patience_ms}:{key}"
-
-
-def _score(queued: QueuedRequest) -> int:
-    return queued.ticket - PARKED * (queued.parked + queued.unreachable)
 
 
 def plain(answer: object) -> object:

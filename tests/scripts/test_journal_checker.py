@@ -128,6 +128,12 @@ def without_a_release(records: list[Record]) -> list[Record]:
     return [*records[:at], *records[at + 1 :]]
 
 
+def without_a_removal(records: list[Record]) -> list[Record]:
+    at = first(records, "release")
+    writes = [w for w in records[at].writes if (w.command, w.key[-8:]) != ("ZREM", ":holders")]
+    return [*records[:at], records[at]._replace(writes=writes), *records[at + 1 :]]
+
+
 def with_a_token_again(records: list[Record]) -> list[Record]:
     writes = records[first(records, "acquire")].writes
     token = next(write.arguments[1] for write in writes if write.key.endswith(":tokens"))
@@ -155,7 +161,8 @@ def with_a_message_that_nobody_received(records: list[Record]) -> list[Record]:
 @pytest.mark.parametrize(
     ("corrupt", "rules"),
     [
-        (without_a_release, {"never more than the limit"}),
+        (without_a_release, {"the answer is what happened", "a free permit and a waiter meet"}),
+        (without_a_removal, {"never more than the limit"}),
         (with_a_token_again, {"fencing tokens grow"}),
         (with_a_late_duplicate, set[str]()),
         (without_a_message, set[str]()),

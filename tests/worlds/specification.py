@@ -6,13 +6,16 @@ from redsem_async._protocol.operations import Operation
 from redsem_async._protocol.replies import AnyReply
 from redsem_async.testing._memory import SPECIFICATIONS
 from redsem_async.testing._spec.base import Specification
+from redsem_async.testing._spec.queue import QueueSpecification
 from redsem_async.testing._spec.records import Publish, Reordered, UnknownHub, Void
 
 START_US = 1_700_000_000_000_000  # by the server's clock
 
 
-def specification(mode: Mode, publish: Publish) -> Specification:
-    return SPECIFICATIONS[mode.removesuffix("+slots")](publish)
+def specification(mode: Mode, publish: Publish) -> QueueSpecification:
+    made = SPECIFICATIONS[mode.removesuffix("+slots")](publish)
+    assert isinstance(made, QueueSpecification)
+    return made
 
 
 def carry_out(

@@ -1,120 +1,48 @@
 """What must hold, whatever happens in whichever order."""
 
-import copy
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from redsem_async._protocol.operations import Clear, Operation, Reap, Release
-from redsem_async._protocol.pushes import Granted, Push
-from redsem_async.testing._spec.base import Specification
+from redsem_async._protocol.errors import CommandError
+from redsem_async._protocol.operations import Clear, Operation, Release
+from redsem_async._protocol.replies import AnyReply
 from redsem_async.testing._spec.keyed import KeyedSpecification
 from redsem_async.testing._spec.queue import QueueSpecification
-from redsem_async.testing._spec.records import QueuedRequest
-from tests.worlds.turns import SERVING, broken_turn, forgotten, grants_of
+from tests.worlds.judge import Broken, Look, forgotten, look_at, twice
 
 from .process import Wrong, id_of
 
 if TYPE_CHECKING:
     from .world import World
 
-NOBODY = "f" * 32
 DEEPEST = 150  # events of a path
 PROMPT = 0.1  # seconds in which somebody sees that a lease has ended
 MARGIN = 0.0011  # seconds: the server counts in whole milliseconds
 
 
-class Before(NamedTuple):
-    """How the server stood before a call."""
-
-    holders: dict[str, int]  # tokens, by id
-    line: tuple[QueuedRequest, ...]
-
-
-def look(world: "World") -> Before:
-    model = world.model
-    assert isinstance(model, QueueSpecification)
-    line = tuple(model.queue)
-    return Before({i: held.token for i, held in model.state.holders.items()}, line)
-
-
 # -- of each call
 
 
-def check_call(world: "World", before: Before, call: Operation, hub: str) -> None:
-    """Raise Wrong where what the server did must not be; note what excuses what."""
-    model, ledger = world.model, world.ledger
-    live = _live(world)
-    granted: list[tuple[int, str]] = []
-    tokens = set(before.holders.values())
-    for identity in live:
-        token = model.state.holders[identity].token
-        if before.holders.get(identity) != token and token not in tokens:
-            granted.append((token, identity))  # and not exchanged for another id
-    for token, identity in sorted(granted):
-        if token <= ledger.last_token:
-            raise Wrong(f"the token of {name_of(world, identity)} does not grow")
-        ledger.last_token = token
-    _check_slots(world, {i: model.state.holders[i].slots for i in live})
-    used = sum(model.state.holders[identity].permits for identity in live)
-    if granted and used > world.scenario.highest:
-        raise Wrong(f"{used} permits are held, under a limit of {world.scenario.highest}")
-    ids = [identity for _, identity in sorted(granted)]
-    assert isinstance(model, QueueSpecification)
-    if isinstance(model, KeyedSpecification) or model.passes_over:
-        _check_turns(world, model, before, ids, call, hub)
-    else:
-        _check_order(world, before, ids)
-    _excuse(world, before, call)
+def look(world: "World") -> Look:
+    assert isinstance(world.model, QueueSpecification)
+    return look_at(world.model, world.server_us)
 
 
-def _check_slots(world: "World", slots: Mapping[str, Sequence[int]]) -> None:
-    """No two permits have one slot."""
-    owners: dict[int, str] = {}
-    for identity in slots:
-        for slot in slots[identity]:
-            other = owners.setdefault(slot, identity)
-            if other != identity:
-                names = f"{name_of(world, identity)} and {name_of(world, other)}"
-                raise Wrong(f"{names} have one slot: {slot}")
-
-
-def _check_turns(
-    world: "World",
-    model: QueueSpecification,
-    before: Before,
-    granted: list[str],
-    call: Operation,
-    hub: str,
+def check_call(
+    world: "World", before: Look, call: Operation, hub: str, answer: AnyReply | CommandError
 ) -> None:
-    """Whose turn it was, with keys or where requests are passed over; and nobody waits for it."""
-    now_us = world.server_us
-    grants = grants_of(model, before.line, call, hub, granted, now_us)
-    wrong = broken_turn(model, before.line, grants, now_us, lambda i: name_of(world, i))
-    if wrong is not None:
-        raise Wrong(wrong)
-    if isinstance(call, SERVING) and (waits := forgotten(model, world.server_us)):
-        raise Wrong(f"{name_of(world, waits.id)} waits, and its limits have room")
+    """Raise Wrong where what the server did must not be; note what excuses what."""
+    _raise_first(world, world.judge.ran(before, call, hub, answer, look(world)))
+    if not isinstance(answer, CommandError):
+        _excuse(world, before, call)
 
 
-def _check_order(world: "World", before: Before, granted: list[str]) -> None:
-    """No grant passes an older request in line that could have been granted."""
-    model = world.model
-    assert isinstance(model, QueueSpecification)
-    if not granted:
-        return
-    places = {waiter.id: place for place, waiter in enumerate(before.line)}
-    last = max(places.get(identity, len(places)) for identity in granted)
-    set_limit = model.state.set_limit
-    now_ms = world.server_us // 1000
-    for waiter in model.queue:
-        hub = model.state.look_up(waiter.hub)
-        eligible = hub.alive_until > now_ms and not hub.unreachable
-        most = waiter.request.limit if set_limit is None else set_limit
-        if eligible and waiter.request.permits <= most and places.get(waiter.id, last) < last:
-            raise Wrong(f"{name_of(world, waiter.id)} was in line before those who were granted")
+def _raise_first(world: "World", found: Iterator[Broken]) -> None:
+    for broken in found:
+        raise Wrong(broken.named(lambda identity: name_of(world, identity)))
 
 
-def _excuse(world: "World", before: Before, call: Operation) -> None:
+def _excuse(world: "World", before: Look, call: Operation) -> None:
     """A permit that was taken away by right may be trusted until its holder learns of it."""
     ledger, model = world.ledger, world.model
     match call:
@@ -151,7 +79,7 @@ def check(world: "World") -> None:
     if sum(permit.permits for permit in trusted) > world.scenario.highest:
         names = ", ".join(name_of(world, id_of(permit)) for permit in trusted)
         raise Wrong(f"too many are trusted at a time: {names}")
-    _check_slots(world, {id_of(permit): permit._lease.slots for permit in trusted})
+    _raise_first(world, twice({id_of(permit): permit._lease.slots for permit in trusted}))
     for permit in trusted:
         held = world.model.state.holders.get(id_of(permit))
         left = world.seconds_left(held.expiry_ms) if held is not None else 0.0
@@ -232,39 +160,13 @@ def _check_prompt(world: "World") -> None:
 
 def _forgotten(world: "World") -> str | None:
     """Who could be served now, although nothing is on its way."""
-    model = world.model
-    assert isinstance(model, QueueSpecification)
-    if isinstance(model, KeyedSpecification) or model.passes_over:
-        first = forgotten(model, world.server_us, _kept(world))
-        return name_of(world, first.id) if first else None
-    return "somebody" if _would_serve(world) else None
+    first = forgotten(look(world), _kept(world))
+    return name_of(world, first.id) if first else None
 
 
 def _kept(world: "World") -> set[str]:
     """Leases that nobody uses: their process gives them back when it hears of a waiter."""
     return {lease.id for process in world.processes if process.alive for lease in process.kept}
-
-
-def _would_serve(world: "World") -> bool:
-    """Whether a waiter would be granted something if anybody called now."""
-    if not world.model.waiting:
-        return False
-    sent: list[Push] = []
-    model: Specification = copy.copy(world.model)
-    for name, value in vars(world.model).items():
-        if name != "_publish":
-            setattr(model, name, copy.deepcopy(value))
-    for identity in _kept(world):
-        model.state.holders.pop(identity, None)
-
-    def publish(_owner: str, message: Push) -> int:
-        sent.append(message)
-        return 1
-
-    model._publish = publish
-    address = world.processes[0].semaphore._address
-    model.run(address, Reap(), NOBODY, world.server_us)
-    return any(isinstance(message, Granted) for message in sent)
 
 
 # -- of the end

@@ -114,7 +114,7 @@ class OldestFirst(SharedSpecification):
         ("a permit with a key expires", ForgetsTheEnded, "waits, and its limits have room"),
         ("a heavy head of its key", ForgetsWhoLeaves, "waits, and its limits have room"),
         ("limits of a key", ForgetsNewLimits, "waits, and its limits have room"),
-        ("a heavy head of its key", CountsHolders, "above the limit of 'a'"),
+        ("a heavy head of its key", CountsHolders, "permits of 'a' in use"),
         ("a heavy head of its key", LetsLightOnesPass, "of the same key"),
         ("the overall limit, and keys", LooksOnlyAtTheRoom, "before those who were granted"),
         ("a key that is full", KeysBlockAll, "waits, and its limits have room"),

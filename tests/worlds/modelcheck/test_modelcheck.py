@@ -92,7 +92,7 @@ class LooksAtTheHead(PassingSpecification):
     ("name", "make", "wrong"),
     [
         ("fair a lost link and late commands", WithoutMark, "nobody has it"),
-        ("fair a cancellation", ServesNobody, "waits for a permit that is free"),
+        ("fair a cancellation", ServesNobody, "waits, and its limits have room"),
         ("zset mixed limits", LooksAtTheHead, "waits, and its limits have room"),
     ],
 )
@@ -101,10 +101,16 @@ def test_a_server_that_is_wrong_is_found(name: str, make: Make, wrong: str) -> N
     assert wrong in (found.wrong or ""), str(found)
 
 
-def test_a_grant_too_many_is_found() -> None:
+def test_a_grant_too_many_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(State, "taken", Mock(return_value=0))
+    found = Search(scenario_called("fair a cancellation")).run()
+    assert "2 of 1 permits in use" in (found.wrong or ""), str(found)
+
+
+def test_too_many_that_are_trusted_are_found() -> None:
     scenario = scenario_called("fair a cancellation")
     found = Search(replace(scenario, most=0)).run()
-    assert "permits are held, under a limit of 0" in (found.wrong or ""), str(found)
+    assert "too many are trusted at a time" in (found.wrong or ""), str(found)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from redsem_async._protocol.pushes import Push
 from redsem_async._protocol.replies import AnyReply
 from redsem_async.testing._spec.base import Specification
 from redsem_async.testing._spec.records import HolderRecord, Publish
+from tests.worlds.judge import Judge
 from tests.worlds.loop import RESOLUTION, running
 from tests.worlds.specification import START_US, carry_out, specification
 
@@ -45,7 +46,6 @@ class Ledger:
     limits: int = 0  # set limits, likewise
     limit: int | None = None  # the set limit that was confirmed last
     key_limits: dict[str, int | None] = field(default_factory=dict[str, int | None])
-    last_token: int = 0
 
 
 class World:
@@ -63,6 +63,7 @@ class World:
         self.owners: dict[str, Process] = {}
         self.ids: deque[str] = deque()
         self.ledger = Ledger()
+        self.judge = Judge()
         self.unhandled: list[str] = []
         self.trace: list[str] | None = None
         self.model = make(self._publish) if make else specification(scenario.mode, self._publish)
@@ -248,8 +249,7 @@ class World:
         before = rules.look(self)
         address = command.semaphore.address
         answer = carry_out(self.model, address, command.operation, hub, self.server_us)
-        if not isinstance(answer, CommandError):
-            rules.check_call(self, before, command.operation, hub)
+        rules.check_call(self, before, command.operation, hub, answer)
         return answer
 
     def _publish(self, owner: str, message: Push) -> int:
@@ -343,6 +343,7 @@ class World:
             self.forgotten_since,
             model,
             self.ledger,
+            self.judge.last_token,
             self.ids,
             standing,
         )

@@ -1,49 +1,10 @@
-"""What the judge notes: looks at the server, tenures, and orders."""
+"""What the judge of a simulation notes: tenures, and orders."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import NamedTuple
 
-import redsem_async._protocol.operations as op
-from redsem_async._core.keys import permit_id
-from redsem_async.testing._spec.records import HolderRecord
-from tests.worlds.turns import Room
-
 from .world import Process
-
-
-class Permit(NamedTuple):
-    """A holder, as it was at some moment."""
-
-    expiry_ms: int
-    token: int
-    permits: int
-    key: str | None = None
-
-
-def in_use(holders: Mapping[str, Permit | HolderRecord], now: int) -> int:
-    return sum(held.permits for held in holders.values() if held.expiry_ms > now)
-
-
-def own_ids(call: op.Operation, hub: str) -> set[str]:
-    """The permits that *call* by *hub* may change, grant or end."""
-    match call:
-        case op.Acquire() | op.Refresh():
-            return {permit_id(hub, number) for number in call.numbers}
-        case op.Release():
-            return {permit_id(call.owner, number) for number in call.numbers}
-        case op.Restore():
-            return {permit_id(hub, number) for number, *_ in call.permits}
-        case op.Abandon():
-            return {permit_id(hub, request.number) for request in call.requests}
-        case op.Adopt():
-            return {permit_id(call.owner, call.old)}
-        case op.Detach():
-            return {permit_id(hub, call.number)}
-        case _:
-            return set()
 
 
 class InLine(NamedTuple):
@@ -51,30 +12,6 @@ class InLine(NamedTuple):
 
     since: float
     alive_until: int
-
-
-class Look(NamedTuple):
-    """How a model stood at some moment."""
-
-    now: int
-    holders: dict[str, Permit]
-    tickets: dict[str, int]
-    set_limit: int | None
-    grace_until: int
-    room: Room | None = None  # where requests have keys
-    keys: Mapping[str, str | None] = MappingProxyType({})  # of the requests in line
-    held_up: bool = False  # the overall limit holds somebody up whose key has room
-
-    @property
-    def live(self) -> dict[str, Permit]:
-        return {i: permit for i, permit in self.holders.items() if permit.expiry_ms > self.now}
-
-    @property
-    def idle(self) -> bool:
-        return not (self.live or self.tickets) and self.set_limit is None
-
-    def used(self, now: int) -> int:
-        return in_use(self.holders, now)
 
 
 @dataclass

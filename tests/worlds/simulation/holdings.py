@@ -301,23 +301,22 @@ class Holdings:
         judge = self.judge_of(attempt.semaphore.name)
         if judge.flushed_at > since - heartbeat_interval(attempt.semaphore.lease):
             return True  # those who wait find out with a heartbeat
-        siblings = [
-            other
-            for other in self.pending
-            if other.process is process and other.semaphore.name == attempt.semaphore.name
-        ]
-        if takes_keys(attempt.semaphore):
-            held_up = judge.held_up(since, attempt.request, waits=attempt.waits)
-            # What is waited for is told with a heartbeat: it may be another since.
-            told = self.unruly or attempt.waits or error.blocked_by in held_up
-            return bool(held_up) and told
-        limit = attempt.semaphore.limit
-        permits = attempt.permits
+        request = attempt.request
         if not isinstance(attempt.semaphore, FairSemaphore):
             # Those who wait here longer go first, and a heavy one may hold up all.
+            siblings = [
+                other
+                for other in self.pending
+                if other.process is process and other.semaphore.name == attempt.semaphore.name
+            ]
+            permits = attempt.permits
             permits += sum(other.permits for other in siblings if other.began <= attempt.began)
-            permits = max([permits, *(o.permits for o in siblings if o.permits <= limit)])
-        return judge.was_full(since, limit, permits, process.hubs, waits=attempt.waits)
+            most = [o.permits for o in siblings if o.permits <= attempt.semaphore.limit]
+            request = request._replace(permits=max(permits, *most, 0))
+        held_up = judge.held_up(since, request, process.hubs, waits=attempt.waits)
+        # What is waited for is told with a heartbeat: it may be another since.
+        told = self.unruly or attempt.waits or not takes_keys(attempt.semaphore)
+        return bool(held_up) and (told or error.blocked_by in held_up)
 
     def _was_held(self, attempt: Attempt) -> bool:
         """Whether the permit that *attempt* adopts has been held all the time that it asked."""

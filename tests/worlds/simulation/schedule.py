@@ -11,15 +11,12 @@ from redsem_async import AnySemaphore, FairSemaphore, Semaphore
 from redsem_async._core.keys import Mode
 from redsem_async._core.lease import heartbeat_interval
 from redsem_async._hub.hub import known_hub
-from redsem_async._hub.lease import Lease
-from redsem_async.testing._spec.base import Specification
 from redsem_async.testing._spec.keyed import KeyedSpecification
 from redsem_async.testing._spec.queue import QueueSpecification
+from tests.worlds.judge import forgotten
 from tests.worlds.loop import running
-from tests.worlds.turns import eligible, forgotten, room_of
 
 from .actors import KEYS, Actor, Common, Habits
-from .books import in_use
 from .holdings import Attempt, Holdings
 from .judge import CLOCKS
 from .network import Network, SimulatedBackend, Weather
@@ -297,50 +294,28 @@ class Schedule:
         if not self.common.over:
             world.after(LOOK, self._look_for_idle_permits)
 
-    def _could_be_served(self, name: str, model: Specification) -> list[Attempt]:
+    def _could_be_served(self, name: str, model: QueueSpecification) -> list[Attempt]:
         """Those who wait, where there is room for one whose turn it is."""
-        now, judge = self.world.server_us // 1000, self.server.judge(name)
         pending = [a for a in self.holdings.pending if a.semaphore.name == name and a.waits]
-        used = in_use(model.state.holders, now)
-        kept = min(used, self._kept(name))  # is given back at once
-        assert isinstance(model, QueueSpecification)
-        first = None if model.passes_over else judge.first(model, now)
-        if not pending or model.state.grace.until > now:
+        look, kept = self.server.judge(name).look(model), self._kept(name)
+        if not pending or look.in_grace:
             return []
-        if isinstance(model, KeyedSpecification):
-            return self._whose_turn_it_is(name, model, pending)
-        if first is not None:
-            return pending if judge.room(model, first, now) + kept >= first.request.permits else []
-        free = kept - used
-        return [
-            attempt
-            for attempt in pending
-            if attempt.permits <= judge.in_force(attempt.semaphore.limit) + free
-        ]
-
-    def _whose_turn_it_is(
-        self, name: str, model: KeyedSpecification, pending: list[Attempt]
-    ) -> list[Attempt]:
-        now_us, kept = self.world.server_us, [lease.id for lease in self._kept_leases(name)]
-        room = room_of(model, now_us // 1000, kept)
-        if any(eligible(model, room, now_us // 1000)):
-            return pending if forgotten(model, now_us, kept) else []
+        room = look.room(without=kept)
+        if not look.passes_over and any(look.eligible(room)):
+            return pending if forgotten(look, kept) else []
         asked = ((attempt, attempt.request) for attempt in pending)
         return [a for a, request in asked if room.fits(request) and room.fits_key(request)]
 
-    def _kept(self, name: str) -> int:
-        """Permits of leases that nobody uses, in processes that could give them back."""
-        return sum(lease.permits for lease in self._kept_leases(name))
-
-    def _kept_leases(self, name: str) -> list[Lease]:
-        kept: list[Lease] = []
+    def _kept(self, name: str) -> set[str]:
+        """Leases that nobody uses, in processes that could give them back."""
+        kept: set[str] = set()
         for process, backend in self.clients:
             if process.alive and process.stalled_until <= self.world.now:
                 with running(process.loop):
                     hub = known_hub(backend)
                 for remote in list(hub._semaphores.values()) if hub else ():
                     if remote.address.name == name:
-                        kept += remote.state.idle
+                        kept |= {lease.id for lease in remote.state.idle}
         return kept
 
     def _prompt(self, waiting: Sequence[Attempt]) -> float:
@@ -374,8 +349,7 @@ class Schedule:
                 if self._survives(identity) and identity not in judge.revived_line:
                     self._unless_violated(f"{name}: {identity} is still in line")
 
-    def _answer_of(self, model: Specification) -> list[str]:
-        assert isinstance(model, QueueSpecification)
+    def _answer_of(self, model: QueueSpecification) -> list[str]:
         # What is of a process that counts as dead is dropped by the next call, and counts no more.
         now, look_up = self.world.server_us // 1000, model.state.look_up
         return [w.id for w in model.queue if look_up(w.hub).alive_until > now]

@@ -7,11 +7,11 @@ from redsem_async._core.keys import Address
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import Acquire, Adopt, Operation, Refresh, Release
 from redsem_async._protocol.replies import AnyReply
-from redsem_async.testing._spec.base import Specification
 from redsem_async.testing._spec.queue import QueueSpecification
+from tests.worlds.judge import Look
 from tests.worlds.specification import carry_out, specification
 
-from .books import Around, Look
+from .books import Around
 from .judge import Judge
 from .network import ONCE, Network, SimulatedLink
 from .world import World
@@ -35,7 +35,7 @@ class Server:
         self.prompt = math.inf  # seconds in which everybody learns who waits
         self.forgetful = 0.0  # probability that scripts are forgotten before a call
         self.operations = 0
-        self.models: dict[str, Specification] = {}
+        self.models: dict[str, QueueSpecification] = {}
         self.judges: dict[str, Judge] = {}
         self._troubled_at = -math.inf
         self._idle_since = 0.0
@@ -75,9 +75,7 @@ class Server:
         self._network.notified.clear()
         self._network.reached.clear()
         now_us = world.server_us
-        before = judge.look(model, now_us // 1000)
-        assert isinstance(model, QueueSpecification)
-        line = tuple(model.queue)
+        before = judge.look(model)
         answer = carry_out(model, address, call, hub, now_us)
         world.note("run", link.process.name, hub[:4], address.name, call, "->", answer)
         self._note_what_is_rare(model, call, hub, gone, before)
@@ -85,21 +83,21 @@ class Server:
         around = Around(
             frozenset(network.notified), frozenset(network.reached), not link.open_here
         )
-        if judge.ran(model, before, call, hub, answer, around, line):
+        if judge.ran(model, before, call, hub, answer, around):
             self._idle_since, self._idle_calls = world.now, 0
         self._see_that_nothing_spins()
         return answer
 
     def _note_what_is_rare(
-        self, model: Specification, call: Operation, hub: str, gone: set[str], before: Look
+        self, model: QueueSpecification, call: Operation, hub: str, gone: set[str], before: Look
     ) -> None:
         """Count what a run must come by to be a test of it."""
         world = self._world
         if hub in gone and not model.state.hub_record(hub).unreachable:
-            back = any(identity.startswith(hub) for identity in before.tickets)
+            back = any(waiter.id.startswith(hub) for waiter in before.line)
             world.fault("hub back in its place" if back else "hub back")
-        if before.grace_until > before.now and isinstance(call, Acquire | Release | Adopt):
-            line = "behind a line" if before.tickets else "without a line"
+        if before.in_grace and isinstance(call, Acquire | Release | Adopt):
+            line = "behind a line" if before.line else "without a line"
             world.fault(f"{type(call).__name__.lower()} in grace {line}")
 
     def _see_that_nothing_spins(self) -> None:

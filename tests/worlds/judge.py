@@ -1,0 +1,540 @@
+"""What has to hold, whoever keeps the semaphore: stated once, over what happens to it.
+
+Each call runs between two looks at the semaphore. The model check and the simulation look at the
+specification, and the journal at the keys of Redis. What the specification keeps beside them, so
+that it need not look at every request, is what it is checked for.
+"""
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+import redsem_async._protocol.operations as op
+from redsem_async._core.keys import permit_id
+from redsem_async._protocol.errors import CommandError
+from redsem_async._protocol.operations import Request
+from redsem_async._protocol.replies import FULL, FULL_FOR_KEY, AnyReply, Holding, Reply
+from redsem_async.testing._spec.keyed import KeyedSpecification
+from redsem_async.testing._spec.queue import QueueSpecification
+from redsem_async.testing._spec.records import YOUNG_US, HolderRecord, key_of, requests_of
+
+SERVING = (op.Acquire, op.Abandon, op.Release, op.Heartbeat, op.SetLimit, op.Reap)
+ROUNDED = 2  # milliseconds, of times that are rounded
+
+LIMIT = "never more than the limit"
+KEY_LIMIT = "no key has more than its limit"
+TOKENS = "fencing tokens grow"
+SLOTS = "no slot is given twice"
+ASKED = "a grant is what was asked for"
+KEPT = "a permit is its holder's"
+ANSWERS = "the answer is what happened"
+ORDER = "nobody is passed whose turn it is"
+MEET = "a free permit and a waiter meet"
+REFUSED = "a call that is sent back changes nothing"
+
+
+class Broken(NamedTuple):
+    """A rule that was not kept."""
+
+    rule: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.detail}"
+
+    def named(self, name_of: Callable[[str], str]) -> str:
+        """The same, with names in the place of ids."""
+        return re.sub(r"\b[0-9a-f]{32}\.\d+", lambda found: name_of(found[0]), str(self))
+
+
+class Permit(NamedTuple):
+    """A holder, as it was at some moment."""
+
+    expiry_ms: int
+    token: int
+    permits: int
+    key: str | None = None
+    slots: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, held: HolderRecord) -> "Permit":
+        return cls(held.expiry_ms, held.token, held.permits, held.key, tuple(held.slots))
+
+
+class Waiter(NamedTuple):
+    """A request in line, as it was at some moment."""
+
+    id: str
+    request: Request
+    ticket: float
+    alive_until: int  # its process
+    unreachable: bool = False
+    parked: bool = False
+
+    @property
+    def key(self) -> str | None:
+        return key_of(self.request)
+
+    @property
+    def patience_ends(self) -> float:
+        return patience_ends(self.request, self.ticket)
+
+
+class Room(NamedTuple):
+    """What is in use at a moment, and what may be."""
+
+    uses: Counter[str | None]
+    set_limit: int | None
+    slotted: bool
+    key_limits: Mapping[str, int]
+
+    def common_limit(self, request: Request) -> int:
+        return limit_in_force(request.limit, self.set_limit, slotted=self.slotted)
+
+    def key_limit(self, request: Request) -> float:
+        if request.key is None:
+            return math.inf
+        declared = math.inf if request.key.limit is None else request.key.limit
+        return self.key_limits.get(request.key.key, declared)
+
+    def fits_key(self, request: Request) -> bool:
+        key = key_of(request)
+        return key is None or self.uses[key] + request.permits <= self.key_limit(request)
+
+    def fits(self, request: Request) -> bool:
+        return self.uses.total() + request.permits <= self.common_limit(request)
+
+    def is_too_heavy(self, request: Request) -> bool:
+        """For the overall limit: it is passed over, unless its key holds it up."""
+        return request.permits > self.common_limit(request)
+
+    def share(self, request: Request) -> float:
+        key = key_of(request)
+        weight = request.key.weight if request.key else 1.0
+        return round(self.uses[key] / weight if key is not None else 0.0, 6)
+
+
+@dataclass
+class Look:
+    """How a semaphore stood at some moment, by its own clock.
+
+    Attributes:
+        stamp: the next token, by the clock.
+        holders: the expired among them, until somebody removes them.
+        line: in its order.
+        passes_over: a request that does not fit is passed over.
+        shares: the next permit goes to the key with the fewest.
+        by_server: it is kept by the server's clock.
+    """
+
+    now_us: int
+    stamp: int
+    holders: Mapping[str, Permit] = field(compare=False)
+    line: Sequence[Waiter]
+    set_limit: int | None = None
+    key_limits: Mapping[str, int] = field(default_factory=dict[str, int])
+    grace_until: int = 0
+    passes_over: bool = False
+    shares: bool = False
+    slotted: bool = False
+    by_server: bool = field(default=True, compare=False)
+    live: dict[str, Permit] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.now = self.now_us // 1000
+        self.live = {i: held for i, held in self.holders.items() if held.expiry_ms > self.now}
+
+    @property
+    def in_grace(self) -> bool:
+        return self.grace_until > self.now
+
+    @property
+    def idle(self) -> bool:
+        return not (self.live or self.line) and self.set_limit is None
+
+    def room(self, now: int | None = None, without: Collection[str] = ()) -> Room:
+        """Also at a later moment, when some of the permits have expired."""
+        now, uses = self.now if now is None else now, Counter[str | None]()
+        for identity, held in self.live.items():
+            if held.expiry_ms > now and identity not in without:
+                uses[held.key] += held.permits
+        return Room(uses, self.set_limit, self.slotted, self.key_limits)
+
+    def eligible(self, room: Room) -> Iterator[Waiter]:
+        """The requests in line that are not passed over."""
+        for waiter in self.line:
+            alive = waiter.alive_until > self.now and not waiter.unreachable
+            passed_over = room.is_too_heavy(waiter.request) and room.fits_key(waiter.request)
+            if alive and not passed_over:
+                yield waiter
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether the overall limit holds somebody up whose key has room."""
+        room = self.room()
+        return not all(room.fits(head.request) for head in ready(self.eligible(room), room))
+
+
+def look_at(model: QueueSpecification, server_us: int) -> Look:
+    state, keyed = model.state, model if isinstance(model, KeyedSpecification) else None
+    now_us = server_us + state.counter.ahead_us
+    line: list[Waiter] = []
+    for queued in model.queue:
+        hub, request = state.look_up(queued.hub), queued.request
+        facts = hub.alive_until, hub.unreachable, queued.parked
+        asked = Request(*request[:4], key=request.key)  # without what only its call knows
+        line.append(Waiter(queued.id, asked, queued.ticket, *facts))
+    return Look(
+        now_us,
+        state.counter.stamp(now_us),
+        {identity: Permit.of(held) for identity, held in state.holders.items()},
+        line,
+        state.set_limit,
+        dict(keyed.key_limits) if keyed else {},
+        state.grace.until,
+        model.passes_over,
+        keyed is not None and keyed.shares,
+        state.slotted,
+        (state.kind or "").endswith("server"),
+    )
+
+
+def limit_in_force(declared: int, set_to: int | None, *, slotted: bool) -> int:
+    """Where permits have slots, no limit that is set makes more of them."""
+    if set_to is None:
+        return declared
+    return min(declared, set_to) if slotted else set_to
+
+
+def own_ids(call: op.Operation, hub: str) -> set[str]:
+    """The permits that *call* by *hub* may change, grant or end."""
+    match call:
+        case op.Acquire() | op.Refresh():
+            return {permit_id(hub, number) for number in call.numbers}
+        case op.Release():
+            return {permit_id(call.owner, number) for number in call.numbers}
+        case op.Restore():
+            return {permit_id(hub, number) for number, *_ in call.permits}
+        case op.Abandon():
+            return {permit_id(hub, request.number) for request in call.requests}
+        case op.Adopt():
+            return {permit_id(call.owner, call.old)}
+        case op.Detach():
+            return {permit_id(hub, call.number)}
+        case _:
+            return set()
+
+
+class Judge:
+    """Judges calls, one after another.
+
+    Attributes:
+        last_token: the highest that was granted.
+        granted_ms: when each token was.
+    """
+
+    def __init__(self) -> None:
+        self.last_token = 0
+        self.granted_ms: dict[int, int] = {}
+
+    def ran(
+        self,
+        before: Look,
+        call: op.Operation,
+        hub: str,
+        answer: AnyReply | CommandError,
+        after: Look,
+    ) -> Iterator[Broken]:
+        """What is wrong with *call* of *hub*, which ran between the two looks."""
+        if isinstance(answer, CommandError):
+            if before != after:
+                yield Broken(REFUSED, f"{call} by {hub}")
+            return
+        yield from self._of_all(after)
+        yield from self._of_those_gone(before, call, hub, after)
+        yield from self._of_those_kept(before, call, hub, after)
+        new = sorted(after.live.keys() - before.live.keys(), key=lambda i: after.live[i].token)
+        granted: list[str] = []
+        if isinstance(call, op.Adopt):
+            yield from self._of_adopted(new, before, call, hub, after)
+        elif isinstance(call, op.Restore):
+            yield from self._of_restored(new, call, hub, after)
+        else:
+            granted = new
+        yield from self._of_granted(granted, before, call, hub, after)
+        if isinstance(answer, Reply):
+            yield from self._of_answers(before, call, hub, answer, after)
+        if isinstance(call, SERVING) and (waits := forgotten(after)):
+            yield Broken(MEET, f"{waits.id} waits, and its limits have room ({call})")
+
+    def _of_all(self, after: Look) -> Iterator[Broken]:
+        both = after.live.keys() & {waiter.id for waiter in after.line}
+        if both:
+            yield Broken(ASKED, f"{both} hold and wait")
+        if after.slotted:
+            for identity, held in after.live.items():
+                if len(held.slots) != held.permits:
+                    yield Broken(SLOTS, f"{identity} has {held.slots} for {held.permits}")
+            yield from twice({identity: held.slots for identity, held in after.live.items()})
+
+    def _of_those_gone(
+        self, before: Look, call: op.Operation, hub: str, after: Look
+    ) -> Iterator[Broken]:
+        """Only a release, an abandon, an adoption and a clearing take live permits away."""
+        takes = isinstance(call, op.Release | op.Abandon | op.Adopt)
+        allowed = own_ids(call, hub) if takes else set[str]()
+        if not isinstance(call, op.Clear):
+            for identity in before.live.keys() - after.live.keys() - allowed:
+                yield Broken(KEPT, f"{identity} was taken by {call}")
+
+    def _of_those_kept(
+        self, before: Look, call: op.Operation, hub: str, after: Look
+    ) -> Iterator[Broken]:
+        """Only a refresh and a detach change a permit, and only the caller's own."""
+        own = own_ids(call, hub)
+        for identity, was in before.live.items():
+            now = after.live.get(identity)
+            if now is None or now == was:
+                continue
+            expiry_ms = was.expiry_ms
+            bound: int | None = None
+            if identity in own and isinstance(call, op.Refresh | op.Restore):
+                expiry_ms, bound = max(expiry_ms, before.now + call.lease_ms), call.max_hold_ms
+            elif identity in own and isinstance(call, op.Detach):
+                expiry_ms, bound = before.now + call.expires_ms, call.max_hold_ms
+            if bound is not None and was.token in self.granted_ms:
+                cut = min(expiry_ms, self.granted_ms[was.token] + bound)
+                expiry_ms = cut if isinstance(call, op.Detach) else max(was.expiry_ms, cut)
+                if abs(now.expiry_ms - expiry_ms) <= ROUNDED:
+                    expiry_ms = now.expiry_ms
+            if now != was._replace(expiry_ms=expiry_ms):
+                yield Broken(KEPT, f"{identity} became {now} by {call}, having been {was}")
+
+    def _of_adopted(
+        self, new: Iterable[str], before: Look, call: op.Adopt, hub: str, after: Look
+    ) -> Iterator[Broken]:
+        old = before.live.get(permit_id(call.owner, call.old))
+        for identity in new:
+            if identity != permit_id(hub, call.new) or old is None:
+                yield Broken(KEPT, f"{identity} was adopted without a holder to adopt from")
+            elif after.live[identity][1:] != old[1:]:
+                yield Broken(KEPT, f"{identity} was adopted, and is not the same: {old}")
+
+    def _of_restored(
+        self, new: Iterable[str], call: op.Restore, hub: str, after: Look
+    ) -> Iterator[Broken]:
+        asked = {
+            permit_id(hub, number): (token, permits, key.key if key else None, tuple(slots))
+            for number, token, permits, key, slots in call.permits
+        }
+        for identity in new:
+            if asked.get(identity) != after.live[identity][1:]:
+                yield Broken(KEPT, f"{identity} was put back otherwise than {call} says")
+
+    def _of_granted(
+        self, granted: Sequence[str], before: Look, call: op.Operation, hub: str, after: Look
+    ) -> Iterator[Broken]:
+        """Tokens grow, limits hold, and who is granted has asked for that, in its turn."""
+        known = {waiter.id: waiter for waiter in before.line}
+        asked = {identity: waiter.request for identity, waiter in known.items()}
+        if isinstance(call, op.Acquire):
+            asked |= {permit_id(hub, r.number): r for r in requests_of(call)} | asked
+        room = after.room(without=granted)
+        for identity in granted:
+            permit, request = after.live[identity], asked.get(identity)
+            if permit.token <= self.last_token:
+                detail = f"{identity} was granted {permit.token} after {self.last_token}"
+                yield Broken(TOKENS, detail)
+            self.last_token = max(self.last_token, permit.token)
+            self.granted_ms.setdefault(permit.token, after.now)
+            if request is None:
+                yield Broken(ASKED, f"{identity} was granted and had not asked")
+                continue
+            right = (permit.permits, permit.key) == (request.permits, key_of(request))
+            if not right or permit.expiry_ms > after.now + request.lease_ms:
+                yield Broken(ASKED, f"{identity} was granted {permit}, having asked {request}")
+            room.uses[permit.key] += permit.permits
+            used, limit = room.uses.total(), room.common_limit(request)
+            if used > limit:
+                yield Broken(LIMIT, f"{used} of {limit} permits in use with {identity}")
+            used, most = room.uses[permit.key], room.key_limit(request)
+            if used > most:
+                detail = f"{used} of {most} permits of {permit.key!r} in use with {identity}"
+                yield Broken(KEY_LIMIT, detail)
+        if granted and all(identity in asked for identity in granted):
+            grants = grants_of(before, call, hub, granted, after)
+            if wrong := broken_turn(before, grants, after):
+                yield Broken(ORDER, f"{wrong} ({call})")
+
+    def _of_answers(
+        self, before: Look, call: op.Operation, hub: str, answer: Reply, after: Look
+    ) -> Iterator[Broken]:
+        match call:
+            case op.Release() | op.Refresh():
+                owner = call.owner if isinstance(call, op.Release) else hub
+                held = [int(permit_id(owner, n) in before.live) for n in call.numbers]
+                if isinstance(call, op.Release):  # twice in one call, the second finds nothing
+                    first = {n: i for i, n in reversed(list(enumerate(call.numbers)))}
+                    held = [one * (first[call.numbers[i]] == i) for i, one in enumerate(held)]
+                if [int(bool(one)) for one in answer.answers] != held:
+                    yield Broken(ANSWERS, f"{answer.answers} to {call}")
+            case op.Acquire():
+                told = zip(requests_of(call), answer.answers, strict=True)
+                yield from self._of_told(before, hub, told, after)
+            case _:
+                pass
+        for number, token in answer.granted:
+            permit = after.live.get(permit_id(hub, number))
+            if permit is None or permit.token != token:
+                yield Broken(ANSWERS, f"{number} of {hub} was served {token}, and has {permit}")
+
+    def _of_told(
+        self, before: Look, hub: str, told: Iterable[tuple[Request, object]], after: Look
+    ) -> Iterator[Broken]:
+        """Who is told of a grant has it, and who is told that all is full finds no room."""
+        room, empty = after.room(), not (before.line or after.line)
+        for request, said in told:
+            identity = permit_id(hub, request.number)
+            token = said.token if isinstance(said, Holding) else said
+            assert isinstance(token, int)
+            permit = after.live.get(identity)
+            if token > 0 and (permit is None or permit.token != token):
+                yield Broken(ANSWERS, f"{identity} was answered {said}, and has {permit}")
+            if empty and said == FULL_FOR_KEY and room.fits_key(request):
+                yield Broken(ANSWERS, f"{identity} was answered full, and its key has room")
+            if empty and said == FULL and not after.in_grace and room.fits(request):
+                yield Broken(ANSWERS, f"{identity} was answered full, and there is room")
+
+
+def twice(slots: Mapping[str, Sequence[int]]) -> Iterator[Broken]:
+    """No two permits have one slot, held or trusted."""
+    owners: dict[int, str] = {}
+    for identity, its in slots.items():
+        for slot in its:
+            other = owners.setdefault(slot, identity)
+            if other != identity:
+                yield Broken(SLOTS, f"{identity} and {other} have one slot: {slot}")
+
+
+# -- whose turn it is
+
+
+def ready(waiting: Iterable[Waiter], room: Room) -> list[Waiter]:
+    """The first of each key, where its key has room for it; in their order."""
+    heads: dict[str | None, Waiter] = {}
+    for waiter in waiting:
+        heads.setdefault(waiter.key, waiter)
+    return [head for head in heads.values() if room.fits_key(head.request)]
+
+
+def patience_ends(request: Request, ticket: float) -> float:
+    return ticket + 1000 * (request.key.patience_ms if request.key else request.lease_ms)
+
+
+def next_in_turn(look: Look, room: Room) -> list[Waiter]:
+    """Whose turn it may be; several where only their virtual times tell, which are not known."""
+    if look.passes_over:
+        return [*islice((w for w in look.eligible(room) if room.fits(w.request)), 1)]
+    heads = ready(look.eligible(room), room)
+    if not heads or not look.shares:
+        return heads[:1]
+    ends = min(head.patience_ends for head in heads)
+    if ends < look.stamp:
+        return [head for head in heads if head.patience_ends == ends]
+    least = min(room.share(head.request) for head in heads)
+    return [head for head in heads if room.share(head.request) == least]
+
+
+def forgotten(look: Look, without: Collection[str] = ()) -> Waiter | None:
+    """A request that waits although its limits have room, and nothing has precedence over it."""
+    if look.in_grace or not look.line:
+        return None
+    room = look.room(without=without)
+    turns = next_in_turn(look, room)
+    return turns[0] if turns and all(room.fits(head.request) for head in turns) else None
+
+
+class Grant(NamedTuple):
+    """A grant of a call, in the order of tokens."""
+
+    id: str
+    request: Request
+    ticket: float  # of one that was not in line, as if it had come last
+    may_pass: bool = False  # older ones: the releasing process asked for it, and the head is young
+
+
+def grants_of(
+    before: Look, call: op.Operation, hub: str, ids: Iterable[str], after: Look
+) -> list[Grant]:
+    """What *call* of *hub* granted: *ids*, which were in line before or are asked for by it."""
+    asked = {waiter.id: Grant(waiter.id, waiter.request, waiter.ticket) for waiter in before.line}
+    if isinstance(call, op.Release) and call.own and after.by_server:
+        parked = {waiter.id: waiter.parked for waiter in (*before.line, *after.line)}
+        oldest = min((w.ticket for w in before.line if not parked[w.id]), default=math.inf)
+        if 0 <= after.stamp - oldest <= YOUNG_US:
+            named = {permit_id(hub, request.number) for request in call.own} & asked.keys()
+            asked |= {identity: asked[identity]._replace(may_pass=True) for identity in named}
+    if isinstance(call, op.Acquire):
+        overtakes = after.shares or any(request.ahead_ms for request in requests_of(call))
+        for request in requests_of(call):
+            identity = permit_id(hub, request.number)
+            # Where one may come before older ones, they join the line before it is served.
+            ticket = after.stamp - 1000 * request.ahead_ms if overtakes else math.inf
+            asked.setdefault(identity, Grant(identity, request, ticket))
+    return [asked[identity] for identity in ids]
+
+
+def broken_turn(before: Look, grants: Sequence[Grant], after: Look) -> str | None:
+    """Who was passed by the grants of a call.
+
+    Of those who wait it goes by those who were in line before: a request that came with the call
+    may have come too late for its first grants.
+    """
+    room, old = after.room(), {waiter.id for waiter in before.line}
+    standing = list(after.eligible(room))
+    # Of those that are too heavy it is not known whether their key held them up before.
+    waiting = [w for w in standing if w.id in old and not room.is_too_heavy(w.request)]
+    heads = ready(standing, room)
+    ends: dict[str, float] = {}
+    of_keys: dict[str | None, float] = defaultdict(float)
+    for grant in grants:
+        key = key_of(grant.request)
+        of_keys[key] = max(of_keys[key], patience_ends(grant.request, grant.ticket))
+    for waiter in after.line:
+        ends[waiter.id] = of_keys[waiter.key] = max(of_keys[waiter.key], waiter.patience_ends)
+    for grant in grants:
+        room.uses[key_of(grant.request)] -= grant.request.permits
+    for grant in grants:
+        key = key_of(grant.request)
+        for waiter in waiting:
+            if grant.may_pass:
+                continue
+            passed = waiter.ticket < grant.ticket and not after.passes_over
+            if passed and waiter.key == key:
+                return f"{waiter.id} was in line before {grant.id}, of the same key"
+            other = after.passes_over or (waiter.key != key and waiter in heads)
+            if other and _has_precedence(after, room, waiter, ends[waiter.id], grant):
+                return f"{waiter.id} was in line before those who were granted"
+        room.uses[key] += grant.request.permits
+    return None
+
+
+def _has_precedence(look: Look, room: Room, waiter: Waiter, ends: float, grant: Grant) -> bool:
+    """Whether *waiter*, which only the common limit held up, was to be served before.
+
+    Its patience *ends* no sooner than that of those before it, of the same key: the call served
+    them, or they are of processes that are gone, as nobody had seen.
+    """
+    passed = waiter.ticket < grant.ticket
+    if look.passes_over:
+        return passed and room.fits(waiter.request)
+    if not look.shares or grant.ticket == math.inf:
+        return passed
+    its = patience_ends(grant.request, grant.ticket)
+    if min(its, ends) < look.stamp:
+        return ends < its
+    return room.share(waiter.request) < room.share(grant.request)
