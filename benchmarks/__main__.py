@@ -49,7 +49,7 @@ def main(
         Path,
         typer.Option(
             file_okay=False,
-            help="Folder for report and plots; JSON stays in the default folder.",
+            help="Folder for the report; JSON stays in the default folder.",
         ),
     ] = RESULTS,
     loop: Annotated[
@@ -130,13 +130,11 @@ def _measure(
 
 
 def write(run: Run, folder: Path) -> None:
-    """Write report and plots into *folder*, and the JSON to `DATA`."""
-    from benchmarks._plots import draw
-
+    """Write the report into *folder*, and the JSON to `DATA`."""
     folder.mkdir(parents=True, exist_ok=True)
     DATA.parent.mkdir(parents=True, exist_ok=True)
     DATA.write_text(as_json(run), encoding="utf-8")
-    (folder / REPORT).write_text(as_markdown(run, draw(run.tables, folder)), encoding="utf-8")
+    (folder / REPORT).write_text(as_markdown(run), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -17,17 +17,14 @@ _INTRODUCTION = (
 )
 
 
-def as_markdown(run: Run, plots: Iterable[tuple[str, str]] = ()) -> str:
-    """The whole report; *plots* are file names with titles."""
+def as_markdown(run: Run) -> str:
+    """The whole report."""
     parts = [
         "# Measurements",
         _INTRODUCTION,
         _grid(("", ""), run.facts.items()),
         *(table_as_markdown(table) for table in run.tables),
     ]
-    pictures = [f"![{shows}]({name})" for name, shows in plots]
-    if pictures:
-        parts += ["## Plots", *pictures]
     return "\n\n".join(parts) + "\n"
 
 

@@ -4,17 +4,13 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, cast
 
 from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
-
-_SCRIPT_COMMANDS = ("cmdstat_evalsha", "cmdstat_eval", "cmdstat_fcall")
-SLOW = 100  # microseconds; slower scripts are in the slow log
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,66 +71,6 @@ def script_times(url: str, name: str) -> Generator[list[tuple[float, float]]]:
                 found += [(at, at)] * ours
             elif ours:
                 found[-1] = (found[-1][0], at)
-
-
-@dataclass(frozen=True, slots=True)
-class Scripts:
-    """Totals of all script calls.
-
-    Attributes:
-        calls: number of calls.
-        microseconds: total duration.
-    """
-
-    calls: int
-    microseconds: int
-
-    def since(self, earlier: "Scripts") -> float:
-        """Microseconds per script call since *earlier*."""
-        calls = self.calls - earlier.calls
-        return (self.microseconds - earlier.microseconds) / calls if calls else 0.0
-
-
-async def scripts(client: Redis) -> Scripts:
-    """The totals so far."""
-    info: dict[str, dict[str, int]] = await client.info("commandstats")
-    rows = [info[name] for name in _SCRIPT_COMMANDS if name in info]
-    return Scripts(sum(row["calls"] for row in rows), sum(row["usec"] for row in rows))
-
-
-@dataclass(slots=True)
-class Slowest:
-    """The duration of the slowest script in milliseconds, at least the threshold `SLOW`."""
-
-    ms: list[float] = field(default_factory=lambda: [SLOW / 1000])
-
-
-@asynccontextmanager
-async def slowest(client: Redis) -> AsyncGenerator[Slowest]:
-    """Record the slowest script during a block, with the slow log.
-
-    If CONFIG is not allowed, ``ms`` is empty.
-    """
-    found = Slowest()
-    wanted = {"slowlog-log-slower-than": str(SLOW), "slowlog-max-len": "4096"}
-    try:
-        before = {name: str((await client.config_get(name))[name]) for name in wanted}
-        for name, value in wanted.items():
-            await client.config_set(name, value)
-    except ResponseError:
-        found.ms = []
-        yield found
-        return
-    await client.slowlog_reset()
-    try:
-        yield found
-        entries = await client.slowlog_get(4096)
-        # Other slow commands are queries of the benchmark itself.
-        ms = [entry["duration"] / 1000 for entry in entries if b"EVAL" in entry["command"].upper()]
-        found.ms = [max([SLOW / 1000, *ms])]
-    finally:
-        for name, value in before.items():
-            await client.config_set(name, value)
 
 
 async def cpu_time(client: Redis) -> float:

@@ -9,7 +9,6 @@ from typing import Any
 
 from benchmarks._children import JobContext, child
 from benchmarks._comparison import name_for
-from benchmarks._floors import Publish, Receive
 from benchmarks._results import Figure, Row, Table
 from benchmarks._server_stats import script_times
 from benchmarks._setup import Setup
@@ -32,15 +31,13 @@ STATIONS = (
     "task resumed",
     "block entered",
 )
-FLOORS = {"floor: asyncio protocols": False, "floor: blocking sockets": True}
 GAPS = {"warm": 0.001, "cold": 0.010}  # seconds that the other process waits before a release
 HOW = (
     "Two processes pass one permit to and fro. Times are medians in µs since release was called,"
     " by CLOCK_MONOTONIC. Warm: the other has waited for about 1 ms; cold: for 10 ms. The server's"
     " times are those of MONITOR, so it has to run on the same machine: a script begins with its"
     " call and ends with the last command inside it. It may begin before the call that wrote"
-    " has returned. MONITOR adds about a tenth to all times. Floors: from PUBLISH in one process"
-    " until the message is parsed in the other, without client library."
+    " has returned. MONITOR adds about a tenth to all times."
 )
 
 Stamp = tuple[str, float]
@@ -96,7 +93,7 @@ def _wrap(stamps: list[Stamp]) -> None:
 
 
 async def measure(setup: Setup) -> Table:
-    """Measure both classes and the floors, warm and cold."""
+    """Measure both classes, warm and cold."""
     times: dict[tuple[str, str], dict[str, tuple[float, ...]]] = {}
     async with child(setup.loop) as one, child(setup.loop) as two:
         for temperature, gap in GAPS.items():
@@ -107,12 +104,6 @@ async def measure(setup: Setup) -> Table:
                 with script_times(setup.url, options.name) as scripts:
                     both = await asyncio.gather(one.run(job), two.run(job))
                 times[library.label, temperature] = _medians(*both, scripts)
-            for label, blocking in FLOORS.items():
-                setup.progress(f"{label}, {temperature}")
-                channel, count = name_for("channel"), setup.effort.handoffs
-                publish = Publish(setup.url, channel, count, gap, blocking)
-                _, took = await asyncio.gather(one.run(publish), two.run(Receive(publish)))
-                times[label, temperature] = {"message read": (1e6 * statistics.median(took),)}
     rows = [
         Row(
             label=label,
