@@ -1,40 +1,32 @@
-"""Statistics of a server during a measurement."""
+"""What a server and a process use."""
 
 import asyncio
 import contextlib
+import gc
+import os
+import resource
 import secrets
+import sys
 import time
-from collections.abc import AsyncIterator, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """The commands that a server received.
-
-    Attributes:
-        sent: commands per second sent by clients.
-        executed: commands per second including those called by scripts.
-    """
-
-    sent: float
-    executed: float
+from benchmarks._children import Context
 
 
-async def traffic(url: str, seconds: float) -> Traffic:
-    """Count commands with MONITOR for *seconds*.
+async def traffic(url: str, seconds: float) -> tuple[float, float]:
+    """Commands per second that clients send, and including those that scripts call, by MONITOR.
 
     INFO does not separate commands of scripts from commands of clients, and counts itself.
     """
     sent = within = 0
     async with Redis.from_url(url, socket_timeout=None) as client:
-        pool = cast("Any", client.connection_pool)
-        connection = await pool.get_connection()
+        connection = await cast("Any", client.connection_pool).get_connection()
         await connection.send_command("MONITOR")
         await connection.read_response()
         with contextlib.suppress(TimeoutError):
@@ -45,7 +37,7 @@ async def traffic(url: str, seconds: float) -> Traffic:
                     else:
                         sent += 1
         await connection.disconnect()
-    return Traffic(sent / seconds, (sent + within) / seconds)
+    return sent / seconds, (sent + within) / seconds
 
 
 @contextmanager
@@ -91,7 +83,27 @@ async def used_memory(client: Redis) -> int:
 
 async def key_memory(client: Redis, name: str) -> int:
     """The memory in bytes of all keys that contain *name*."""
-    scan = cast("AsyncIterator[bytes]", client.scan_iter(f"*{name}*", count=1000))
-    keys = [key async for key in scan]
-    sizes = [await client.memory_usage(key, samples=0) for key in keys]
+    keys: Any = client.scan_iter(f"*{name}*", count=1000)
+    sizes = [await client.memory_usage(key, samples=0) async for key in keys]
     return sum(size or 0 for size in sizes)
+
+
+async def own_cpu_time(_: Context) -> float:
+    """A job: the CPU time of the process so far, in seconds."""
+    times = os.times()
+    return times.user + times.system
+
+
+async def own_memory(_: Context) -> int:
+    """A job: the resident memory of the process in bytes, after a garbage collection."""
+    gc.collect()
+    return _resident_memory()
+
+
+def _resident_memory() -> int:
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[1]) * resource.getpagesize()
+    # Elsewhere only the peak is known, on macOS in bytes.
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
