@@ -1,6 +1,8 @@
 """Run the benchmarks: ``python -m benchmarks [CASES…]``; see docs/dev/benchmarks.md."""
 
+from dataclasses import replace
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -8,14 +10,21 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks._files import allow_many_files
-from benchmarks._limit_check import CorrectnessError
-from benchmarks._report import as_json, as_markdown, lines_of
-from benchmarks._run import Run, facts_about, loops_for, plan, tables_of
+from benchmarks._aims import missed
+from benchmarks._bench import (
+    FULL,
+    QUICK,
+    Case,
+    CorrectnessError,
+    Effort,
+    LoopName,
+    Table,
+    allow_many_files,
+)
+from benchmarks._report import as_json, as_markdown, facts_about, lines_of
 from benchmarks._servers import Server, ServerUnavailable, server
-from benchmarks._setup import Effort
-from benchmarks._stations import measure as timeline
-from benchmarks.cases import CASES, Case
+from benchmarks._stations import TIMELINE
+from benchmarks.cases import CASES
 from redsem_async import SemaphoreError
 
 RESULTS = Path(__file__).resolve().parent / "results"  # .gitignore names it
@@ -48,8 +57,7 @@ def main(
     results: Annotated[
         Path,
         typer.Option(
-            file_okay=False,
-            help="Folder for report and plots; JSON stays in the default folder.",
+            file_okay=False, help="Folder for the report; JSON stays in the default folder."
         ),
     ] = RESULTS,
     loop: Annotated[
@@ -69,13 +77,14 @@ def main(
 
     Exits with 1 if this library exceeded the limit or leaked a permit.
     """
-    chosen = [Case("P4", "Timeline of a hand-off", timeline)] if stations else _chosen(cases)
-    effort = (Effort.quick() if quick else Effort()).with_rounds(rounds)
+    chosen = [TIMELINE] if stations else _chosen(cases)
+    effort = QUICK if quick else FULL
+    effort = replace(effort, rounds=rounds or effort.rounds)
     console = Console(stderr=True, highlight=False)
     allow_many_files()
     try:
         with server(which) as running:
-            run = _measure(chosen, running, effort, loop, results, console)
+            tables = _measure(_plan(chosen, loop), running, effort, results, console)
     except (ServerUnavailable, SemaphoreError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
@@ -87,9 +96,10 @@ def main(
         raise typer.Exit(INTERRUPTED) from None
     console.print(f"report: {results / REPORT}", soft_wrap=True, markup=False)
     if check:
-        for line in run.missed:
+        lines = missed(tables)
+        for line in lines:
             console.print(f"missed: {line}", soft_wrap=True, markup=False)
-        raise typer.Exit(bool(run.missed))
+        raise typer.Exit(bool(lines))
 
 
 def _chosen(names: list[str] | None) -> list[Case]:
@@ -99,16 +109,26 @@ def _chosen(names: list[str] | None) -> list[Case]:
     return [CASES[name.upper()] for name in names or CASES]
 
 
+def _plan(cases: list[Case], wanted: Loops) -> list[tuple[Case, LoopName]]:
+    """The loop of each case, or both if it depends on the loop and uvloop is installed."""
+    loops: list[LoopName] = ["uvloop" if wanted is Loops.UVLOOP else "asyncio"]
+    if wanted is Loops.BOTH and find_spec("uvloop"):
+        loops.append("uvloop")
+    return [(case, loop) for case in cases for loop in (loops if case.both_loops else loops[:1])]
+
+
 def _measure(
-    cases: list[Case],
+    planned: list[tuple[Case, LoopName]],
     running: Server,
     effort: Effort,
-    loop: Loops,
     results: Path,
     console: Console,
-) -> Run:
-    run = Run(facts_about(running), [])
-    planned = plan(cases, loops_for(loop))
+) -> list[Table]:
+    """Measure case by case, and write report and JSON after each: a failure loses nothing."""
+    facts = facts_about(running)
+    tables: list[Table] = []
+    for folder in (results, DATA.parent):
+        folder.mkdir(parents=True, exist_ok=True)
     console.print(f"server: {running.what}", markup=False)
     columns = (
         *(TextColumn("{task.fields[case]:>4}"), BarColumn(), MofNCompleteColumn()),
@@ -116,27 +136,18 @@ def _measure(
     )
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task("", total=len(planned), case="")
+        for case, loop in planned:
 
-        def report(case: Case, what: str) -> None:
-            progress.update(bar, case=case.name, description=f"{case.title}: {what}")
+            def show(what: str, case: Case = case, loop: LoopName = loop) -> None:
+                text = f"{case.title}: {what} ({loop})"
+                progress.update(bar, case=case.name, description=text)
 
-        for table in tables_of(planned, running, effort, report):
-            run.tables.append(table)
-            write(run, results)  # after each case, so that a later failure loses nothing
+            tables.append(case.run(running.url, loop, effort, show))
+            DATA.write_text(as_json(facts, tables), encoding="utf-8")
+            (results / REPORT).write_text(as_markdown(facts, tables), encoding="utf-8")
             progress.advance(bar)
-            for line in lines_of(table):
-                progress.console.print(line, soft_wrap=True, markup=False)
-    return run
-
-
-def write(run: Run, folder: Path) -> None:
-    """Write report and plots into *folder*, and the JSON to `DATA`."""
-    from benchmarks._plots import draw
-
-    folder.mkdir(parents=True, exist_ok=True)
-    DATA.parent.mkdir(parents=True, exist_ok=True)
-    DATA.write_text(as_json(run), encoding="utf-8")
-    (folder / REPORT).write_text(as_markdown(run, draw(run.tables, folder)), encoding="utf-8")
+            progress.console.print("\n".join(lines_of(tables[-1])), soft_wrap=True, markup=False)
+    return tables
 
 
 if __name__ == "__main__":

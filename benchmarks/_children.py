@@ -1,7 +1,7 @@
 """Child processes that run jobs of a case.
 
-A job is a small frozen dataclass: it is pickled, sent to a child and run there. A child ends when
-its pipe is closed, and thus with its parent, whatever ends the parent.
+A job is an async function of a module: its name and arguments are pickled, sent to a child and run
+there. A child ends when its pipe is closed, and thus with its parent, whatever ends the parent.
 """
 
 import asyncio
@@ -9,29 +9,22 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from benchmarks._files import allow_many_files
-from benchmarks._setup import LoopName, runner_of
-from benchmarks.libraries import LIBRARIES, OpenSemaphore, Options
+from benchmarks._bench import LoopName, allow_many_files, runner_of
+from benchmarks._libraries import LIBRARIES, OpenSemaphore, Options
 
-_JOB_TIMEOUT = 180.0  # seconds per job
+JOB_TIMEOUT = 180.0  # seconds
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
+P = ParamSpec("P")
 
 
-class Job(Protocol[T_co]):
-    """Work for a child. The job, its result and its errors are pickled."""
-
-    async def run(self, context: "JobContext") -> T_co: ...
-
-
-class JobContext:
+class Context:
     """The state of a child, shared by its jobs.
 
     Attributes:
@@ -63,10 +56,6 @@ class JobContext:
         await self._stack.aclose()
 
 
-class ChildLost(Exception):
-    """The child process has ended."""
-
-
 class Child:
     """The parent's handle of a child process."""
 
@@ -74,13 +63,18 @@ class Child:
         self._process = process
         self._pipe = pipe
 
-    async def run(self, job: Job[T]) -> T:
+    async def run(
+        self,
+        job: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]],
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> T:
         """Run a job in the child. Raises the job's error, or TimeoutError."""
         if not self._process.is_alive():
-            raise ChildLost("the process ended during an earlier job")
-        self._pipe.send(job)
+            raise RuntimeError("the process ended during an earlier job")
+        self._pipe.send((job, args, options))
         try:
-            async with asyncio.timeout(_JOB_TIMEOUT):
+            async with asyncio.timeout(JOB_TIMEOUT):
                 answer = await asyncio.to_thread(self._pipe.recv)
         except TimeoutError:
             # The child still runs that job, and cannot accept another.
@@ -132,12 +126,13 @@ def _main(pipe: Connection, loop: LoopName) -> None:
 
 
 async def _serve(pipe: Connection) -> None:
-    context = JobContext()
+    context = Context()
     pipe.send(None)
     try:
-        while (job := await _next(pipe)) is not None:
+        while received := await _next(pipe):
+            job, args, options = received
             try:
-                answer = await job.run(context)
+                answer = await job(context, *args, **options)
             except Exception as error:  # noqa: BLE001 - the parent decides
                 answer = error
             pipe.send(answer)
@@ -145,8 +140,8 @@ async def _serve(pipe: Connection) -> None:
         await context.close()
 
 
-async def _next(pipe: Connection) -> Job[object] | None:
+async def _next(pipe: Connection) -> Any:
     try:
-        return cast("Job[object] | None", await asyncio.to_thread(pipe.recv))
+        return await asyncio.to_thread(pipe.recv)
     except EOFError:
         return None

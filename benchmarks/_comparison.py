@@ -1,141 +1,263 @@
-"""Compares several libraries and baselines: they take turns on one server."""
+"""Measures in turns: this library, a peer, a baseline, this library, ... on one server."""
 
+import asyncio
+import gc
 import secrets
-from collections.abc import AsyncGenerator, Generator, Iterable
+import statistics
+import time
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Self
 
-from benchmarks._limit_check import Leaked
-from benchmarks._measure import Burst, Load, Turn, burst, in_turn
-from benchmarks._results import Absent
-from benchmarks._setup import Setup
-from benchmarks.libraries import Library, OpenSemaphore, Options
+from benchmarks._bench import Bench, Leaked, LimitExceeded
+from benchmarks._libraries import ALL_OURS, PEERS, Library, OpenSemaphore, Options
 
-NOT_INSTALLED = "not measured: not installed"
+PAIRS = "pairs/s"
+TO_PEER = "÷ best Python peer"
+OUR_LABELS = {library.label for library in ALL_OURS}
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """The result of one turn.
+
+    Attributes:
+        pairs: completed pairs of acquire and release.
+        seconds: duration of the turn.
+        waits: duration of each acquire in seconds; empty if nothing was acquired.
+        figures: what else was measured, by column.
+    """
+
+    pairs: int
+    seconds: float
+    waits: Sequence[float] = ()
+    figures: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def rate(self) -> float:
+        """Pairs per second."""
+        return self.pairs / self.seconds
+
+    @property
+    def wait(self) -> float:
+        """The median wait."""
+        return statistics.median(self.waits)
+
+
+Turn = Callable[[], Awaitable[Burst]]
+Bursts = Sequence[Burst]
+# The values of a column, round by round, of the subject with that label; None if it has none.
+Column = Callable[[str, Bursts], Sequence[float] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The load on a semaphore.
+
+    Attributes:
+        tasks: number of concurrent tasks.
+        limit: limit of the semaphore.
+        work: seconds that a task sleeps while it holds a permit.
+    """
+
+    tasks: int
+    limit: int
+    work: float = 0.0
+
+
+async def burst(semaphore: OpenSemaphore, load: Load, seconds: float) -> Burst:
+    """Run *load* on a semaphore for *seconds*; raises `LimitExceeded`."""
+    waits: list[float] = []
+    inside = 0
+
+    async def pairs() -> None:
+        nonlocal inside
+        while (start := time.perf_counter()) < until:
+            async with semaphore.permit():
+                waits.append(time.perf_counter() - start)
+                inside += 1
+                if inside > load.limit:
+                    raise LimitExceeded(inside, load.limit)
+                if load.work:
+                    await asyncio.sleep(load.work)
+                inside -= 1
+
+    begin = time.perf_counter()
+    until = begin + seconds
+    async with asyncio.TaskGroup() as group:
+        for _ in range(load.tasks):
+            group.create_task(pairs())
+    return Burst(len(waits), time.perf_counter() - begin, waits)
+
+
+def check_spans(spans: Iterable[tuple[float, float]], limit: int) -> None:
+    """Raise `LimitExceeded` if more than *limit* spans overlap.
+
+    A span is the start and the end of the use of a permit, by a clock that all processes share.
+    It lies within the time for which the permit was held. A span that ends when another begins
+    does not overlap with it.
+    """
+    inside = 0
+    for _, change in sorted(change for start, end in spans for change in ((start, 1), (end, -1))):
+        inside += change
+        if inside > limit:
+            raise LimitExceeded(inside, limit)
+
+
+def quotients(ones: Iterable[float], others: Iterable[float]) -> list[float]:
+    """Each of *ones* divided by that of the same round of *others*."""
+    return [one / other for one, other in zip(ones, others, strict=True)]
+
+
+def rates(bursts: Bursts) -> list[float]:
+    """Pairs per second, round by round."""
+    return [burst.rate for burst in bursts]
+
+
+def of_pairs(_label: str, bursts: Bursts) -> list[float]:
+    """The column of the rates."""
+    return rates(bursts)
+
+
+def medians(bursts: Bursts) -> list[float]:
+    """The median wait, round by round."""
+    return [burst.wait for burst in bursts]
+
+
+def all_waits(bursts: Bursts) -> list[float]:
+    """The durations of all acquires of all rounds."""
+    return [wait for burst in bursts for wait in burst.waits]
 
 
 def name_for(case: str) -> str:
     """A unique name for a semaphore."""
-    return f"bench-{case}-{secrets.token_hex(4)}".lower()
-
-
-@asynccontextmanager
-async def opened(library: Library, options: Options) -> AsyncGenerator[OpenSemaphore]:
-    """Open a semaphore for a block; raises `Leaked` if a permit is still held at its end."""
-    async with library.open(options) as semaphore:
-        try:
-            yield semaphore
-            if held := await semaphore.held():
-                raise Leaked(held)
-        finally:
-            await semaphore.clear()
-
-
-def failure_of(label: str, error: Exception) -> Absent:
-    """The entry for a library that failed."""
-    return Absent(label, f"failed: {type(error).__name__}: {error}")
-
-
-@contextmanager
-def attempt(library: Library, absent: list[Absent]) -> Generator[bool]:
-    """Measure a library in a block, if it is installed.
-
-    The failure of a peer is added to *absent*; a failure of this library is raised.
-    """
-    if not library.installed:
-        absent.append(Absent(library.label, NOT_INSTALLED))
-    try:
-        yield library.installed
-    except Exception as error:
-        if library.ours:
-            raise
-        absent.append(failure_of(library.label, _first(error)))
+    return f"bench-{case}-{secrets.token_hex(4)}"
 
 
 class Comparison:
     """Libraries and baselines that take turns on one server. Closes them after its block.
 
+    A peer that fails is left out of the table, with the reason. A failure of this library or of a
+    baseline is raised.
+
     Attributes:
         bursts: the measured rounds of each.
-        absent: those that were not measured, with the reason.
     """
 
-    def __init__(self, setup: Setup) -> None:
-        self._setup = setup
+    def __init__(self, bench: Bench, setting: str = "") -> None:
+        self._bench = bench
+        self._setting = setting
         self._turns: dict[str, Turn] = {}
         self._peers: set[str] = set()
-        self._closing: dict[str, AsyncExitStack] = {}
+        self._stack = AsyncExitStack()
         self.bursts: dict[str, list[Burst]] = {}
-        self.absent: list[Absent] = []
 
-    def add(self, label: str, turn: Turn) -> None:
+    def add(self, label: str, turn: Turn, *, peer: bool = False) -> None:
         """Add a library or a baseline."""
         self._turns[label] = turn
-
-    async def enter(self, library: Library, options: Options) -> OpenSemaphore | None:
-        """Open a semaphore of *library*; ``None`` if the library is absent or fails."""
-        label = library.label
-        if not library.ours:
+        if peer:
             self._peers.add(label)
-        if not library.installed:
-            self.absent.append(Absent(label, NOT_INSTALLED))
-            return None
-        stack = self._closing[label] = AsyncExitStack()
-        try:
-            return await stack.enter_async_context(opened(library, options))
-        except Exception as error:  # noqa: BLE001 - a peer's, of whatever kind
-            self._failed(label, error)
-            return None
 
-    async def enter_all(self, libraries: Iterable[Library], load: Load) -> None:
-        """Add those of *libraries* that are installed, to be measured under *load*."""
-        for library in libraries:
-            name = name_for("comparison")
-            options = Options(url=self._setup.url, name=name, limit=load.limit, tasks=load.tasks)
-            semaphore = await self.enter(library, options)
-            if semaphore is not None:
-                turn = partial(burst, semaphore, load, self._setup.effort.burst)
-                self.add(library.label, turn)
+    async def enter(
+        self,
+        libraries: Iterable[Library],
+        options: Options,
+        turn: Callable[[str, OpenSemaphore, Options], Awaitable[Burst]],
+    ) -> None:
+        """Open a semaphore of each library that is installed, with a name of its own.
 
-    async def run(self) -> None:
-        """Measure all in turns, and check for leaked permits.
-
-        A failing peer is moved to `absent`. A failure of this library or of a baseline is raised.
+        Its turns are those of *turn*, called with its label, semaphore and options.
         """
-        self.bursts = await in_turn(self._turns, self._setup.effort, self._failed)
-        await self._close()
+        for library in self._bench.installed(libraries):
+            label, own = library.label, replace(options, name=name_for(options.name))
+            with self._may_fail(label, peer=not library.ours):
+                semaphore = await self._stack.enter_async_context(self._opened(library, own))
+                self.add(label, partial(turn, label, semaphore, own), peer=not library.ours)
+
+    async def enter_load(self, libraries: Iterable[Library], load: Load) -> None:
+        """Open a semaphore of each library that is installed, to be measured under *load*."""
+
+        async def turn(_label: str, semaphore: OpenSemaphore, _options: Options) -> Burst:
+            return await burst(semaphore, load, self._bench.effort.burst)
+
+        options = Options(url=self._bench.url, name="load", limit=load.limit, tasks=load.tasks)
+        await self.enter(libraries, options, turn)
+
+    async def run(self) -> dict[str, list[Burst]]:
+        """Measure all in turns, round by round, and check for leaked permits."""
+        effort = self._bench.effort
+        self._bench.progress(self._setting or "in turns")
+        self.bursts = {label: [] for label in self._turns}
+        for _ in range(effort.warm_ups + effort.rounds):
+            for label, own in list(self.bursts.items()):
+                gc.collect()
+                with self._may_fail(label, peer=label in self._peers):
+                    own.append(await self._turns[label]())
+        for own in self.bursts.values():
+            del own[: effort.warm_ups]
+        await self._stack.aclose()
+        return self.bursts
+
+    def report(self, columns: Mapping[str, Column]) -> None:
+        """Add a row for each."""
+        for label, own in self.bursts.items():
+            values = {column: of(label, own) for column, of in columns.items()}
+            figures = {column: figure for column, figure in values.items() if figure is not None}
+            self._bench.row(label, self._setting, waits=all_waits(own), figures=figures)
+
+    def faster_than(self, other: str | None) -> Column:
+        """The column of the rate ÷ that of *other*."""
+        rival = self.bursts.get(other or "")
+
+        def column(label: str, own: Bursts) -> list[float] | None:
+            return quotients(rates(own), rates(rival)) if rival and label != other else None
+
+        return column
+
+    def ours_only(self, column: Column) -> Column:
+        """That column for this library alone."""
+        return lambda label, own: column(label, own) if label in OUR_LABELS else None
+
+    def best_peer(self, score: Callable[[Bursts], Sequence[float]] = rates) -> str | None:
+        """The Python peer with the highest median of *score*."""
+        present = [peer.label for peer in PEERS if peer.label in self.bursts]
+        return max(
+            present, key=lambda label: statistics.median(score(self.bursts[label])), default=None
+        )
+
+    @contextmanager
+    def _may_fail(self, label: str, *, peer: bool) -> Generator[None]:
+        subject = f"{label}, {self._setting}" if self._setting else label
+        with self._bench.may_fail(subject, peer=peer):
+            try:
+                yield
+            except Exception:
+                self.bursts.pop(label, None)
+                raise
+
+    @asynccontextmanager
+    async def _opened(self, library: Library, options: Options) -> AsyncGenerator[OpenSemaphore]:
+        """A semaphore for a block; no permit may be held at its end."""
+        async with AsyncExitStack() as stack:
+            semaphore = await stack.enter_async_context(library.open(options))
+            stack.push_async_callback(semaphore.clear)
+            yield semaphore
+            with self._may_fail(library.label, peer=not library.ours):
+                if held := await semaphore.held():
+                    raise Leaked(held)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._close()
-
-    async def _close(self) -> None:
-        failures: dict[str, Exception] = {}
-        while self._closing:
-            label, stack = self._closing.popitem()
-            try:
-                await stack.aclose()
-            except Exception as error:  # noqa: BLE001 - a peer's, of whatever kind
-                failures[label] = error
-        for label, failure in failures.items():
-            self.bursts.pop(label, None)
-            self._failed(label, failure)
-
-    def _failed(self, label: str, error: Exception) -> None:
-        error = _first(error)
-        if label not in self._peers:
-            raise error
-        if label not in {absent.label for absent in self.absent}:
-            self.absent.append(failure_of(label, error))
-
-
-def _first(error: Exception) -> Exception:
-    """The first error of a group: tasks with a common cause fail together."""
-    match error:
-        case ExceptionGroup(exceptions=[first, *_]):
-            return _first(first)
-        case _:
-            return error
+        await self._stack.aclose()

@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks._limit_check import Leaked, LimitExceeded
-from benchmarks._measure import Burst, Load
+from benchmarks._bench import Leaked, LimitExceeded
+from benchmarks._comparison import Burst, Load
 
 LABEL = "Node redis-semaphore"
 HERE = Path(__file__).parent / "node"

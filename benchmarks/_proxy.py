@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from multiprocessing.connection import Connection
 from urllib.parse import urlsplit
 
-from benchmarks._files import allow_many_files
+from benchmarks._bench import allow_many_files
 
 _SWITCH = 0.0002  # seconds; the switch interval of threads
 

@@ -1,119 +1,121 @@
-"""The report as Markdown, and the data as JSON."""
+"""The report as Markdown, the data as JSON, and the facts that figures depend on."""
 
 import json
+import os
+import platform
+import shlex
 import statistics
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, cast
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
-from benchmarks._results import Figure, Row, Table
-from benchmarks._run import Run
+from benchmarks._bench import Table
+from benchmarks._libraries import LIBRARIES
+from benchmarks._servers import Server
 
-_ACQUIRE = ("acquire p50, ms", "p99", "p99.9")
-_INTRODUCTION = (
+ACQUIRE = ("acquire p50, ms", "p99", "p99.9")
+INTRODUCTION = (
     "Written by `python -m benchmarks`: medians of all rounds, with their range in brackets. All"
     " rows of a table took turns on one server, in one run; figures of different runs or machines"
     " are not comparable."
 )
 
 
-def as_markdown(run: Run, plots: Iterable[tuple[str, str]] = ()) -> str:
-    """The whole report; *plots* are file names with titles."""
-    parts = [
-        "# Measurements",
-        _INTRODUCTION,
-        _grid(("", ""), run.facts.items()),
-        *(table_as_markdown(table) for table in run.tables),
-    ]
-    pictures = [f"![{shows}]({name})" for name, shows in plots]
-    if pictures:
-        parts += ["## Plots", *pictures]
-    return "\n\n".join(parts) + "\n"
+def as_markdown(facts: Mapping[str, str], tables: Iterable[Table]) -> str:
+    """The whole report."""
+    parts = ["# Measurements", INTRODUCTION, grid(("", ""), facts.items())]
+    return "\n\n".join([*parts, *map(table_as_markdown, tables)]) + "\n"
 
 
 def table_as_markdown(table: Table) -> str:
     """One case: title, method and table. The columns start with the times of acquiring."""
-    columns = list(dict.fromkeys(figure.name for row in table.rows for figure in row.figures))
-    headings = ["", *_ACQUIRE, *columns]
-    lines = [_cells(row, columns) for row in table.rows]
-    lines += [[absent.label, absent.why, *[""] * (len(headings) - 2)] for absent in table.absent]
-    return "\n\n".join(
-        [f"## {table.case}: {table.title} ({table.loop})", table.how, _grid(headings, lines)]
-    )
+    columns = list(dict.fromkeys(column for row in table.rows for column in row.figures))
+    headings = ["", *ACQUIRE, *columns]
+    lines = [
+        [
+            row.subject,
+            *([number(1000 * time) for time in row.acquire] if row.acquire else "–––"),
+            *(_with_range(row.figures.get(column, ())) for column in columns),
+        ]
+        for row in table.rows
+    ]
+    lines += [[what, why, *[""] * (len(headings) - 2)] for what, why in table.absent.items()]
+    title = f"## {table.case}: {table.title} ({table.loop})"
+    return "\n\n".join([title, table.how, grid(headings, lines)])
 
 
 def lines_of(table: Table) -> list[str]:
-    """One case for a terminal, one line per subject."""
+    """One case for a terminal: its medians, one line per subject."""
     lines = [f"{table.case}: {table.title} ({table.loop})"]
     for row in table.rows:
-        facts = [f"{figure.name} {number(figure.median)}" for figure in row.figures]
-        if row.acquire is not None:
-            times = (row.acquire.p50, row.acquire.p99, row.acquire.p999)
-            percentiles = " / ".join(number(1000 * seconds) for seconds in times)
-            facts.insert(0, f"acquire {percentiles} ms")
+        medians = {column: statistics.median(values) for column, values in row.figures.items()}
+        facts = [f"{column} {number(median)}" for column, median in medians.items()]
+        if row.acquire:
+            facts.insert(0, f"acquire {' / '.join(number(1000 * t) for t in row.acquire)} ms")
         lines.append(f"  {row.subject}: {', '.join(facts)}")
-    return lines + [f"  {absent.label}: {absent.why}" for absent in table.absent]
+    return lines + [f"  {what}: {why}" for what, why in table.absent.items()]
 
 
-def _cells(row: Row, columns: Sequence[str]) -> list[str]:
-    figures = {figure.name: _with_spread(figure) for figure in row.figures}
-    cells = [row.subject]
-    if row.acquire is None:
-        cells += ["–"] * len(_ACQUIRE)
-    else:
-        times = (row.acquire.p50, row.acquire.p99, row.acquire.p999)
-        cells += [number(1000 * seconds) for seconds in times]
-    return cells + [figures.get(name, "") for name in columns]
-
-
-def _with_spread(figure: Figure) -> str:
-    if len(figure.values) == 1:
-        return number(figure.median)
-    return f"{number(figure.median)} ({number(min(figure.values))}–{number(max(figure.values))})"
+def _with_range(values: Sequence[float]) -> str:
+    if not values:
+        return ""
+    median = number(statistics.median(values))
+    spread = f" ({number(min(values))}–{number(max(values))})"
+    return median + spread * (len(values) > 1)
 
 
 def number(value: float) -> str:
     """*value* with three digits, or as a whole number from 100 on."""
     if value == 0:
         return "0"
-    if abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:#.3g}".rstrip(".")
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}".rstrip(".")
 
 
-def _grid(headings: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
-    heads = list(headings)
-    rows = [heads, ["---"] * len(heads), *lines]
+def grid(headings: Sequence[str], lines: Iterable[Iterable[str]]) -> str:
+    """A table in Markdown."""
+    rows = [headings, ["---"] * len(headings), *lines]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
 
-def as_json(run: Run) -> str:
-    """All figures of all rounds, and the verdicts."""
-    whole = {"facts": run.facts, "cases": [_table_as_dict(table) for table in run.tables]}
-    return json.dumps(_rounded(whole), indent=1, ensure_ascii=False) + "\n"
+def as_json(facts: Mapping[str, str], tables: Iterable[Table]) -> str:
+    """All figures of all rounds."""
+    whole = {"facts": facts, "cases": [asdict(table) for table in tables]}
+    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
 
 
-def _rounded(value: Any) -> Any:
-    """*value* with all numbers rounded to six digits; the rest is noise."""
-    match value:
-        case float():
-            return float(f"{value:.6g}")
-        case dict():
-            return {key: _rounded(one) for key, one in cast("dict[str, Any]", value).items()}
-        case list() | tuple():
-            return [_rounded(one) for one in cast("Sequence[Any]", value)]
-        case _:
-            return value
-
-
-def _table_as_dict(table: Table) -> dict[str, Any]:
-    return asdict(table) | {"rows": [_row_as_dict(row) for row in table.rows]}
-
-
-def _row_as_dict(row: Row) -> dict[str, Any]:
-    figures = {
-        figure.name: {"median": statistics.median(figure.values), "rounds": figure.values}
-        for figure in row.figures
+def facts_about(server: Server) -> dict[str, str]:
+    """Facts that the figures depend on."""
+    peers = [library.label for library in LIBRARIES.values() if library.module]
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "load": f"{os.getloadavg()[1]:.1f} processes on average in the 5 minutes before",
+        "effort": "quick: rough figures" if "--quick" in sys.argv else "full",
+        "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+        "server": server.what,
+        "machine": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        "CPU": f"{_cpu()}, {os.cpu_count()} cores",
+        "Python": f"{platform.python_implementation()} {platform.python_version()}",
+        "packages": _versions(("redsem-async", "redis", "hiredis", "uvloop")),
+        "peers": _versions(peers),
     }
-    aims = [asdict(aim) | {"met": met} for aim, met in row.verdicts()]
-    return asdict(row) | {"figures": figures, "aims": aims}
+
+
+def _versions(packages: Iterable[str]) -> str:
+    return ", ".join(f"{package} {_version(package)}" for package in packages)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "from the checkout" if package == "redsem-async" else "not installed"
+
+
+def _cpu() -> str:
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text().splitlines() if about.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or "unknown")

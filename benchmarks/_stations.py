@@ -4,16 +4,13 @@ import asyncio
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from benchmarks._children import JobContext, child
+from benchmarks._bench import Bench, Case
+from benchmarks._children import Context, child
 from benchmarks._comparison import name_for
-from benchmarks._floors import Publish, Receive
-from benchmarks._results import Figure, Row, Table
-from benchmarks._server_stats import script_times
-from benchmarks._setup import Setup
-from benchmarks.libraries import OURS, Options
+from benchmarks._libraries import OURS, Options
+from benchmarks._stats import script_times
 from redsem_async import Permit
 from redsem_async._api import acquiring
 from redsem_async._hub.pipeline import Pipeline
@@ -32,42 +29,33 @@ STATIONS = (
     "task resumed",
     "block entered",
 )
-FLOORS = {"floor: asyncio protocols": False, "floor: blocking sockets": True}
 GAPS = {"warm": 0.001, "cold": 0.010}  # seconds that the other process waits before a release
 HOW = (
     "Two processes pass one permit to and fro. Times are medians in µs since release was called,"
     " by CLOCK_MONOTONIC. Warm: the other has waited for about 1 ms; cold: for 10 ms. The server's"
     " times are those of MONITOR, so it has to run on the same machine: a script begins with its"
     " call and ends with the last command inside it. It may begin before the call that wrote"
-    " has returned. MONITOR adds about a tenth to all times. Floors: from PUBLISH in one process"
-    " until the message is parsed in the other, without client library."
+    " has returned. MONITOR adds about a tenth to all times."
 )
 
 Stamp = tuple[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """Take and release a permit *count* times; returns what happened when."""
-
-    label: str
-    options: Options
-    count: int
-    gap: float
-
-    async def run(self, context: JobContext) -> list[Stamp]:
-        stamps: list[Stamp] = context.shared.setdefault("stamps", [])
-        if not context.shared.get("wrapped"):
-            context.shared["wrapped"] = True
-            _wrap(stamps)
-        semaphore = await context.semaphore(self.label, self.options)
-        stamps.clear()
-        for _ in range(self.count):
-            async with semaphore.permit():
-                stamps.append(("block entered", time.monotonic()))
-                await asyncio.sleep(2 * self.gap)
-            await asyncio.sleep(self.gap)
-        return list(stamps)
+async def _pass(
+    context: Context, label: str, options: Options, count: int, gap: float
+) -> list[Stamp]:
+    """A job: take and release a permit *count* times; returns what happened when."""
+    if (stamps := context.shared.get("stamps")) is None:
+        stamps = context.shared["stamps"] = list[Stamp]()
+        _wrap(stamps)
+    semaphore = await context.semaphore(label, options)
+    stamps.clear()
+    for _ in range(count):
+        async with semaphore.permit():
+            stamps.append(("block entered", time.monotonic()))
+            await asyncio.sleep(2 * gap)
+        await asyncio.sleep(gap)
+    return list(stamps)
 
 
 def _wrap(stamps: list[Stamp]) -> None:
@@ -95,42 +83,29 @@ def _wrap(stamps: list[Stamp]) -> None:
     wrap(acquiring, "_permit", "task resumed")
 
 
-async def measure(setup: Setup) -> Table:
-    """Measure both classes and the floors, warm and cold."""
-    times: dict[tuple[str, str], dict[str, tuple[float, ...]]] = {}
-    async with child(setup.loop) as one, child(setup.loop) as two:
-        for temperature, gap in GAPS.items():
-            for library in OURS:
-                setup.progress(f"{library.label}, {temperature}")
-                options = Options(url=setup.url, name=name_for("p4"), limit=1, tasks=1)
-                job = Pass(library.label, options, setup.effort.handoffs, gap)
-                with script_times(setup.url, options.name) as scripts:
-                    both = await asyncio.gather(one.run(job), two.run(job))
-                times[library.label, temperature] = _medians(*both, scripts)
-            for label, blocking in FLOORS.items():
-                setup.progress(f"{label}, {temperature}")
-                channel, count = name_for("channel"), setup.effort.handoffs
-                publish = Publish(setup.url, channel, count, gap, blocking)
-                _, took = await asyncio.gather(one.run(publish), two.run(Receive(publish)))
-                times[label, temperature] = {"message read": (1e6 * statistics.median(took),)}
-    rows = [
-        Row(
-            label=label,
-            setting=station,
-            figures=tuple(Figure(f"{t}, µs", times[label, t][station]) for t in GAPS),
-        )
-        for label in dict.fromkeys(label for label, _ in times)
-        for station in times[label, "warm"]
-    ]
-    return Table(case="P4", title="Timeline of a hand-off", how=HOW, loop=setup.loop, rows=rows)
+async def _measure(bench: Bench) -> None:
+    async with child(bench.loop) as one, child(bench.loop) as two:
+        for library in OURS:
+            medians: dict[str, dict[str, float]] = {}
+            for temperature, gap in GAPS.items():
+                bench.progress(f"{library.label}, {temperature}")
+                options = Options(url=bench.url, name=name_for("p4"), limit=1)
+                both = (
+                    process.run(_pass, library.label, options, bench.effort.handoffs, gap)
+                    for process in (one, two)
+                )
+                with script_times(bench.url, options.name) as scripts:
+                    stamps = await asyncio.gather(*both)
+                medians[temperature] = _medians(stamps, scripts)
+            for station in STATIONS:
+                figures = {f"{t}, µs": [medians[t][station]] for t in GAPS}
+                bench.row(library.label, station, figures=figures)
 
 
-def _medians(
-    one: list[Stamp], two: list[Stamp], scripts: list[tuple[float, float]]
-) -> dict[str, tuple[float, ...]]:
+def _medians(both: list[list[Stamp]], scripts: list[tuple[float, float]]) -> dict[str, float]:
     """The median time of each station; hand-offs that nobody waited for are left out."""
     taken: dict[str, list[float]] = {station: [] for station in STATIONS}
-    for giver, taker in ((one, two), (two, one)):
+    for giver, taker in (both, both[::-1]):
         for place, (station, released) in enumerate(giver):
             if station != CALLED:
                 continue
@@ -149,4 +124,7 @@ def _medians(
             if set(STATIONS) <= set(found):
                 for what in STATIONS:
                     taken[what].append(1e6 * (found[what] - released))
-    return {what: (statistics.median(of_one),) for what, of_one in taken.items()}
+    return {what: statistics.median(of_one) for what, of_one in taken.items()}
+
+
+TIMELINE = Case("P4", "Timeline of a hand-off", HOW, _measure)

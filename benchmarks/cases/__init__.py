@@ -1,39 +1,10 @@
 """All cases, in order."""
 
-from benchmarks.cases import (
-    p1_lone_pair,
-    p2_many_tasks,
-    p3_contention,
-    p4_handoff,
-    p5_idle_waiters,
-    p6_population,
-    p7_idle_holders,
-    p8_memory,
-    p9_processes,
-    p10_distance,
-    p11_import,
-    p12_recall,
-    p13_keys,
-)
-from benchmarks.cases._base import Case
+from benchmarks.cases.distance import P10
+from benchmarks.cases.handoff import P4, P12
+from benchmarks.cases.idle import P5, P7, P8
+from benchmarks.cases.keys import P13
+from benchmarks.cases.one_process import P1, P2, P3
+from benchmarks.cases.processes import P9
 
-CASES: dict[str, Case] = {
-    module.CASE.name: module.CASE
-    for module in (
-        p1_lone_pair,
-        p2_many_tasks,
-        p3_contention,
-        p4_handoff,
-        p5_idle_waiters,
-        p6_population,
-        p7_idle_holders,
-        p8_memory,
-        p9_processes,
-        p10_distance,
-        p11_import,
-        p12_recall,
-        p13_keys,
-    )
-}
-
-__all__ = ["CASES", "Case"]
+CASES = {case.name: case for case in (P1, P2, P3, P4, P5, P7, P8, P9, P10, P12, P13)}

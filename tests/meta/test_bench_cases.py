@@ -1,19 +1,19 @@
 """Every case runs in a tiny form, with only this library and redis-py installed."""
 
+import json
+import re
 import shutil
+import statistics
 from dataclasses import replace
-from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
+from benchmarks._aims import AIMS
+from benchmarks._bench import Case, Effort, Table
+from benchmarks._libraries import OURS
 from benchmarks._report import as_json, as_markdown
-from benchmarks._results import Table
-from benchmarks._run import Run
-from benchmarks._setup import Effort, Setup, runner_of
-from benchmarks._stations import FLOORS, GAPS, STATIONS, measure
+from benchmarks._stations import GAPS, STATIONS, TIMELINE
 from benchmarks.cases import CASES
-from benchmarks.libraries import OURS
 
 pytestmark = pytest.mark.release
 
@@ -23,27 +23,21 @@ TINY = Effort(
     burst=0.05,
     window=0.2,
     handoffs=1,
-    tasks=(3, 6),
+    tasks=(3, 200),
     bulk=20,
     peer_bulk=10,
-    populations=(2, 5),
-    imports=2,
     settle=0.1,
-    lease=0.5,
 )
+WITHOUT_ACQUIRE = {"P5"}
+NEEDS_A_PEER = re.compile("peer|Node")
 
 
 def nowhere(name: str) -> None:
     """Finds no program and no module."""
 
 
-WITHOUT_ACQUIRE = {"P5", "P11"}
-
-
-def run(case: str, url: str) -> Table:
-    setup = Setup(url=url, loop="asyncio", effort=TINY, progress=lambda _: None)
-    with runner_of("asyncio") as runner:
-        return runner.run(CASES[case].measure(setup))
+def run(case: Case, url: str, effort: Effort = TINY) -> Table:
+    return case.run(url, "asyncio", effort, progress=lambda _: None)
 
 
 @pytest.fixture(autouse=True)
@@ -52,51 +46,40 @@ def no_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", nowhere)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_case_yields_a_table_whose_aims_are_judged(
-    case: str, server_url: str, tmp_path: Path
-) -> None:
-    table = run(case, server_url)
-    assert table.case == case
-    assert table.rows
-    if case not in WITHOUT_ACQUIRE:
+@pytest.mark.parametrize("name", CASES)
+def test_a_case_fills_its_table_and_every_aim_finds_its_figure(name: str, server_url: str) -> None:
+    table = run(CASES[name], server_url)
+    assert table.case == name
+    if name not in WITHOUT_ACQUIRE:
         assert any(row.acquire for row in table.rows)
     for row in table.rows:
-        row.verdicts()
-        assert all(figure.values for figure in row.figures)
-
-    whole = Run({"machine": "any"}, [table])
-    assert f"## {case}: " in as_markdown(whole)
-    assert as_json(whole)
-    if find_spec("matplotlib"):
-        from benchmarks._plots import draw
-
-        for name, _ in draw([table], tmp_path):
-            assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+        assert all(row.figures.values())
+    for aim in AIMS:
+        if aim.case == name and not NEEDS_A_PEER.search(aim.column):
+            rows = [row for row in table.rows if re.fullmatch(aim.subject, row.subject)]
+            assert rows, aim
+            assert all(aim.column in row.figures for row in rows), aim
+    assert f"## {name}: " in as_markdown({"machine": "any"}, [table])
+    assert json.loads(as_json({}, [table]))["cases"][0]["case"] == name
 
 
 def test_what_is_not_installed_is_named_as_not_measured(
     server_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("benchmarks.libraries._base.find_spec", nowhere)
-    table = run("P3", server_url)
-    absent = {one.label: one.why for one in table.absent}
-    assert absent["steindamm"] == "not measured: not installed"
-    assert absent["Node redis-semaphore"].startswith("not measured: not installed")
-    assert "| steindamm | not measured: not installed |" in as_markdown(Run({}, [table]))
+    monkeypatch.setattr("benchmarks._libraries.find_spec", nowhere)
+    table = run(CASES["P3"], server_url)
+    assert table.absent["steindamm"] == "not measured: not installed"
+    assert table.absent["Node redis-semaphore"].startswith("not measured: not installed")
+    assert "| steindamm | not measured: not installed |" in as_markdown({}, [table])
 
 
 def test_a_timeline_passes_its_stations_in_order(server_url: str) -> None:
-    effort = replace(TINY, handoffs=30)
-    setup = Setup(url=server_url, loop="asyncio", effort=effort, progress=lambda _: None)
-    with runner_of("asyncio") as runner:
-        table = runner.run(measure(setup))
+    table = run(TIMELINE, server_url, replace(TINY, handoffs=30))
+    figures = {(row.label, row.setting): row.figures for row in table.rows}
     for gap in (f"{temperature}, µs" for temperature in GAPS):
         for library in OURS:
-            at = {name: table.row(library.label, name).figure(gap).median for name in STATIONS}
+            at = {name: statistics.median(figures[library.label, name][gap]) for name in STATIONS}
             passed = [at[name] for name in STATIONS if name != "bytes written"]
             assert 0 < passed[0]
             assert passed == sorted(passed)
             assert at["send begun"] < at["bytes written"]  # it returns when it may, not in order
-        floors = [table.row(floor, "message read").figure(gap).median for floor in FLOORS]
-        assert all(0 < floor < 1e6 for floor in floors)

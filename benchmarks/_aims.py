@@ -1,0 +1,81 @@
+"""What the figures of this library should come to."""
+
+import re
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from benchmarks._bench import Table
+
+EITHER = "(Fair)?Semaphore"
+LINGERING = f"{EITHER}, linger"
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """A bound for the median of a column.
+
+    Attributes:
+        case: name of the case.
+        subject: pattern of the subjects, which are those of `Row.subject`.
+        column: the column of the table.
+        relation: ``≤`` or ``≥``.
+        bound: the most, or the least.
+    """
+
+    case: str
+    subject: str
+    column: str
+    relation: str
+    bound: float
+
+    def missed_by(self, median: float) -> bool:
+        return median > self.bound if self.relation == "≤" else median < self.bound
+
+
+AIMS = (
+    Aim("P1", EITHER, "time, × two minimal evalsha", "≤", 0.60),
+    Aim("P1", LINGERING, "time, × two minimal evalsha", "≤", 0.03),
+    Aim("P2", f"{EITHER}, [0-9,]+ tasks", "÷ best Python peer", "≥", 15),
+    Aim("P2", f"{EITHER}, [0-9,]+ tasks", "÷ Node", "≥", 1.3),
+    Aim("P2", f"{LINGERING}, .*", "÷ best Python peer", "≥", 30),
+    Aim("P2", f"{LINGERING}, .*", "÷ Node", "≥", 3),
+    Aim("P2", f"{LINGERING}, .*", "÷ scripts of 50 ids", "≥", 1),
+    Aim("P3", EITHER, "÷ asyncio.Semaphore", "≥", 0.80),
+    Aim("P3", LINGERING, "÷ asyncio.Semaphore", "≥", 0.93),
+    Aim("P3", EITHER, "longest wait ÷ median", "≤", 1.3),
+    Aim("P4", EITHER, "time, × hop + trip", "≤", 0.80),
+    Aim("P4", EITHER, "× fastest Python peer", "≤", 1),
+    Aim("P5", f"{EITHER}, .*", "connections", "≤", 1),
+    Aim("P5", f"{EITHER}, .*", "commands/s", "≤", 2),
+    Aim("P5", f"{EITHER}, .*", "% of a core", "≤", 1),
+    Aim("P7", f"{EITHER}, .*", "commands/s", "≤", 5),
+    Aim("P7", f"{EITHER}, .*", "% of a core", "≤", 3),
+    Aim("P7", f"{EITHER}, .*", "lost", "≤", 0),
+    Aim("P8", f"{EITHER}, .* permits", "client: bytes each", "≤", 3000),
+    Aim("P9", EITHER, "÷ best Python peer", "≥", 2),
+    Aim("P9", "FairSemaphore", "Jain's index", "≥", 0.99),
+    Aim("P9", "Semaphore", "Jain's index", "≥", 0.95),
+    Aim("P9", "Semaphore", "p99, × FairSemaphore", "≤", 3),
+    Aim("P10", f"{EITHER}, 1 task", "a pair, round trips", "≤", 1.1),
+    Aim("P10", f"{EITHER}, 200 tasks", "acquire p50, round trips", "≤", 1.6),
+    Aim("P12", f"{EITHER}: recall", "time, × a hand-off", "≤", 1.2),
+    Aim("P13", "pair, a key", "× without a key", "≤", 1.3),
+    Aim("P13", r"pair, a key \(share\)", "× without a key", "≤", 1.4),
+    Aim("P13", "pair, .* of another wait", "× without that line", "≤", 1.3),
+)
+
+
+def missed(tables: Iterable[Table]) -> list[str]:
+    """The missed aims, one line each."""
+    return [
+        f"{table.case} ({table.loop}): {row.subject}: {aim.column} {aim.relation} {aim.bound:g};"
+        f" it is {median:.3g}"
+        for table in tables
+        for row in table.rows
+        for aim in AIMS
+        if aim.case == table.case
+        and re.fullmatch(aim.subject, row.subject)
+        and (values := row.figures.get(aim.column))
+        and aim.missed_by(median := statistics.median(values))
+    ]
