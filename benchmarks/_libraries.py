@@ -3,13 +3,13 @@
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, cast
 
 from redis.asyncio import Redis
 
@@ -146,7 +146,7 @@ async def _py_redis_semaphore(options: Options) -> AsyncGenerator[OpenSemaphore]
             return int((await observer.astatus()).used_slots)
 
         async def clear() -> None:
-            found: Any = client.scan_iter(f"*{options.name}*", count=1000)
+            found = cast("AsyncIterator[bytes]", client.scan_iter(f"*{options.name}*", count=1000))
             if keys := [key async for key in found]:
                 await client.unlink(*keys)
 

@@ -8,7 +8,7 @@ import resource
 import secrets
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -83,7 +83,7 @@ async def used_memory(client: Redis) -> int:
 
 async def key_memory(client: Redis, name: str) -> int:
     """The memory in bytes of all keys that contain *name*."""
-    keys: Any = client.scan_iter(f"*{name}*", count=1000)
+    keys = cast("AsyncIterator[bytes]", client.scan_iter(f"*{name}*", count=1000))
     sizes = [await client.memory_usage(key, samples=0) async for key in keys]
     return sum(size or 0 for size in sizes)
 

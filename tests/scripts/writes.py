@@ -114,7 +114,7 @@ class Keys(defaultdict[str, dict[str, Any]]):
                 int(self["tokens"].get(identity, 0)),
                 permits[identity],
                 keys.get(identity),
-                tuple(map(int, filter(None, self["slots"].get(identity, "").split("+")))),
+                tuple(int(slot) for slot in self["slots"].get(identity, "").split("+") if slot),
             )
             for identity, expiry in self["holders"].items()
         }
