@@ -1,6 +1,6 @@
 """P1 to P3: one task, many tasks, and more tasks than permits, in one process."""
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
@@ -48,7 +48,7 @@ async def _compare(
         yield comparison
 
 
-def _report(comparison: Comparison, **columns: Column) -> None:
+def _report(comparison: Comparison, columns: Mapping[str, Column]) -> None:
     """Report pairs, *columns*, and the ratios of this library to the best peer and to Node."""
     rivals = {TO_PEER: comparison.best_peer(), TO_NODE: LABEL}
     ratios = {
@@ -66,8 +66,7 @@ async def _one_task(bench: Bench) -> None:
         comparison.add(TWO_CALLS, partial(scripts.pairs, 1, bench.effort.burst))
         baseline = rates((await comparison.run())[TWO_CALLS])
         # A ratio of times, not of rates: a caller waits for that time.
-        times: Column = lambda _, own: quotients(baseline, rates(own))  # noqa: E731 - it is typed so
-        _report(comparison, **{TIME: times})
+        _report(comparison, {TIME: lambda _, own: quotients(baseline, rates(own))})
 
 
 async def _many_tasks(bench: Bench) -> None:
@@ -79,14 +78,14 @@ async def _many_tasks(bench: Bench) -> None:
         ):
             comparison.add(BATCHES, partial(scripts.pairs, BATCH, bench.effort.burst))
             await comparison.run()
-            _report(comparison, **{f"÷ {BATCHES}": comparison.faster_than(BATCHES)})
+            _report(comparison, {f"÷ {BATCHES}": comparison.faster_than(BATCHES)})
 
 
 async def _contended(bench: Bench) -> None:
     async with _compare(bench, (*ALL_OURS, *PEERS, IN_PROCESS), CONTENDED) as comparison:
         await comparison.run()
         to_baseline = comparison.faster_than(IN_PROCESS.label)
-        _report(comparison, **{f"÷ {IN_PROCESS.label}": to_baseline, UNEVEN: _unevenness})
+        _report(comparison, {f"÷ {IN_PROCESS.label}": to_baseline, UNEVEN: _unevenness})
 
 
 def _unevenness(_label: str, bursts: Bursts) -> Sequence[float]:
