@@ -60,6 +60,7 @@ class Process:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         self.ended = loop.create_future()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])  # inherited, perhaps
         for name in (*PASSED_ON, "SIGTSTP"):
             number: int = getattr(signal, name)
             if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` has it
@@ -84,6 +85,18 @@ class Process:
         """Ask the group to end, also if it is stopped."""
         self.send(signal.SIGTERM)
         self.send(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kill what is left of the group, also once the command has ended."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._pid, signal.SIGKILL)
+
+    def group_exists(self) -> bool:
+        """Whether a process of the group is left that may be killed."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._pid, 0)
+            return True
+        return False
 
     def _signalled(self, number: int, task: "asyncio.Task[Any]") -> None:
         if self._started:
@@ -175,15 +188,18 @@ def _become(command: list[str], reading: int) -> None:
             signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
         os.execvp(command[0], command)
-    except OSError as error:
-        text = f"redsem-async: {printable(command[0])}: {error.strerror}\n"
-        os.write(2, text.encode())
-        os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
+    except (OSError, ValueError) as error:  # ValueError: its name is empty
+        reason = error.strerror if isinstance(error, OSError) else error
+        with suppress(OSError):  # stderr was closed
+            os.write(2, f"redsem-async: {printable(command[0])}: {reason}\n".encode())
+        missing = isinstance(error, FileNotFoundError | ValueError)
+        os._exit(NOT_FOUND if missing else NOT_EXECUTABLE)
 
 
 def _kill_at_the_end(group: int, reading: int) -> None:
     """Kill *group* when the process that forked this one has ended."""
-    os.setsid()  # away from the signals of its terminal
+    os.setsid()  # away from the signals of its terminal, and of those who signal by name
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     pipe = select.poll()
     pipe.register(reading, 0)  # there is always POLLHUP, whatever was not read
     pipe.poll()

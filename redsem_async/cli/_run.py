@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, Permit, Semaphore
+from redsem_async._core.clock import now as clock
 from redsem_async._integrations import discovery
 from redsem_async.observer import Observer, Queued, observe
 
@@ -19,6 +20,7 @@ from ._target import REDIS_ERRORS, USAGE_ERROR, Target, connected, fail, failure
 
 UNAVAILABLE, TRY_AGAIN = 69, 75  # EX_UNAVAILABLE and EX_TEMPFAIL of sysexits.h
 TERM_BELOW, KILL_BELOW = 1 / 4, 1 / 20  # of the lease that is left
+LOOK = 0.05  # seconds between two looks at what is to end
 LABEL = 100  # characters
 NAMED = 5  # holders for whom it waits
 
@@ -123,25 +125,31 @@ async def _options_of_keys(
 
 
 async def _until_ended(process: Process, permit: Permit, lease: float) -> None:
-    """Wait for the end of the command, and see to it before the lease ends."""
-    loop = asyncio.get_running_loop()
+    """Wait for the end of the command, and see to it before the lease ends.
+
+    Of a lost permit, no process of its group may be left: a shell ends before what it runs.
+    """
     lost = asyncio.ensure_future(permit.wait_lost())
     asked, until = False, 0.0
-    while not process.ended.done():
+    while not process.ended.done() or (asked and process.group_exists()):
         if not permit.lost:
-            until = loop.time() + permit.expires_in
-        left = (until - loop.time()) / lease
+            until = clock() + permit.expires_in
+        left = (until - clock()) / lease
         if not asked and (lost.done() or left <= TERM_BELOW):
             asked = True
             process.terminate()
             reason = lost.result().reason if lost.done() else "it could not be refreshed"
             _say(f"the permit of {permit.name!r} is lost: {reason}; the command is ended")
         if left <= KILL_BELOW:
-            process.send(signal.SIGKILL)
-        waited: list[asyncio.Future[Any]]
-        waited = [process.ended] if asked else [process.ended, lost]
-        pause = lease * KILL_BELOW
-        await asyncio.wait(waited, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+            process.kill()
+            await process.ended
+            break
+        if asked:
+            await asyncio.sleep(min(LOOK, lease * KILL_BELOW / 2))
+        else:
+            waited: list[asyncio.Future[Any]] = [process.ended, lost]
+            pause = lease * (left - TERM_BELOW)
+            await asyncio.wait(waited, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
     lost.cancel()
 
 

@@ -121,11 +121,18 @@ async def test_a_command_that_cannot_be_run(url: str, redis: Redis, tmp_path: Pa
     """As shells have it, and the permit is free again."""
     plain = tmp_path / "plain"
     plain.touch(0o600)
-    for command, code in (("no-such-command", 127), (str(plain), 126)):
+    for command, code in (("no-such-command", 127), ("", 127), (str(plain), 126)):
         result = await program("run", "jobs", "--", command, REDIS_URL=url)
         assert result.code == code
         assert result.error_line.startswith(f"redsem-async: {command}: ")
     await all_free(FairSemaphore(redis, "jobs", 1))
+
+
+async def test_a_command_that_does_not_exist_without_stderr(start: Start) -> None:
+    """Nobody can be told, but the exit code is the same."""
+    closed = ("sh", "-c", 'exec "$@" 2>&-', "sh")
+    wrapped = await start("jobs", "--", "no-such-command", before=closed)
+    assert await wrapped.ended() == 127
 
 
 async def test_without_a_permit_nothing_is_started(url: str, redis: Redis) -> None:
@@ -231,6 +238,16 @@ async def test_an_ignored_signal_stays_ignored(start: Start) -> None:
     assert await wrapped.says() == "SIGTERM"
 
 
+async def test_a_blocked_sigchld_is_inherited(start: Start) -> None:
+    """From a program that awaits its children in another way: the end is seen all the same."""
+    code = (
+        "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD]);"
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    wrapped = await start("jobs", "--", "true", before=(sys.executable, "-c", code))
+    assert await wrapped.ended() == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_while_it_waits_ends_it(
     number: signal.Signals, start: Start, redis: Redis
@@ -270,6 +287,36 @@ async def test_a_command_that_ignores_sigterm_is_killed(start: Start, redis: Red
         assert await wrapped.says() == "SIGTERM"
         assert await wrapped.ended() == 137
     assert await wrapped.says() == ""
+
+
+async def test_a_lost_permit_leaves_no_process_of_the_group(start: Start, redis: Redis) -> None:
+    """A shell ends at SIGTERM, and what it runs may not."""
+    semaphore = FairSemaphore(redis, "jobs", 1)
+    script = ("sh", "-c", '"$@"; exit $?', "sh", *LISTENS, "stubborn")
+    wrapped = await start("--lease", str(LEASE), "jobs", "--", *script)
+    await wrapped.ready()
+    [holder] = (await semaphore.status()).holders
+    with takes_at_most(LEASE):
+        await semaphore.release(holder.id)
+        assert await wrapped.says() == "SIGTERM"
+        assert await wrapped.says() == ""
+    assert await wrapped.ended() == 143
+
+
+async def test_a_child_of_a_shell_may_clean_up_after_a_loss(start: Start, redis: Redis) -> None:
+    """Until shortly before the lease ends, although the shell has ended at once."""
+    semaphore = FairSemaphore(redis, "jobs", 1)
+    script = ("sh", "-c", '"$@"; exit $?', "sh", *LISTENS, "stubborn")
+    wrapped = await start("--lease", "60", "jobs", "--", *script)
+    pid = await wrapped.ready()
+    [holder] = (await semaphore.status()).holders
+    await semaphore.release(holder.id)
+    assert await wrapped.says() == "SIGTERM"
+    os.kill(pid, signal.SIGUSR1)
+    assert await wrapped.says() == "SIGUSR1"
+    assert wrapped.process.returncode is None
+    os.kill(pid, signal.SIGKILL)
+    assert await wrapped.ended() == 143
 
 
 async def test_an_outage_ends_the_command_before_its_lease(embedded: StartServer) -> None:
@@ -318,15 +365,29 @@ async def test_a_killed_wrapper_leaves_no_process(start: Start, server: Embedded
     assert await wrapped.says() == ""
 
 
+async def _killer_of(wrapped: Wrapped) -> int:
+    pid = wrapped.process.pid
+    children = await asyncio.to_thread(Path(f"/proc/{pid}/task/{pid}/children").read_text)
+    [killer] = [child for child in map(int, children.split()) if os.getsid(child) != pid]
+    return killer
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the process in /proc")
+async def test_the_killer_outlives_a_signal_by_name(start: Start) -> None:
+    """It kills what the command has started too, which the kernel does not."""
+    wrapped = await start("jobs", "--", "sh", "-c", '"$@" & wait', "sh", *LISTENS, "stubborn")
+    await wrapped.ready()
+    os.kill(await _killer_of(wrapped), signal.SIGTERM)
+    wrapped.process.kill()
+    assert await wrapped.says() == ""
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has PR_SET_PDEATHSIG")
 async def test_the_command_ends_although_its_killer_was_killed(start: Start) -> None:
     """By somebody who kills by name."""
     wrapped = await start("jobs", "--", *LISTENS)
     await wrapped.ready()
-    pid = wrapped.process.pid
-    children = await asyncio.to_thread(Path(f"/proc/{pid}/task/{pid}/children").read_text)
-    [killer] = [child for child in map(int, children.split()) if os.getsid(child) != pid]
-    os.kill(killer, signal.SIGKILL)
+    os.kill(await _killer_of(wrapped), signal.SIGKILL)
     wrapped.process.kill()
     assert await wrapped.says() == ""
 
