@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
@@ -88,9 +88,16 @@ class Portal(AbstractContextManager["Portal"]):
         """
         future = self.start(coroutine)
         try:
-            return future.result()
+            return self.wait(future)
         finally:
             future.cancel()
+
+    def wait(self, future: Future[T]) -> T:
+        """Return the result of *future*, which its own thread cannot wait for."""
+        running = self._running
+        if running is not None and running.thread is threading.current_thread():
+            raise RuntimeError("this would block the event loop of the portal")
+        return future.result()
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Start *coroutine* in the loop, and return its future."""
@@ -161,8 +168,8 @@ class BlockingSemaphore:
             timeout: as ``FairSemaphore.acquire`` has it, and so are *permits* and the others.
             permits: how many permits to acquire.
             cancel_on_loss: False if a loss is no error at the end of the block.
-            on_loss: called with the ``PermitLost`` when the permit is lost, in the thread of the
-                portal, which must not be blocked.
+            on_loss: called with the ``PermitLost`` when the permit is lost, in a thread of its
+                own.
             of_fair: ``key`` and ``ahead``, of a ``FairSemaphore``.
 
         Raises:
@@ -172,26 +179,28 @@ class BlockingSemaphore:
         options: dict[str, Any] = {"timeout": timeout, "permits": permits, **of_fair}
         options["cancel_on_loss"] = cancel_on_loss
         held = _Held(lambda: self.wrapped.acquire(**options), on_loss)
-        _ = weakref.finalize(block := _Block(), held.end)
-        holding = self._portal.start(held.hold())
-        holding.add_done_callback(lambda _: held.settle(holding, self.wrapped.name))
-        permit = held.granted.result()
-        process = os.getpid()
+        _ = weakref.finalize(block := _Block(), held.close)
+        with closing(held):  # at once, although a kept traceback may keep the block alive
+            holding = self._portal.start(held.hold())
+            holding.add_done_callback(lambda _: held.settle(holding, self.wrapped.name))
+            permit = self._portal.wait(held.granted)
+            process = os.getpid()
 
-        def leave() -> None:
-            if os.getpid() != process:  # forked in the block: the permit is the parent's
-                permit.check()
-            held.end()
-            holding.result()
+            def leave() -> None:
+                if os.getpid() != process:  # forked in the block: the permit is the parent's
+                    permit.check()
+                held.close()
+                self._portal.wait(holding)
 
-        try:
-            yield permit
-        except BaseException:
-            with suppress(PermitLost, CancelledError):
+            try:
+                yield permit
+            except BaseException:
+                # RuntimeError: a dropped generator, collected in the thread of the portal.
+                with suppress(PermitLost, CancelledError, RuntimeError):
+                    leave()
+                raise
+            with suppress(CancelledError):  # the portal was closed, and a loss is no error
                 leave()
-            raise
-        with suppress(CancelledError):  # the portal was closed, and a loss is no error
-            leave()
         del block
 
 
@@ -231,17 +240,17 @@ class _Held:
                     await permit.release()
         except PermitLost as loss:
             if self._on_loss is not None:
-                asyncio.get_running_loop().call_soon(self._on_loss, loss)
+                threading.Thread(target=self._on_loss, args=(loss,), daemon=True).start()
             raise
 
-    def end(self) -> None:
+    def close(self) -> None:
         """The block has ended, or no thread waits for it. In any thread, and also twice."""
         self._ended = True
         if self._task is not None:
             with suppress(RuntimeError):  # the loop was closed
-                self._task.get_loop().call_soon_threadsafe(self._end)
+                self._task.get_loop().call_soon_threadsafe(self._close)
 
-    def _end(self) -> None:
+    def _close(self) -> None:
         if self.granted.done():
             self._over.set()
         elif self._task is not None:

@@ -1,6 +1,7 @@
 """Permits in threads, in forked processes and in scripts, through a `Portal`."""
 
 import asyncio
+import gc
 import signal
 import subprocess
 import sys
@@ -125,6 +126,57 @@ def test_a_loss_is_told_and_raised_at_the_end(portal: Portal, sem: BlockingSemap
     assert told == [raised.value]
 
 
+def test_on_loss_may_block(portal: Portal, sem: BlockingSemaphore) -> None:
+    """And use the portal."""
+    told: list[int] = []
+    heard = threading.Event()
+
+    def on_loss(_: PermitLost) -> None:
+        told.append(waiting(portal, sem))
+        heard.set()
+
+    with pytest.raises(PermitLost), sem.acquire(on_loss=on_loss) as permit:
+        portal.run(sem.wrapped.release(permit.id))
+        assert heard.wait(SOON)
+    assert told == [0]
+    with sem.acquire(timeout=SOON):
+        pass
+
+
+def test_the_thread_of_the_portal_does_not_wait_for_itself(
+    portal: Portal, sem: BlockingSemaphore
+) -> None:
+    async def acquire() -> None:
+        with sem.acquire():
+            pytest.fail("entered")
+
+    with pytest.raises(RuntimeError, match="would block"):
+        portal.run(acquire())
+    with sem.acquire(timeout=SOON):
+        pass
+
+
+def test_a_generator_is_collected_in_the_thread_of_the_portal(
+    portal: Portal, sem: BlockingSemaphore
+) -> None:
+    """As a streamed response that nobody read, in a cycle: the permit is free, and all goes on."""
+
+    def stream() -> Generator[None]:
+        with sem.acquire():
+            yield
+
+    async def collect() -> None:
+        gc.collect()
+
+    cycle: list[Any] = [stream()]
+    cycle.append(cycle)
+    next(cycle[0])
+    del cycle
+    portal.run(collect())
+    with sem.acquire(timeout=SOON):
+        pass
+
+
 def test_an_error_of_the_block_wins(portal: Portal, sem: BlockingSemaphore) -> None:
     with pytest.raises(KeyError), sem.acquire() as permit:
         portal.run(sem.wrapped.release(permit.id))
@@ -191,11 +243,12 @@ def test_an_exception_while_it_waits_leaves_no_request(
 
             watcher = threading.Thread(target=watch)
             watcher.start()
-            with pytest.raises(Interrupted), sem.acquire():
+            with pytest.raises(Interrupted) as kept, sem.acquire():
                 pytest.fail("it was free")
             watcher.join(SOON)
             while waiting(portal, sem):
                 pass
+            assert kept.tb is not None  # as a notebook keeps it, and an error tracker
     finally:
         signal.signal(signal.SIGUSR1, before)
     with sem.acquire(timeout=SOON):
