@@ -130,12 +130,12 @@ def demo(
         ),
     ] = False,
 ) -> None:
-    """Run four processes against an upstream with a concurrency limit, and kill one of them.
+    """Run four processes against an upstream with a concurrency limit. One is killed.
 
     Worker processes send requests to a small local upstream with a concurrency limit: first
-    without a semaphore, then with one. In the second round one worker is killed. Exits with 0
-    only if the semaphore kept its promises: the limit was never exceeded, the upstream refused
-    no request, and only requests of the killed worker were lost.
+    without a semaphore, then with one. One worker is killed in each round. Exits with 0 only if
+    the semaphore kept its promises: the limit was never exceeded, the upstream refused no
+    request, and only requests of the killed worker were lost.
 
     With --overload no worker is killed. In both rounds the workers have a semaphore, and the
     upstream refuses everything for five seconds. In the first, each refused request retries. In

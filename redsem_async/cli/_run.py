@@ -23,11 +23,12 @@ TERM_BELOW, KILL_BELOW = 1 / 4, 1 / 20  # of the lease that is left
 LOOK = 0.05  # seconds between two looks at what is to end
 LABEL = 100  # characters
 NAMED = 5  # holders for whom it waits
+SELF = "redsem-async: "  # before each message, because the command writes to stderr, too
 
 
 def run(
     name: Name,
-    command: Annotated[list[str], typer.Argument(help="Command and its arguments, behind --.")],
+    command: Annotated[list[str], typer.Argument(help="Command and its arguments, after --.")],
     *,
     fair: Annotated[
         bool, typer.Option("--fair/--no-fair", help="FairSemaphore, or Semaphore.")
@@ -37,7 +38,7 @@ def run(
         str | None,
         typer.Option(metavar="A,B", help="What the permits stand for, in place of a limit."),
     ] = None,
-    permits: Annotated[int, typer.Option(help="Number of permits that the command takes.")] = 1,
+    permits: Annotated[int, typer.Option(help="Number of permits that the command needs.")] = 1,
     key: Annotated[str | None, typer.Option(help="Key that they count against, too.")] = None,
     key_limit: Annotated[
         int | None, typer.Option(help="Limit of the key. Default: as other clients declare.")
@@ -71,7 +72,7 @@ def run(
     target = Target(url, prefix, cluster)
     if (limit is not None and slots is not None) or (key is not None and not fair):
         text = "give either --limit or --slots" if fair else "--key needs --fair"
-        fail(text, USAGE_ERROR)
+        fail(SELF + text, USAGE_ERROR)
     label = "".join(c for c in PurePath(command[0]).name if c.isprintable() and c not in "{}")
     options: dict[str, Any] = {
         "limit": 1 if limit is None and slots is None else limit,
@@ -106,12 +107,12 @@ def run(
         except (asyncio.CancelledError, KeyboardInterrupt):
             raise typer.Exit(128 + (process.signalled or signal.SIGINT)) from None
         except AcquireTimeout as full:
-            fail(str(full), TRY_AGAIN)
+            fail(f"{SELF}{full}", TRY_AGAIN)
         except REDIS_ERRORS as error:
             if process.code is None:
-                fail(failure(target, error), UNAVAILABLE)
+                fail(SELF + failure(target, error), UNAVAILABLE)
         except ValueError as error:
-            fail(str(error), USAGE_ERROR)
+            fail(f"{SELF}{error}", USAGE_ERROR)
     raise typer.Exit(process.code or 0)
 
 
@@ -175,4 +176,4 @@ class _Waits(Observer):
 
 def _say(text: str) -> None:
     with contextlib.suppress(OSError):  # nobody reads it
-        typer.echo(printable(f"redsem-async: {text}"), err=True)
+        typer.echo(printable(SELF + text), err=True)

@@ -175,7 +175,8 @@ def describe(error: BaseException) -> str:
 
 def failure(target: Target, error: BaseException) -> str:
     """What went wrong at *target*, on one line."""
-    if (words := unreachable(error)) is None:
+    words = unreachable(error) or (error.__cause__ and unreachable(error.__cause__))
+    if words is None:
         return f"{target.display_url}: {describe(error)}"
     return f"Can't reach Redis at {target.display_url} ({words}). Is --url or REDIS_URL right?"
 

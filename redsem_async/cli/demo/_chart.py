@@ -65,7 +65,7 @@ def print_chart(record: Record, console: Console) -> None:
             )
             for column in range(first, last + 1):
                 heights[column] = max(heights[column], asked)
-    console.print(f"requests asked of the upstream at once; the line is its limit, {limit}")
+    console.print(f"concurrent requests over time; the line is the limit of the upstream, {limit}")
     top = highest + highest % 2
     for level in range(top, 0, -2):
         at_limit = level - 1 <= limit <= level

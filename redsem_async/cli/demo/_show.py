@@ -101,8 +101,8 @@ def print_summary(record: Record, console: Console) -> None:
     if not faults and plan.overload:
         console.print(
             f"[bold green]✓[/] The upstream was overloaded for {plan.overload:g} s. It refused"
-            f" {bare.refused} requests where each retried, and {guarded.refused} where a refusal"
-            " had all processes back off."
+            f" {bare.refused} requests when each retried by itself, and {guarded.refused} when the"
+            " first refusal had all processes back off."
         )
     elif not faults:
         console.print(

@@ -145,14 +145,17 @@ async def test_without_a_permit_nothing_is_started(url: str, redis: Redis) -> No
     assert waiting.startswith(
         "redsem-async: waiting for 'jobs': limit 1, 1 held, 1 waiting; held by api ("
     )
-    assert refused.startswith("no permit of 'jobs' became free in 0.3")
+    assert refused.startswith("redsem-async: no permit of 'jobs' became free in 0.3")
 
 
 async def test_redis_is_unreachable() -> None:
     arguments = ("run", "--timeout", "0.2", "jobs", "--", "echo", "started")
     result = await program(*arguments, REDIS_URL="redis://127.0.0.1:1")
     assert result.code == 69
-    assert "can't reach Redis" in result.error_line
+    assert result.error_line == (
+        "redsem-async: Can't reach Redis at redis://127.0.0.1:1 (connection refused)."
+        " Is --url or REDIS_URL right?"
+    )
 
 
 @pytest.mark.parametrize(
