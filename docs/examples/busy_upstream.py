@@ -3,7 +3,7 @@
     pip install 'redsem-async[httpx2]' openai
     REDIS_URL=redis://localhost:6379 python busy_upstream.py
 
-A stand-in for the upstream is overloaded for three seconds and counts whom it refuses: first
+A stand-in for the upstream is overloaded for three seconds and counts its refusals: first
 while every request retries by itself, then while each 429 has both processes back off.
 """
 

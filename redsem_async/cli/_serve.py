@@ -34,7 +34,7 @@ def serve(
     writable: Annotated[
         bool,
         typer.Option(
-            "--writable", help="Let the page set limits, pause, resume, revoke and clear."
+            "--writable", help="Let the page set limits, pause, resume, hold off, revoke, clear."
         ),
     ] = False,
     allow_host: Annotated[

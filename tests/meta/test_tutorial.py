@@ -83,5 +83,5 @@ def test_a_tenant_does_not_delay_another(programs: Programs) -> None:
 
 
 def test_the_limit_is_tested_in_memory(programs: Programs) -> None:
-    said = programs.run("-m", "pytest", "-q", "-o", "asyncio_mode=auto", "-p", "no:cacheprovider")
+    said = programs.run("-m", "pytest", "-q", "-p", "no:cacheprovider")
     assert "1 passed" in said
