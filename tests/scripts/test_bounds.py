@@ -7,7 +7,7 @@ of one to three here, and what they have come to at rest is compared with it.
 import os
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
@@ -29,8 +29,10 @@ from redsem_async.testing._spec.records import (
     UnknownHub,
     Void,
 )
-from tests.scripts.comparison import HUBS, Comparison
-from tests.scripts.test_spec import machine
+from tests.scripts.comparison import HUBS
+from tests.scripts.test_spec import Agree, agree
+
+__all__ = ["agree"]  # a fixture
 
 BOUNDS = {
     "MAX_PURGED, MAX_SCANNED, MAX_SERVED": "50, 2, 1",
@@ -211,28 +213,21 @@ MODES: tuple[Mode, ...] = ("fair", "fair+keys", "fair+slots", "fair+keys+slots")
 @pytest.mark.timeout(max(60, 2 * SEEDS))
 @pytest.mark.parametrize("mode", MODES)
 def test_what_stops_early_goes_on_to_the_end(
-    mode: Mode, server_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+    mode: Mode, agree: Agree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(codec, "script", bounded)
     monkeypatch.setitem(SPECIFICATIONS, "fair+keys", OneByOne)
-    make: Callable[[], Comparison] = machine(mode, "server", server_url, prefix)
     for seed in range(SEEDS):
-        state = make()
-        try:
-            twice = Twice(state, seed)
-            for _ in range(STEPS):
-                twice.step()
-        finally:
-            state.teardown()
+        twice = Twice(agree(mode), seed)
+        for _ in range(STEPS):
+            twice.step()
 
 
 @pytest.mark.parametrize("mode", ["fair+keys", "fair+share", "fair+keys+slots"])
 @pytest.mark.parametrize("lost", ["keys", "queue"])
-def test_a_long_line_is_mended_in_short_steps(
-    mode: Mode, lost: str, server_url: str, prefix: str
-) -> None:
+def test_a_long_line_is_mended_in_short_steps(mode: Mode, lost: str, agree: Agree) -> None:
     """Each call has a bounded number of commands, and the line goes on in its order."""
-    state: Any = machine(mode, "server", server_url, prefix)()
+    state = agree(mode)
     here, waiter = HUBS[:2]
     many, batch = 2000, 200
     slots = ("a",) if state.address.slotted else None
@@ -251,23 +246,20 @@ def test_a_long_line_is_mended_in_short_steps(
         call_of = op.Acquire(numbers, 600_000, 1, every, hub_info=HubInfo("x"), slots=slots)
         return call(hub, call_of)[0]
 
-    try:
-        call(here, op.SetLimit("pause", 1))
-        for first in range(1, many, batch):
-            acquire(waiter, range(first, first + batch))
-        state.redis.delete(f"{prefix}:{{{state.address.name}}}:{lost}")
-        call(here, op.SetLimit("resume", 2))
-        newcomer = acquire(here, range(1, 2))
-        assert newcomer.answers == [0], "it passes nobody"
-        said, calls = newcomer, 2
-        while said.next_ms == 0:
-            assert not state.redis.zcard(state.keys[0]), "served while the order is not known"
-            said, commands = call(here, op.Reap())
-            assert commands < 5000
-            calls += 1
-        assert many / batch <= calls <= many
-        held = [identity.decode() for identity in state.redis.zrange(state.keys[0], 0, -1)]
-        assert held == [f"{waiter}.1" if lost == "keys" else f"{here}.1"]
-        assert said.waiting == (many if lost == "keys" else 0)
-    finally:
-        state.teardown()
+    call(here, op.SetLimit("pause", 1))
+    for first in range(1, many, batch):
+        acquire(waiter, range(first, first + batch))
+    state.redis.delete(f"{state.prefix}:{{{state.address.name}}}:{lost}")
+    call(here, op.SetLimit("resume", 2))
+    newcomer = acquire(here, range(1, 2))
+    assert newcomer.answers == [0], "it passes nobody"
+    said, calls = newcomer, 2
+    while said.next_ms == 0:
+        assert not state.redis.zcard(state.keys[0]), "served while the order is not known"
+        said, commands = call(here, op.Reap())
+        assert commands < 5000
+        calls += 1
+    assert many / batch <= calls <= many
+    held = [identity.decode() for identity in state.redis.zrange(state.keys[0], 0, -1)]
+    assert held == [f"{waiter}.1" if lost == "keys" else f"{here}.1"]
+    assert said.waiting == (many if lost == "keys" else 0)

@@ -5,7 +5,7 @@ The steps decide how time passes, and set the clock back as they like.
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import pytest
@@ -55,6 +55,9 @@ lists_of_slots = st.sampled_from((SLOTS, SLOTS, SLOTS, SLOTS[::-1]))
 
 def _terms(key: str | None) -> op.KeyTerms | None:
     return None if key is None else op.KeyTerms(key)
+
+
+Agree = Callable[..., Any]
 
 
 class Agreement(Comparison):
@@ -521,6 +524,24 @@ def machine(mode: Mode, clock: Clock, url: str, prefix: str) -> type[Agreement]:
     return type("Agreement", (Agreement,), facts)
 
 
+@pytest.fixture
+def agree(server_url: str, prefix: str) -> Iterator[Agree]:
+    """Makes an agreement whose steps a test takes by itself. It ends the one before it."""
+    made: list[Any] = []
+
+    def end() -> None:
+        while made:
+            made.pop().teardown()
+
+    def make(mode: Mode, clock: Clock = "server") -> Any:
+        end()
+        made.append(machine(mode, clock, server_url, prefix)())
+        return made[0]
+
+    yield make
+    end()
+
+
 @pytest.mark.fault(36)
 @pytest.mark.timeout(max(300, 2 * RUNS))
 @pytest.mark.parametrize(
@@ -550,280 +571,227 @@ def test_memory_and_redis_agree(mode: Mode, clock: Clock, server_url: str, prefi
 
 
 @pytest.mark.parametrize("clock", ["server", "local"])
-def test_a_request_of_a_forgotten_hub_is_in_line_once(
-    clock: Clock, server_url: str, prefix: str
-) -> None:
+def test_a_request_of_a_forgotten_hub_is_in_line_once(clock: Clock, agree: Agree) -> None:
     """Nobody is served while others may put permits back: what is dead stays in line for so long.
 
     The machine above found it.
     """
     here, there = HUBS[:2]
-    state = machine("fair", clock, server_url, prefix)()
-    try:
-        state.choose(limit=1, recovers=True, plain=False)
-        state.use_plainly(hub=here, counts=[1], lease_ms=1000, times=1, keeps=False)
-        state.pass_time(ms=80_000)
-        state.fail_over(hub=there)
-        assert here not in state.model.state.hubs, "it is remembered"
-        assert state.model.waiting == 1
-        for _ in range(2):
-            answer = state.call(*state.sent[0])
-            assert isinstance(answer, Reply)
-            assert answer.waiting == 1
-    finally:
-        state.teardown()
+    state = agree("fair", clock)
+    state.choose(limit=1, recovers=True, plain=False)
+    state.use_plainly(hub=here, counts=[1], lease_ms=1000, times=1, keeps=False)
+    state.pass_time(ms=80_000)
+    state.fail_over(hub=there)
+    assert here not in state.model.state.hubs, "it is remembered"
+    assert state.model.waiting == 1
+    for _ in range(2):
+        answer = state.call(*state.sent[0])
+        assert isinstance(answer, Reply)
+        assert answer.waiting == 1
 
 
-def test_grants_of_one_hub_may_be_two_messages(server_url: str, prefix: str) -> None:
+def test_grants_of_one_hub_may_be_two_messages(agree: Agree) -> None:
     """The script reads the line in parts, of eight first. The machine above found it."""
     dead, waiter, holder = HUBS
-    state = machine("fair", "server", server_url, prefix)()
-    try:
-        state.choose(limit=2, recovers=False, plain=True)
-        for hub, count, lease_ms in ((holder, 2, 4000), (dead, 9, 1000), (waiter, 2, 10_000)):
-            state.use_plainly(hub=hub, counts=[count], lease_ms=lease_ms, times=1, keeps=True)
-        state.pass_time(ms=5000)
-        model = state.model
-        assert isinstance(model, QueueSpecification)
-        assert [queued.hub for queued in model.queue] == [dead] * 7 + [waiter] * 2
-        state.call(holder, op.Heartbeat(1000))
-        assert len(state._numbers_held(waiter)) == 2
-    finally:
-        state.teardown()
+    state = agree("fair")
+    state.choose(limit=2, recovers=False, plain=True)
+    for hub, count, lease_ms in ((holder, 2, 4000), (dead, 9, 1000), (waiter, 2, 10_000)):
+        state.use_plainly(hub=hub, counts=[count], lease_ms=lease_ms, times=1, keeps=True)
+    state.pass_time(ms=5000)
+    model = state.model
+    assert isinstance(model, QueueSpecification)
+    assert [queued.hub for queued in model.queue] == [dead] * 7 + [waiter] * 2
+    state.call(holder, op.Heartbeat(1000))
+    assert len(state._numbers_held(waiter)) == 2
 
 
 @pytest.mark.parametrize("mode", ["fair", "fair+keys", "fair+share"])
-def test_no_request_of_a_process_that_is_gone_counts(
-    mode: Mode, server_url: str, prefix: str
-) -> None:
+def test_no_request_of_a_process_that_is_gone_counts(mode: Mode, agree: Agree) -> None:
     """Also those that stand behind the head, which holds the line up."""
     gone, waiter, holder = HUBS
-    state = machine(mode, "server", server_url, prefix)()
-    try:
-        for hub, numbers in ((holder, [1]), (gone, [1]), (waiter, [1, 2]), (gone, [2, 3, 4])):
-            info = HubInfo("x") if numbers[0] == 1 else None
-            state.call(hub, op.Acquire(numbers, 90_000, 1, hub_info=info))
-        state.come_or_go(gone)
-        state.call(holder, op.Release(holder, [1]))
-        assert state._numbers_held(waiter) == [1]
-        for left in (1, 4):
-            answer = state.call(waiter, op.Heartbeat(90_000))
-            assert isinstance(answer, Reply)
-            assert answer.waiting == 1
-            state.call(waiter, op.Status(9))
-            refused = state.call(waiter, op.Acquire([2 + left], 90_000, 1, max_waiters=2))
-            assert isinstance(refused, Reply) and refused.answers == [0]
-            state.call(waiter, op.Abandon([op.Request(2 + left, 90_000, 1)]))
-        state.come_or_go(gone)
-        answer = state.call(gone, op.Heartbeat(90_000, [op.Request(1, 90_000, 1)]))
+    state = agree(mode)
+    for hub, numbers in ((holder, [1]), (gone, [1]), (waiter, [1, 2]), (gone, [2, 3, 4])):
+        info = HubInfo("x") if numbers[0] == 1 else None
+        state.call(hub, op.Acquire(numbers, 90_000, 1, hub_info=info))
+    state.come_or_go(gone)
+    state.call(holder, op.Release(holder, [1]))
+    assert state._numbers_held(waiter) == [1]
+    for left in (1, 4):
+        answer = state.call(waiter, op.Heartbeat(90_000))
         assert isinstance(answer, Reply)
-        assert answer.waiting == 5, "it is back, in its places"
-        state.call(waiter, op.Release(waiter, [1]))
-        assert state._numbers_held(gone) == [1]
-    finally:
-        state.teardown()
+        assert answer.waiting == 1
+        state.call(waiter, op.Status(9))
+        refused = state.call(waiter, op.Acquire([2 + left], 90_000, 1, max_waiters=2))
+        assert isinstance(refused, Reply) and refused.answers == [0]
+        state.call(waiter, op.Abandon([op.Request(2 + left, 90_000, 1)]))
+    state.come_or_go(gone)
+    answer = state.call(gone, op.Heartbeat(90_000, [op.Request(1, 90_000, 1)]))
+    assert isinstance(answer, Reply)
+    assert answer.waiting == 5, "it is back, in its places"
+    state.call(waiter, op.Release(waiter, [1]))
+    assert state._numbers_held(gone) == [1]
 
 
 @pytest.mark.parametrize("mode", ["fair", "fair+keys"])
-def test_status_leaves_out_requests_of_the_dead(mode: Mode, server_url: str, prefix: str) -> None:
+def test_status_leaves_out_requests_of_the_dead(mode: Mode, agree: Agree) -> None:
     """Although nothing has removed them yet."""
     dead, waiter, holder = HUBS
-    state = machine(mode, "server", server_url, prefix)()
+    state = agree(mode)
     unusual = (
         op.RequestOptions(key=op.KeyTerms("a", limit=1)) if state.keyed else op.DEFAULT_OPTIONS
     )
-    try:
-        for hub, numbers, lease_ms in ((holder, [1], 90_000), (dead, [1, 2], 1000)):
-            every = dict.fromkeys(numbers, unusual)
-            state.call(hub, op.Acquire(numbers, lease_ms, 1, every, hub_info=HubInfo("x")))
-        state.call(waiter, op.Acquire([1], 90_000, 1, {1: unusual}, hub_info=HubInfo("x")))
-        state.pass_time(ms=5000)
-        for most in (0, 9):
-            status = state.call(holder, op.Status(most))
-            assert isinstance(status, StatusReply)
-            assert status.waiting == 1
-            assert [entry.id for entry in status.queue] == [f"{waiter}.1"][:most]
-            assert [key.waiting for key in status.keys] == [1] * (state.keyed and most > 0)
-        assert state.redis.zcard(state.keys[6]) == 3
-    finally:
-        state.teardown()
+    for hub, numbers, lease_ms in ((holder, [1], 90_000), (dead, [1, 2], 1000)):
+        every = dict.fromkeys(numbers, unusual)
+        state.call(hub, op.Acquire(numbers, lease_ms, 1, every, hub_info=HubInfo("x")))
+    state.call(waiter, op.Acquire([1], 90_000, 1, {1: unusual}, hub_info=HubInfo("x")))
+    state.pass_time(ms=5000)
+    for most in (0, 9):
+        status = state.call(holder, op.Status(most))
+        assert isinstance(status, StatusReply)
+        assert status.waiting == 1
+        assert [entry.id for entry in status.queue] == [f"{waiter}.1"][:most]
+        assert [key.waiting for key in status.keys] == [1] * (state.keyed and most > 0)
+    assert state.redis.zcard(state.keys[6]) == 3
 
 
 @pytest.mark.parametrize("mode", ["fair+keys", "zset"])
-def test_nothing_is_put_back_whose_longest_hold_has_ended(
-    mode: Mode, server_url: str, prefix: str
-) -> None:
+def test_nothing_is_put_back_whose_longest_hold_has_ended(mode: Mode, agree: Agree) -> None:
     """The keys of others would expire at once with it. The machine above found it."""
     here, there = HUBS[:2]
-    state = machine(mode, "server", server_url, prefix)()
-    try:
-        state.choose(limit=2, recovers=True, plain=True)
-        state.fail_over(hub=there)
-        state.pass_time(ms=4000)
-        state.use_plainly(hub=here, counts=[1], lease_ms=10_000, times=1, keeps=True)
-        state.fail_over(hub=there)
-        state.lose_everything()
-        state.pass_time(ms=4000)
-        call = op.Restore([state.lost[0][1]], 10_000, HubInfo("x", recovers=True), None, 4000)
-        answer = state.call(here, call)
-        assert isinstance(answer, Reply) and answer.answers == [0]
-        state.nothing_is_kept_for_longer_than_it_has_to_be()
-        assert not state.redis.zcard(state.keys[0])
-    finally:
-        state.teardown()
+    state = agree(mode)
+    state.choose(limit=2, recovers=True, plain=True)
+    state.fail_over(hub=there)
+    state.pass_time(ms=4000)
+    state.use_plainly(hub=here, counts=[1], lease_ms=10_000, times=1, keeps=True)
+    state.fail_over(hub=there)
+    state.lose_everything()
+    state.pass_time(ms=4000)
+    call = op.Restore([state.lost[0][1]], 10_000, HubInfo("x", recovers=True), None, 4000)
+    answer = state.call(here, call)
+    assert isinstance(answer, Reply) and answer.answers == [0]
+    state.nothing_is_kept_for_longer_than_it_has_to_be()
+    assert not state.redis.zcard(state.keys[0])
 
 
-def test_no_right_is_given_while_another_waits(server_url: str, prefix: str) -> None:
+def test_no_right_is_given_while_another_waits(agree: Agree) -> None:
     here, there = HUBS[:2]
-    state = machine("fair", "server", server_url, prefix)()
-    try:
-        state.choose(limit=1, recovers=False, plain=True)
-        for hub in (here, there):
-            state.call(hub, op.Acquire([1], 10_000, 1, hub_info=HubInfo("x")))
-        answer = state.call(here, op.Heartbeat(10_000, right=op.RightRequest(1000, 1)))
-        assert isinstance(answer, Reply) and not answer.right
-    finally:
-        state.teardown()
+    state = agree("fair")
+    state.choose(limit=1, recovers=False, plain=True)
+    for hub in (here, there):
+        state.call(hub, op.Acquire([1], 10_000, 1, hub_info=HubInfo("x")))
+    answer = state.call(here, op.Heartbeat(10_000, right=op.RightRequest(1000, 1)))
+    assert isinstance(answer, Reply) and not answer.right
 
 
-def test_a_slot_that_another_holder_has_is_not_restored(server_url: str, prefix: str) -> None:
-    state = machine("fair+slots", "server", server_url, prefix)()
-    try:
-        state.choose(limit=2, recovers=True, plain=True)
-        for hub, held in zip(HUBS, (1, 0), strict=False):
-            permit = op.RestoredPermit(1, token=1, slots=(0,))
-            call = op.Restore([permit], 10_000, HubInfo("x", recovers=True), SLOTS)
-            answer = state.call(hub, call)
-            assert isinstance(answer, Reply) and answer.answers == [held]
-    finally:
-        state.teardown()
+def test_a_slot_that_another_holder_has_is_not_restored(agree: Agree) -> None:
+    state = agree("fair+slots")
+    state.choose(limit=2, recovers=True, plain=True)
+    for hub, held in zip(HUBS, (1, 0), strict=False):
+        permit = op.RestoredPermit(1, token=1, slots=(0,))
+        call = op.Restore([permit], 10_000, HubInfo("x", recovers=True), SLOTS)
+        answer = state.call(hub, call)
+        assert isinstance(answer, Reply) and answer.answers == [held]
 
 
 @pytest.mark.parametrize("dead_ones", [99, 100, 150])
 def test_a_long_line_of_a_dead_process_ends_at_the_limit_of_its_key(
-    dead_ones: int, server_url: str, prefix: str
+    dead_ones: int, agree: Agree
 ) -> None:
     """One call drops about a hundred, and the next request may be one that has to wait."""
     dead, waiter, holder = HUBS
-    state = machine("fair+keys", "server", server_url, prefix)()
+    state = agree("fair+keys")
     unusual = op.RequestOptions(key=op.KeyTerms("a", limit=1))
-    try:
-        for hub, count, lease_ms in (
-            (holder, 1, 90_000),
-            (dead, dead_ones, 1000),
-            (waiter, 1, 90_000),
-        ):
-            numbers = range(1, count + 1)
-            every = dict.fromkeys(numbers, unusual)
-            state.call(hub, op.Acquire(numbers, lease_ms, 500, every, hub_info=HubInfo("x")))
-        state.pass_time(ms=5000)
-        # The model drops them all at once, so the calls are not compared with it.
-        *_, last = (state._run(waiter, op.SetLimit(1, n, "a")) for n in (1, 2, 3))
-        assert isinstance(last, Reply)
-        assert last.waiting == 1
-        assert state.redis.zcard(state.keys[0]) == 1, "only one is held"
-    finally:
-        state.teardown()
+    for hub, count, lease_ms in (
+        (holder, 1, 90_000),
+        (dead, dead_ones, 1000),
+        (waiter, 1, 90_000),
+    ):
+        numbers = range(1, count + 1)
+        every = dict.fromkeys(numbers, unusual)
+        state.call(hub, op.Acquire(numbers, lease_ms, 500, every, hub_info=HubInfo("x")))
+    state.pass_time(ms=5000)
+    # The model drops them all at once, so the calls are not compared with it.
+    *_, last = (state._run(waiter, op.SetLimit(1, n, "a")) for n in (1, 2, 3))
+    assert isinstance(last, Reply)
+    assert last.waiting == 1
+    assert state.redis.zcard(state.keys[0]) == 1, "only one is held"
 
 
 @pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
-def test_what_comes_back_into_the_line_expires(mode: Mode, server_url: str, prefix: str) -> None:
+def test_what_comes_back_into_the_line_expires(mode: Mode, agree: Agree) -> None:
     """All of the line was set aside. The machine above found it."""
     waiter, holder = HUBS[:2]
-    state = machine(mode, "server", server_url, prefix)()
-    try:
-        for hub, numbers in ((holder, (1, 2)), (waiter, (1, 2, 3))):
-            state.call(hub, op.Acquire(numbers, 90_000, 2, hub_info=HubInfo("x")))
-        state.come_or_go(waiter)
-        state.call(holder, op.Release(holder, [1]))
-        state.call(holder, op.Acquire([3], 90_000, 2))
-        state.come_or_go(waiter)
-        state.call(waiter, op.Heartbeat(90_000))
-        assert state.redis.exists(state.address.first_keys[-2])
-        state.nothing_is_kept_for_longer_than_it_has_to_be()
-    finally:
-        state.teardown()
+    state = agree(mode)
+    for hub, numbers in ((holder, (1, 2)), (waiter, (1, 2, 3))):
+        state.call(hub, op.Acquire(numbers, 90_000, 2, hub_info=HubInfo("x")))
+    state.come_or_go(waiter)
+    state.call(holder, op.Release(holder, [1]))
+    state.call(holder, op.Acquire([3], 90_000, 2))
+    state.come_or_go(waiter)
+    state.call(waiter, op.Heartbeat(90_000))
+    assert state.redis.exists(state.address.first_keys[-2])
+    state.nothing_is_kept_for_longer_than_it_has_to_be()
 
 
 @pytest.mark.parametrize("mode", ["fair+share", "fair+share+slots"])
-def test_who_holds_keeps_its_share_when_an_empty_line_is_deleted(
-    mode: Mode, server_url: str, prefix: str
-) -> None:
+def test_who_holds_keeps_its_share_when_an_empty_line_is_deleted(mode: Mode, agree: Agree) -> None:
     """Nothing was lost, so nothing is written anew. The machine above found it."""
     holder = HUBS[0]
-    state = machine(mode, "server", server_url, prefix)()
-    try:
-        terms = {1: op.RequestOptions(key=op.KeyTerms("a"))}
-        call = op.Acquire([1], 90_000, 1, terms, hub_info=HubInfo("x"))
-        state.call(holder, call._replace(slots=state._listed(SLOTS, 1)))
-        model = state.model
-        assert isinstance(model, KeyedSpecification)
-        assert model.virtual_times == {"a": 1.0}
-        state.lose_one_key(what="queue", hub=holder, beats=False)
-        assert model.virtual_times == {"a": 1.0}
-        state.nothing_is_kept_for_longer_than_it_has_to_be()
-    finally:
-        state.teardown()
+    state = agree(mode)
+    terms = {1: op.RequestOptions(key=op.KeyTerms("a"))}
+    call = op.Acquire([1], 90_000, 1, terms, hub_info=HubInfo("x"))
+    state.call(holder, call._replace(slots=state._listed(SLOTS, 1)))
+    model = state.model
+    assert isinstance(model, KeyedSpecification)
+    assert model.virtual_times == {"a": 1.0}
+    state.lose_one_key(what="queue", hub=holder, beats=False)
+    assert model.virtual_times == {"a": 1.0}
+    state.nothing_is_kept_for_longer_than_it_has_to_be()
 
 
 @pytest.mark.parametrize("mode", ["fair", "zset"])
-def test_nothing_is_left_of_a_hub_that_is_silent_for_long(
-    mode: Mode, server_url: str, prefix: str
-) -> None:
+def test_nothing_is_left_of_a_hub_that_is_silent_for_long(mode: Mode, agree: Agree) -> None:
     """Its numbers and who it was are forgotten once nothing of it can arrive any more."""
     here, there = HUBS[:2]
-    state = machine(mode, "server", server_url, prefix)()
-    try:
-        state.choose(limit=1, recovers=False, plain=True)
-        state.use_plainly(hub=here, counts=[1], lease_ms=1000, times=1, keeps=False)
-        state.pass_time(ms=80_000)
-        state.use_plainly(hub=there, counts=[1], lease_ms=1000, times=1, keeps=False)
-        fields = cast("list[bytes]", state.redis.hkeys(state.keys[2]))
-        assert any(field.startswith(there.encode()) for field in fields)
-        assert not any(field.startswith(here.encode()) for field in fields)
-        assert state.redis.zscore(state.keys[3], here) is None
-    finally:
-        state.teardown()
+    state = agree(mode)
+    state.choose(limit=1, recovers=False, plain=True)
+    state.use_plainly(hub=here, counts=[1], lease_ms=1000, times=1, keeps=False)
+    state.pass_time(ms=80_000)
+    state.use_plainly(hub=there, counts=[1], lease_ms=1000, times=1, keeps=False)
+    fields = cast("list[bytes]", state.redis.hkeys(state.keys[2]))
+    assert any(field.startswith(there.encode()) for field in fields)
+    assert not any(field.startswith(here.encode()) for field in fields)
+    assert state.redis.zscore(state.keys[3], here) is None
 
 
 @pytest.mark.parametrize("mode", ["fair", "fair+share", "zset"])
-def test_what_nobody_counts_may_have_been_received(
-    mode: Mode, server_url: str, prefix: str
-) -> None:
+def test_what_nobody_counts_may_have_been_received(mode: Mode, agree: Agree) -> None:
     """Until the hub was silent for long, it is there, whatever PUBLISH says."""
     here, there = HUBS[:2]
     uncounted = HubInfo("x", uncounted=True)
-    state = machine(mode, "server", server_url, prefix)()
-    try:
-        state.choose(limit=1, recovers=False, plain=False)
-        state.call(here, op.Acquire([1], 1000, 1, hub_info=HubInfo("x")))
-        waits = op.Acquire([1], 10_000, 1, hub_info=uncounted)
-        state.call(there, waits)
-        state.come_or_go(there)
-        state.call(here, op.Release(here, [1]))
-        assert [*state.model.state.holders] == [f"{there}.1"]
-    finally:
-        state.teardown()
+    state = agree(mode)
+    state.choose(limit=1, recovers=False, plain=False)
+    state.call(here, op.Acquire([1], 1000, 1, hub_info=HubInfo("x")))
+    waits = op.Acquire([1], 10_000, 1, hub_info=uncounted)
+    state.call(there, waits)
+    state.come_or_go(there)
+    state.call(here, op.Release(here, [1]))
+    assert [*state.model.state.holders] == [f"{there}.1"]
 
 
-def test_nothing_is_granted_to_who_died_since_the_queue_was_looked_through(
-    server_url: str, prefix: str
-) -> None:
+def test_nothing_is_granted_to_who_died_since_the_queue_was_looked_through(agree: Agree) -> None:
     """Which is done once in a second: the first in the queue is looked at beside that."""
     holder, first, second = HUBS
-    state = machine("fair", "server", server_url, prefix)()
-    try:
-        state.call(holder, op.Acquire([1], 90_000, 1, hub_info=HubInfo("x")))
-        state.call(first, op.Acquire([1], 1000, 1, hub_info=HubInfo("x")))
-        state.pass_time(ms=450)
-        state.call(second, op.Acquire([1], 1000, 1, hub_info=HubInfo("x")))
-        state.pass_time(ms=3310)  # the first one counts as dead since 10 ms
-        state.call(holder, op.Heartbeat(90_000))
-        state.pass_time(ms=500)  # and now the second one, too
-        state.call(holder, op.Release(holder, [1]))
-        assert not state.model.state.holders
-    finally:
-        state.teardown()
+    state = agree("fair")
+    state.call(holder, op.Acquire([1], 90_000, 1, hub_info=HubInfo("x")))
+    state.call(first, op.Acquire([1], 1000, 1, hub_info=HubInfo("x")))
+    state.pass_time(ms=450)
+    state.call(second, op.Acquire([1], 1000, 1, hub_info=HubInfo("x")))
+    state.pass_time(ms=3310)  # the first one counts as dead since 10 ms
+    state.call(holder, op.Heartbeat(90_000))
+    state.pass_time(ms=500)  # and now the second one, too
+    state.call(holder, op.Release(holder, [1]))
+    assert not state.model.state.holders
 
 
 @pytest.mark.parametrize(
@@ -844,181 +812,147 @@ def test_a_process_serves_its_own_while_the_oldest_is_young(
     ms: int,
     first: str,
     hold_ms: int | None,
-    server_url: str,
-    prefix: str,
+    agree: Agree,
 ) -> None:
     """By the quick path, and by the general one, which a hold is told on."""
     here, there = HUBS[:2]
-    state = machine(mode, clock, server_url, prefix)()
-    try:
-        slots = state._listed(SLOTS, 1)
-        for hub, number in ((here, 1), (there, 1), (here, 2)):
-            call = op.Acquire([number], 90_000, 1, hub_info=HubInfo("x"), slots=slots)
-            state.call(hub, call)
-        state.call(here, op.Heartbeat(90_000))  # the queue is looked through
-        state.pass_time(ms=ms)
-        own = [op.Request(2, 90_000, 1)] * (not state.address.fair)
-        state.call(here, op.Release(here, [1], hold_ms, waits=True, own=own))
-        assert state._numbers_held(here) == ([2] if first == "own" else [])
-    finally:
-        state.teardown()
+    state = agree(mode, clock)
+    slots = state._listed(SLOTS, 1)
+    for hub, number in ((here, 1), (there, 1), (here, 2)):
+        call = op.Acquire([number], 90_000, 1, hub_info=HubInfo("x"), slots=slots)
+        state.call(hub, call)
+    state.call(here, op.Heartbeat(90_000))  # the queue is looked through
+    state.pass_time(ms=ms)
+    own = [op.Request(2, 90_000, 1)] * (not state.address.fair)
+    state.call(here, op.Release(here, [1], hold_ms, waits=True, own=own))
+    assert state._numbers_held(here) == ([2] if first == "own" else [])
 
 
-def test_who_is_gone_holds_up_no_other_key(server_url: str, prefix: str) -> None:
+def test_who_is_gone_holds_up_no_other_key(agree: Agree) -> None:
     """Once a message to it had no subscriber, in the same call. The simulation found it."""
     waiter, gone, holder = HUBS
-    state = machine("fair+keys", "server", server_url, prefix)()
-    try:
-        narrow, wide = (op.KeyTerms("a", limit) for limit in (1, 2))
-        asked = (
-            *((holder, 1, narrow), (holder, 2, None), (gone, 1, None), (gone, 2, narrow)),
-            (waiter, 1, wide),
-        )
-        for hub, number, terms in asked:
-            options = {number: op.RequestOptions(key=terms)}
-            state.call(hub, op.Acquire([number], 90_000, 2, options, hub_info=HubInfo("x")))
-        state.come_or_go(gone)
-        state.call(holder, op.Release(holder, [2]))
-        assert state._numbers_held(waiter) == [1]
-    finally:
-        state.teardown()
+    state = agree("fair+keys")
+    narrow, wide = (op.KeyTerms("a", limit) for limit in (1, 2))
+    asked = (
+        *((holder, 1, narrow), (holder, 2, None), (gone, 1, None), (gone, 2, narrow)),
+        (waiter, 1, wide),
+    )
+    for hub, number, terms in asked:
+        options = {number: op.RequestOptions(key=terms)}
+        state.call(hub, op.Acquire([number], 90_000, 2, options, hub_info=HubInfo("x")))
+    state.come_or_go(gone)
+    state.call(holder, op.Release(holder, [2]))
+    assert state._numbers_held(waiter) == [1]
 
 
 @pytest.mark.parametrize("calls", ["heartbeat", "acquire"])
-def test_who_died_since_then_holds_up_none_of_its_key(
-    calls: str, server_url: str, prefix: str
-) -> None:
+def test_who_died_since_then_holds_up_none_of_its_key(calls: str, agree: Agree) -> None:
     """A heartbeat, or a new request, looks at the heads of the keys that it is about."""
     waiter, first, second = HUBS
-    state = machine("fair+keys", "server", server_url, prefix)()
-    try:
-        terms = op.KeyTerms("a", 4)
-        two, three, one = (op.RequestOptions(permits, key=terms) for permits in (2, 3, 1))
-        state.call(waiter, op.Acquire([1], 90_000, 9, {1: two}, hub_info=HubInfo("x")))
-        for hub in (first, second):
-            state.call(hub, op.Acquire([1], 1000, 9, {1: three}, hub_info=HubInfo("x")))
-            state.pass_time(ms=450)
-        state.call(waiter, op.Acquire([2], 90_000, 9, {2: one}))
-        state.pass_time(ms=2860)  # the first one counts as dead since 10 ms
-        asked = [op.Request(2, 90_000, 9, key=terms)]
+    state = agree("fair+keys")
+    terms = op.KeyTerms("a", 4)
+    two, three, one = (op.RequestOptions(permits, key=terms) for permits in (2, 3, 1))
+    state.call(waiter, op.Acquire([1], 90_000, 9, {1: two}, hub_info=HubInfo("x")))
+    for hub in (first, second):
+        state.call(hub, op.Acquire([1], 1000, 9, {1: three}, hub_info=HubInfo("x")))
+        state.pass_time(ms=450)
+    state.call(waiter, op.Acquire([2], 90_000, 9, {2: one}))
+    state.pass_time(ms=2860)  # the first one counts as dead since 10 ms
+    asked = [op.Request(2, 90_000, 9, key=terms)]
+    state.call(waiter, op.Heartbeat(90_000, asked))
+    assert state._numbers_held(waiter) == [1]
+    state.pass_time(ms=500)  # and now the second one, too
+    if calls == "heartbeat":
         state.call(waiter, op.Heartbeat(90_000, asked))
-        assert state._numbers_held(waiter) == [1]
-        state.pass_time(ms=500)  # and now the second one, too
-        if calls == "heartbeat":
-            state.call(waiter, op.Heartbeat(90_000, asked))
-        else:
-            state.call(waiter, op.Acquire([3], 90_000, 9, {3: one}))
-        assert state._numbers_held(waiter)[:2] == [1, 2]
-    finally:
-        state.teardown()
+    else:
+        state.call(waiter, op.Acquire([3], 90_000, 9, {3: one}))
+    assert state._numbers_held(waiter)[:2] == [1, 2]
 
 
 @pytest.mark.parametrize("mode", ["fair", "zset", "fair+keys"])
 @pytest.mark.parametrize("hold_ms", [None, 7])
 def test_whoever_is_handed_a_permit_has_a_part_of_its_lease_at_first(
-    mode: Mode, hold_ms: int | None, server_url: str, prefix: str
+    mode: Mode, hold_ms: int | None, agree: Agree
 ) -> None:
     """By the general path, which a hold is told on, and by the quick one."""
     holder, waiter = HUBS[:2]
-    state = machine(mode, "server", server_url, prefix)()
-    try:
-        for hub in (holder, waiter):
-            state.call(hub, op.Acquire([1], 10_000, 1, hub_info=HubInfo("x")))
-        state.call(waiter, op.Heartbeat(10_000))
-        state.call(holder, op.Release(holder, [1], hold_ms))
-        assert state.redis.zscore(state.keys[0], f"{waiter}.1") == state.now_us // 1000 + 6666
-    finally:
-        state.teardown()
+    state = agree(mode)
+    for hub in (holder, waiter):
+        state.call(hub, op.Acquire([1], 10_000, 1, hub_info=HubInfo("x")))
+    state.call(waiter, op.Heartbeat(10_000))
+    state.call(holder, op.Release(holder, [1], hold_ms))
+    assert state.redis.zscore(state.keys[0], f"{waiter}.1") == state.now_us // 1000 + 6666
 
 
-def test_in_zset_mode_what_fits_is_granted_beside_what_does_not(
-    server_url: str, prefix: str
-) -> None:
+def test_in_zset_mode_what_fits_is_granted_beside_what_does_not(agree: Agree) -> None:
     """In one command, and in the queue when nothing is known of it."""
     holder, waiter = HUBS[:2]
-    state = machine("zset", "server", server_url, prefix)()
-    try:
-        state.call(holder, op.Acquire([1, 2], 90_000, 3, hub_info=HubInfo("x")))
-        heavy = {1: op.RequestOptions(2), 3: op.RequestOptions(3)}
-        call = op.Acquire([1, 2], 90_000, 3, heavy, hub_info=HubInfo("x"))
-        answer = state.call(waiter, call)
-        assert isinstance(answer, Reply)
-        assert [bool(token) for token in answer.answers] == [False, True]
-        state.call(waiter, op.Acquire([3, 4], 90_000, 3, heavy))
-        state.call(holder, op.SetLimit(4, 1))
-        assert state._numbers_held(waiter) == [2, 4]
-    finally:
-        state.teardown()
+    state = agree("zset")
+    state.call(holder, op.Acquire([1, 2], 90_000, 3, hub_info=HubInfo("x")))
+    heavy = {1: op.RequestOptions(2), 3: op.RequestOptions(3)}
+    call = op.Acquire([1, 2], 90_000, 3, heavy, hub_info=HubInfo("x"))
+    answer = state.call(waiter, call)
+    assert isinstance(answer, Reply)
+    assert [bool(token) for token in answer.answers] == [False, True]
+    state.call(waiter, op.Acquire([3, 4], 90_000, 3, heavy))
+    state.call(holder, op.SetLimit(4, 1))
+    assert state._numbers_held(waiter) == [2, 4]
 
 
 @pytest.mark.parametrize("mode", ["fair", "zset"])
 def test_who_comes_back_with_a_release_is_served_before_younger_ones(
-    mode: Mode, server_url: str, prefix: str
+    mode: Mode, agree: Agree
 ) -> None:
     """Its requests were parked, and return first. The bounds of test_bounds found it."""
     holder, back, waiter = HUBS
-    state = machine(mode, "server", server_url, prefix)()
-    try:
-        for hub, number in ((back, 1), (holder, 1), (back, 2), (waiter, 1)):
-            state.call(hub, op.Acquire([number], 90_000, 2, hub_info=HubInfo("x")))
-        state.come_or_go(back)
-        state.call(holder, op.Release(holder, [1]))
-        assert state._numbers_held(waiter) == [1]
-        state.call(waiter, op.Acquire([2], 90_000, 2))
-        state.come_or_go(back)
-        state.call(back, op.Release(back, [1], waits=True))
-        assert state._numbers_held(back) == [2]
-    finally:
-        state.teardown()
+    state = agree(mode)
+    for hub, number in ((back, 1), (holder, 1), (back, 2), (waiter, 1)):
+        state.call(hub, op.Acquire([number], 90_000, 2, hub_info=HubInfo("x")))
+    state.come_or_go(back)
+    state.call(holder, op.Release(holder, [1]))
+    assert state._numbers_held(waiter) == [1]
+    state.call(waiter, op.Acquire([2], 90_000, 2))
+    state.come_or_go(back)
+    state.call(back, op.Release(back, [1], waits=True))
+    assert state._numbers_held(back) == [2]
 
 
-def test_who_waits_is_told_of_a_newcomer_that_expires_earlier(
-    server_url: str, prefix: str
-) -> None:
+def test_who_waits_is_told_of_a_newcomer_that_expires_earlier(agree: Agree) -> None:
     """The next moment that it knows is the end of a longer lease. An attack found it."""
     holder, waiter, newcomer = HUBS
-    state = machine("zset", "server", server_url, prefix)()
-    try:
-        state.call(holder, op.Acquire([1], 90_000, 2, hub_info=HubInfo("x")))
-        heavy = {1: op.RequestOptions(2)}
-        state.call(waiter, op.Acquire([1], 90_000, 2, heavy, hub_info=HubInfo("x")))
-        state.call(newcomer, op.Acquire([1], 2000, 2, hub_info=HubInfo("x")))
-        assert state._published == [(waiter, Recheck("agreed"))]
-    finally:
-        state.teardown()
+    state = agree("zset")
+    state.call(holder, op.Acquire([1], 90_000, 2, hub_info=HubInfo("x")))
+    heavy = {1: op.RequestOptions(2)}
+    state.call(waiter, op.Acquire([1], 90_000, 2, heavy, hub_info=HubInfo("x")))
+    state.call(newcomer, op.Acquire([1], 2000, 2, hub_info=HubInfo("x")))
+    assert state._published == [(waiter, Recheck("agreed"))]
 
 
 @pytest.mark.parametrize("mode", ["zset", "zset+slots"])
 def test_what_was_passed_over_for_a_lost_grant_is_looked_at_again(
-    mode: Mode, server_url: str, prefix: str
+    mode: Mode, agree: Agree
 ) -> None:
     """While the call counts it as granted, those behind do not fit; then they do."""
     holder, gone, waiter = HUBS
-    state = machine(mode, "server", server_url, prefix)()
-    try:
-        for hub, number in ((holder, 1), (gone, 1), (waiter, 1), (waiter, 2)):
-            call = op.Acquire([number], 90_000, 1, hub_info=HubInfo("x"))
-            state.call(hub, call._replace(slots=state._listed(SLOTS, 1)))
-        state.come_or_go(gone)
-        state.call(holder, op.Release(holder, [1]))
-        assert state._numbers_held(waiter) == [1]
-    finally:
-        state.teardown()
+    state = agree(mode)
+    for hub, number in ((holder, 1), (gone, 1), (waiter, 1), (waiter, 2)):
+        call = op.Acquire([number], 90_000, 1, hub_info=HubInfo("x"))
+        state.call(hub, call._replace(slots=state._listed(SLOTS, 1)))
+    state.come_or_go(gone)
+    state.call(holder, op.Release(holder, [1]))
+    assert state._numbers_held(waiter) == [1]
 
 
-def test_the_hubs_that_died_first_are_forgotten_first(server_url: str, prefix: str) -> None:
+def test_the_hubs_that_died_first_are_forgotten_first(agree: Agree) -> None:
     """A few in each call. A soak found it, with many killed processes."""
-    state = machine("fair", "server", server_url, prefix)()
-    try:
-        hubs = [f"{number:032x}" for number in range(1, 13)]
-        for lease_ms, hub in enumerate(hubs):
-            call = op.Acquire([1], 20_000 - 1000 * lease_ms, 20, hub_info=HubInfo("x"))
-            state.call(hub, call)
-        state.pass_time(ms=80_000)
-        state.pass_time(ms=15_000)
-        state.call(HUBS[0], op.Acquire([1], 1000, 20, hub_info=HubInfo("x")))
-        kept = cast("list[bytes]", state.redis.zrange(state.keys[3], 0, -1))
-        assert {hub.decode() for hub in kept} == state.model.state.hubs.keys()
-        assert len(kept) == 3
-    finally:
-        state.teardown()
+    state = agree("fair")
+    hubs = [f"{number:032x}" for number in range(1, 13)]
+    for lease_ms, hub in enumerate(hubs):
+        call = op.Acquire([1], 20_000 - 1000 * lease_ms, 20, hub_info=HubInfo("x"))
+        state.call(hub, call)
+    state.pass_time(ms=80_000)
+    state.pass_time(ms=15_000)
+    state.call(HUBS[0], op.Acquire([1], 1000, 20, hub_info=HubInfo("x")))
+    kept = cast("list[bytes]", state.redis.zrange(state.keys[3], 0, -1))
+    assert {hub.decode() for hub in kept} == state.model.state.hubs.keys()
+    assert len(kept) == 3
