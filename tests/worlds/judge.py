@@ -492,9 +492,14 @@ def broken_turn(before: Look, grants: Sequence[Grant], after: Look) -> str | Non
     """Who was passed by the grants of a call.
 
     Of those who wait it goes by those who were in line before: a request that came with the call
-    may have come too late for its first grants.
+    may have come too late for its first grants. A grant that nobody received was in the way of
+    others until that was known.
     """
     room, old = after.room(), {waiter.id for waiter in before.line}
+    reached = {waiter.id for waiter in before.line if not waiter.unreachable}
+    for waiter in after.line:
+        if waiter.unreachable and waiter.id in reached:
+            room.uses[waiter.key] += waiter.request.permits
     standing = list(after.eligible(room))
     # Of those that are too heavy it is not known whether their key held them up before.
     waiting = [w for w in standing if w.id in old and not room.is_too_heavy(w.request)]
