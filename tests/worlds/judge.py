@@ -140,7 +140,7 @@ class Look:
     grace_until: int = 0
     passes_over: bool = False
     shares: bool = False
-    slotted: bool = False
+    slotted: bool = field(default=False, compare=False)
     by_server: bool = field(default=True, compare=False)
     live: dict[str, Permit] = field(init=False)
 
