@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks._bench import Bench, Case
 from benchmarks._children import Context, child
 from benchmarks._comparison import name_for
+from benchmarks._floors import publish, receive
 from benchmarks._libraries import OURS, Options
 from benchmarks._stats import script_times
 from redsem_async import Permit
@@ -29,13 +30,15 @@ STATIONS = (
     "task resumed",
     "block entered",
 )
+FLOORS = {"floor: asyncio protocols": False, "floor: blocking sockets": True}
 GAPS = {"warm": 0.001, "cold": 0.010}  # seconds that the other process waits before a release
 HOW = (
     "Two processes pass one permit to and fro. Times are medians in µs since release was called,"
     " by CLOCK_MONOTONIC. Warm: the other has waited for about 1 ms; cold: for 10 ms. The server's"
     " times are those of MONITOR, so it has to run on the same machine: a script begins with its"
     " call and ends with the last command inside it. It may begin before the call that wrote"
-    " has returned. MONITOR adds about a tenth to all times."
+    " has returned. MONITOR adds about a tenth to all times. Floors: from PUBLISH in one process"
+    " to its message in the other."
 )
 
 Stamp = tuple[str, float]
@@ -100,6 +103,15 @@ async def _measure(bench: Bench) -> None:
             for station in STATIONS:
                 figures = {f"{t}, µs": [medians[t][station]] for t in GAPS}
                 bench.row(library.label, station, figures=figures)
+        for label, blocking in FLOORS.items():
+            figures = dict[str, list[float]]()
+            for temperature, gap in GAPS.items():
+                at = bench.url, name_for("p4"), bench.effort.handoffs
+                _, times = await asyncio.gather(
+                    one.run(publish, *at, gap, blocking), two.run(receive, *at, blocking)
+                )
+                figures[f"{temperature}, µs"] = [1e6 * statistics.median(times)]
+            bench.row(label, "message read", figures=figures)
 
 
 def _medians(both: list[list[Stamp]], scripts: list[tuple[float, float]]) -> dict[str, float]:

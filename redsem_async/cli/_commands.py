@@ -358,8 +358,8 @@ def clear(
 
 def _confirmed(question: str) -> bool:
     """Whether the answer on stdin is yes. Ctrl-C ends the command, as everywhere."""
-    typer.echo(f"{question} [y/N]: ", nl=False, err=True)
     try:
+        typer.echo(f"{question} [y/N]: ", nl=False, err=True)
         answer = sys.stdin.readline(LONGEST_ANSWER)
     except KeyboardInterrupt:
         typer.echo(err=True)

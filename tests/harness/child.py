@@ -30,6 +30,7 @@ from redsem_async import (
     SemaphoreError,
 )
 from redsem_async._api.awaitables import Acquisition
+from redsem_async.observer import Observer, Queued, observe
 
 KINDS = {"Semaphore": Semaphore, "FairSemaphore": FairSemaphore}
 OPTIONS: dict[str, Any] = json.loads(sys.argv[2])
@@ -126,9 +127,16 @@ async def wait() -> None:
 async def crowd() -> None:
     """Many tasks wait for permits."""
     semaphore = make()
-    waiters = [asyncio.ensure_future(acquire(semaphore)) for _ in range(OPTIONS["waiters"])]
-    while (await semaphore.status(0)).waiting < len(waiters):  # noqa: ASYNC110 - the server says no more
-        await asyncio.sleep(0.01)
+    waiting = asyncio.Semaphore(0)
+
+    class Told(Observer):
+        def queued(self, event: Queued) -> None:
+            waiting.release()
+
+    with observe(Told()):
+        waiters = [asyncio.ensure_future(acquire(semaphore)) for _ in range(OPTIONS["waiters"])]
+        for _ in waiters:
+            await waiting.acquire()
     say("waits")
     await asyncio.gather(*waiters)
 

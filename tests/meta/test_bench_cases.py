@@ -12,7 +12,7 @@ from benchmarks._aims import AIMS
 from benchmarks._bench import Case, Effort, Table
 from benchmarks._libraries import OURS
 from benchmarks._report import as_json, as_markdown
-from benchmarks._stations import GAPS, STATIONS, TIMELINE
+from benchmarks._stations import FLOORS, GAPS, STATIONS, TIMELINE
 from benchmarks.cases import CASES
 
 pytestmark = pytest.mark.release
@@ -83,3 +83,4 @@ def test_a_timeline_passes_its_stations_in_order(server_url: str) -> None:
             assert 0 < passed[0]
             assert passed == sorted(passed)
             assert at["send begun"] < at["bytes written"]  # it returns when it may, not in order
+        assert all(figures[label, "message read"][gap][0] > 0 for label in FLOORS)

@@ -128,6 +128,17 @@ class Terminal:
         """Type *keys*."""
         os.write(self._side, keys.encode())
 
+    async def interrupt(self) -> int:
+        """Press Ctrl-C until the command ends, and return its exit code.
+
+        Python notices a signal that comes just before it reads a line only after that line.
+        """
+        while self.process.poll() is None:
+            self.press(CTRL_C)
+            with suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(self.process.wait, 5.0)
+        return await self.ended()
+
     async def _read_until(self, holds: Any, what: str) -> None:
         deadline = time.monotonic() + TIMEOUT
         while True:

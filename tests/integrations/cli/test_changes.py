@@ -10,7 +10,6 @@ from redsem_async import FairSemaphore, PermitLost
 from tests.harness.clients import Connect, Kind
 from tests.integrations.cli.commands import (
     COMMAND,
-    CTRL_C,
     command,
     queued,
     terminal,
@@ -132,8 +131,7 @@ async def test_clear_that_is_interrupted_deletes_nothing(url: str, redis: Redis)
     permit = await FairSemaphore(redis, "jobs", 1).acquire()
     with terminal("clear", "jobs", "--url", url) as shown:
         await shown.shows("Delete it? [y/N]: ")
-        shown.press(CTRL_C)
-        assert await shown.ended() == 130
+        assert await shown.interrupt() == 130
     assert shown.screen.splitlines()[-1] == "interrupted"
     assert await permit.release()
 
