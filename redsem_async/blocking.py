@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ._api.awaitables import Acquisition
 from ._api.classes import FairSemaphore, Semaphore
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockingSemaphore", "Portal"]
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 

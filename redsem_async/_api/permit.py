@@ -208,8 +208,9 @@ class Permit:
         time. Of several calls the latest end counts, and one overload counts once: a permit that
         was granted before the back-off that runs only makes it longer.
 
-        It returns at once. The command is sent in this turn of the event loop, and again after a
-        lost connection for as long as the pause lasts. It may be called in a block or after it.
+        It returns at once. The command is sent in this turn of the event loop, before the release
+        of the permit, and again after a lost connection for as long as the pause lasts. It may be
+        called in a block or after it, and in a thread.
 
         Args:
             seconds: from now on, as an upstream asks for with ``Retry-After``; finite and not
@@ -218,9 +219,8 @@ class Permit:
 
         Raises:
             ValueError, TypeError: for invalid arguments, or a permit without a key.
-            RuntimeError: in another event loop, or in none.
+            RuntimeError: the event loop of the permit is closed.
         """
-        self._loop()
         pause = config.pause_of(seconds, "seconds", math.inf)
         if math.isinf(pause):
             raise ValueError("seconds must be finite, not inf")
@@ -239,7 +239,11 @@ class Permit:
         if pause:
             token = lease.token if self._ours else 0
             operation = BackOff(math.ceil(1000 * pause), limit, token, key=of_key)
-            remote.back_off(BackOffCall(operation, now + pause))
+            call, loop = BackOffCall(operation, now + pause), self._bound.loop
+            if _running_loop() is loop:
+                remote.back_off(call)
+            else:
+                loop.call_soon_threadsafe(remote.back_off, call)
 
     async def refresh(self) -> None:
         """Refresh the lease now, in addition to the background refreshes.

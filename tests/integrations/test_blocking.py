@@ -353,3 +353,14 @@ async def test_a_program_leaves_nothing_behind(
     )
     assert (done.returncode, complaints(done.stderr)) == (0, []), done.stderr
     await all_free(FairSemaphore(redis, name, 2))
+
+
+def test_a_thread_backs_off_for_every_process() -> None:
+    memory = MemoryBackend()
+    with Portal(memory) as portal, Portal(memory.peer()) as other:
+        upstream, elsewhere = (each.fair("upstream", limit=2) for each in (portal, other))
+        with upstream.acquire(timeout=5) as permit:
+            permit.back_off(30.0)
+        with pytest.raises(AcquireTimeout) as refused, elsewhere.acquire(timeout=0):
+            pass
+        assert refused.value.blocked_by == "back_off"

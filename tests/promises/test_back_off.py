@@ -1,7 +1,6 @@
 """`back_off` and `hold_off`: no process gets a permit for some time, and then up to a ramp."""
 
 import asyncio
-import contextlib
 import logging
 import time
 from typing import Any
@@ -480,14 +479,17 @@ async def test_a_back_off_of_memory_ends_with_its_clock() -> None:
     assert await (await soon(waiter)).release()
 
 
-async def test_a_back_off_from_another_loop_is_refused(make: Make) -> None:
-    async with make(1).acquire() as permit:
-
-        def elsewhere() -> None:
-            permit.back_off(1.0)
-
-        with contextlib.suppress(AssertionError), pytest.raises(RuntimeError):
-            await asyncio.to_thread(elsewhere)
+async def test_it_may_be_said_in_a_thread(pair: MakePair) -> None:
+    """As by code that runs beside the event loop, under a permit of that."""
+    here, there = pair(1)
+    async with here.acquire() as permit:
+        waiter = in_background(there.acquire())
+        await waiting(there, 1)
+        ends = time.monotonic() + PAUSE
+        await asyncio.to_thread(permit.back_off, PAUSE)
+    held = await soon(waiter)
+    assert time.monotonic() >= ends
+    assert await held.release()
 
 
 async def test_a_release_serves_no_waiter_before_the_back_off_of_its_block(make: Make) -> None:
