@@ -19,7 +19,6 @@ FAULTS = {
     "answer BUSY",
     "answer READ_ONLY",
     "answer NO_MEMORY",
-    "answer REFUSED",
     "back-pressure",
     "broken link",
     "cancelled task",
@@ -45,6 +44,7 @@ FAULTS = {
 
 
 RARE = {
+    "answer REFUSED",
     "detach failed",
     "hub back in its place",
     "late adopt",
