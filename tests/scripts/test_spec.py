@@ -956,3 +956,17 @@ def test_the_hubs_that_died_first_are_forgotten_first(agree: Agree) -> None:
     kept = cast("list[bytes]", state.redis.zrange(state.keys[3], 0, -1))
     assert {hub.decode() for hub in kept} == state.model.state.hubs.keys()
     assert len(kept) == 3
+
+
+def test_the_first_in_line_looks_at_the_next_expiry(agree: Agree) -> None:
+    """A detached permit may outlast the liveness of who waits. The soak found it."""
+    here, there = HUBS[:2]
+    state = agree("fair")
+    state.choose(limit=1, recovers=False, plain=True)
+    for hub in (here, there):
+        state.call(hub, op.Heartbeat(1000, hub_info=HubInfo("x")))
+    state.call(here, op.Acquire([1], 1000, 1))
+    state.call(here, op.Detach(1, LONGEST_MS, 1))
+    answer = state.call(there, op.Acquire([1], 1000, 1))
+    assert isinstance(answer, Reply)
+    assert (answer.answers, answer.next_ms) == ([0], LONGEST_MS)

@@ -13,13 +13,13 @@
 -- and either no request waits and all of these fit, or they have to wait, and
 --
 --   7. the queue has no bound, and nobody has the right to reuse leases
---   8. where others wait: the queue was looked through for requests of the dead, and no hub has
---      died since
+--   8. where others wait: no request is to return to the queue, which was looked through for
+--      requests of the dead, and no hub has died since
 --
 -- RETURNS  {tag, token}: all are granted, and token is the first of their consecutive tokens; or as
 --          acquire does
 -- USES     mark, unknown_hub, unreachable, fields, alive_until, now, liveness_timeout, grace,
---          last, stamp_us, keep, wall_us, SLACK, PARKED, rights, usual_hold
+--          last, stamp_us, keep, wall_us, SLACK, PARKED, rights, returns, usual_hold
 
 local lease, declared = tonumber(ARGV[5]), ARGV[6]
 
@@ -64,8 +64,8 @@ local function queue_all(waiting, head, token, next_expiry)
   call('ZADD', queue, unpack(entries))
   keep(queue, liveness_timeout(lease))
   local moment = next_expiry
-  if string.find(mode, 'fair', 1, true) then
-    local owner = string.match(head or entries[2], '^%x+')
+  if head and string.find(mode, 'fair', 1, true) then
+    local owner = string.match(head, '^%x+')
     local dies = owner == hub and alive_until or tonumber(call('HGET', meta, owner .. ':until'))
     moment = math.min(moment, dies or now)
   end
@@ -95,7 +95,7 @@ local function grant_or_queue_all()
   if unusual > 0 then
     waiting = call('ZCARD', queue)
     local looked = string.match(fields[15] or '', '^(%d+)$')
-    if unusual > 1 or waiting == 0 or fields[16] or not looked or call('ZCOUNT', hubs, '(' .. looked, now) > 0 then
+    if unusual > 1 or waiting == 0 or returns or fields[16] or not looked or call('ZCOUNT', hubs, '(' .. looked, now) > 0 then
       return
     end
   end
