@@ -1,4 +1,4 @@
-"""The server that the tests run on, and names of their own on it.
+"""The server that the tests run on, semaphores on it and in memory, and names of their own.
 
 ``REDIS_URL`` names one that is there already. Otherwise it is the binary in
 ``REDSEM_SERVER_BIN``, a container where a Docker engine answers (always, with
@@ -6,6 +6,9 @@
 
 On any server, tests keep to names of their own and flush nothing; a test that cannot takes
 a server of its own from `embedded`. Under xdist, each worker has its server.
+
+With ``REDSEM_LINGER=0.1`` semaphores of `make` keep their leases for that many seconds, as far
+as a test does not say what it needs, and tests without `make` are left out.
 With ``REDSEM_TEST_ACL=1`` the library may do what the documented user may: see `restricted.py`.
 """
 
@@ -16,35 +19,35 @@ import os
 import re
 import secrets
 import signal
-import warnings
-from collections.abc import AsyncIterator, Generator, Iterator
-from contextlib import (
-    AbstractContextManager,
-    AsyncExitStack,
-    ExitStack,
-    closing,
-    contextmanager,
-    nullcontext,
-)
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack, closing
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 import pytest
 from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
 import redsem_async
-from redsem_async import FairSemaphore, Semaphore
+from redsem_async import AnySemaphore, FairSemaphore, Semaphore
+from redsem_async.testing import MemoryBackend
 from redsem_async.testing._embedded import EmbeddedRedis, embedded_redis
 from tests.harness import lacking, restricted
 from tests.harness.children import StartWorker, Worker
-from tests.harness.clients import Connect, Kind
+from tests.harness.clients import Client, Connect, Kind, Make, MakePair
 from tests.harness.proxy import Proxy
 from tests.harness.replicas import Flock, Replicated, embedded_replicas, embedded_sentinels
-from tests.harness.servers import StartServer
+from tests.harness.servers import (
+    StartServer,
+    behind_stand_in,
+    choose_server,
+    flavour_and_version,
+)
 from tests.harness.topologies import Cluster, embedded_cluster
 from tests.harness.wait import EXACT, NOISE
+
+LINGER = float(os.environ.get("REDSEM_LINGER", "0"))  # seconds
 
 _SERVERS = pytest.StashKey[set[str]]()
 
@@ -56,11 +59,11 @@ _RUN = secrets.token_hex(4)
 def server_url(pytestconfig: pytest.Config) -> Iterator[str]:
     """The address of the server under test."""
     with ExitStack() as stack:
-        url, origin = _choose_server(stack)
+        url, origin = choose_server(stack)
         client = stack.enter_context(closing(SyncRedis.from_url(url)))
         lacks = f", behind a stand-in that lacks {lacking.REQUESTED}" if lacking.REQUESTED else ""
-        pytestconfig.stash[_SERVERS].add(f"{_flavour_and_version(client)}, {origin}{lacks}")
-        yield stack.enter_context(_behind_stand_in(url))
+        pytestconfig.stash[_SERVERS].add(f"{flavour_and_version(client)}, {origin}{lacks}")
+        yield stack.enter_context(behind_stand_in(url))
         if restricted.REQUESTED:
             client.acl_deluser(restricted.USER)
         for key in cast("Iterator[bytes]", client.scan_iter(f"*{_RUN}*", count=1000)):
@@ -128,6 +131,71 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 def server(embedded: StartServer) -> EmbeddedRedis:
     """A server for this test alone."""
     return embedded()
+
+
+@pytest.fixture(params=["redis", "memory"])
+def client(request: pytest.FixtureRequest) -> Client:
+    """The first argument of a semaphore."""
+    if request.param == "memory":
+        return MemoryBackend()
+    found: Redis = request.getfixturevalue("redis")
+    return found
+
+
+@pytest.fixture
+async def other(client: Client, server_url: str) -> AsyncIterator[Client]:
+    """A second client of the same place: to the semaphores, another process."""
+    if isinstance(client, MemoryBackend):
+        yield client.peer()
+    else:
+        async with Redis.from_url(server_url) as second:
+            yield second
+
+
+@pytest.fixture
+async def other_redis(server_url: str) -> AsyncIterator[Redis]:
+    """A second client of the server under test."""
+    async with Redis.from_url(server_url) as second:
+        yield second
+
+
+@pytest.fixture
+def make(kind: Kind, client: Client, name: str) -> Make:
+    """Makes semaphores that share a name, in Redis or in memory."""
+    return _maker(kind, client, name)
+
+
+@pytest.fixture
+def make_fair(client: Client, name: str) -> Make:
+    """Makes fair semaphores that share a name, in Redis or in memory."""
+    return _maker(FairSemaphore, client, name)
+
+
+@pytest.fixture
+def pair(make: Make, other: Client) -> MakePair:
+    """Makes two semaphores that share a name, each with a client of its own."""
+    return _pairs(make, other)
+
+
+@pytest.fixture
+def fair_pair(make_fair: Make, other: Client) -> MakePair:
+    """Makes two such fair semaphores."""
+    return _pairs(make_fair, other)
+
+
+@pytest.fixture
+def make_on_redis(kind: Kind, redis: Redis, name: str) -> Make:
+    """Makes semaphores that share a name, in Redis: for tests that look into the server."""
+    return _maker(kind, redis, name)
+
+
+@pytest.fixture
+def nowhere() -> Redis:
+    """A client of a port on which nobody listens: whatever is sent fails."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    return Redis(port=port)
 
 
 @pytest.fixture
@@ -231,64 +299,25 @@ def _unique(request: pytest.FixtureRequest) -> str:
     return f"{readable}-{_RUN}-{secrets.token_hex(4)}"
 
 
-def _behind_stand_in(url: str) -> AbstractContextManager[str]:
-    """The URL to use instead of *url*: with ``REDSEM_LACKS``, of a server that lacks something."""
-    if not lacking.REQUESTED:
-        return nullcontext(url)
-    port = urlsplit(url).port
-    assert port is not None
-    return lacking.server_that_lacks(port, *lacking.REQUESTED)
+def _maker(kind: Kind, first: Client, name: str) -> Make:
+    def make(limit: int = 1, *, client: Any = None, **options: Any) -> AnySemaphore:
+        if LINGER:
+            interval = options.get("refresh_interval") or options.get("lease", 60.0) / 3
+            options.setdefault("linger", min(LINGER, interval))
+        return kind(client or first, options.pop("name", name), limit, **options)
+
+    return make
 
 
-def _choose_server(stack: ExitStack) -> tuple[str, str]:
-    """The URL of the server, and how we came by it."""
-    if url := os.environ.get("REDIS_URL"):
-        return url, "from REDIS_URL"
-    if binary := os.environ.get("REDSEM_SERVER_BIN"):
-        return stack.enter_context(embedded_redis()).url, f"embedded: {binary}"
-    required = os.environ.get("REDSEM_TEST_SERVER") == "container"
-    excuse = ""
-    if required or _docker_is_likely():
-        from docker.errors import DockerException
+def _pairs(make: Make, other: Client) -> MakePair:
+    def pair(limit: int = 1, **options: Any) -> tuple[AnySemaphore, AnySemaphore]:
+        return make(limit, **options), make(limit, client=other, **options)
 
-        with warnings.catch_warnings():
-            # Refused, it leaves its sockets to the collector: collect them now, without warnings.
-            warnings.simplefilter("ignore", ResourceWarning)
-            try:
-                return stack.enter_context(_container()), "in a container"
-            except DockerException as error:
-                if required:
-                    raise
-                excuse = f", for want of a container: {error}"
-            gc.collect()
-    return stack.enter_context(embedded_redis()).url, f"embedded{excuse}"
+    return pair
 
 
-def _docker_is_likely() -> bool:
-    """Whether there is an engine to ask: asking costs an import of half a second."""
-    sockets = (
-        Path("/var/run/docker.sock"),
-        Path.home() / ".docker/run/docker.sock",
-        Path(os.environ.get("XDG_RUNTIME_DIR", "/run")) / "docker.sock",
-    )
-    return "DOCKER_HOST" in os.environ or any(path.is_socket() for path in sockets)
-
-
-@contextmanager
-def _container() -> Generator[str]:
-    from testcontainers.community.redis import RedisContainer
-
-    with RedisContainer(os.environ.get("REDIS_IMAGE", "redis:8")) as container:
-        host = container.get_container_host_ip()
-        yield f"redis://{host}:{container.get_exposed_port(container.port)}/0"
-
-
-def _flavour_and_version(client: SyncRedis) -> str:
-    info = client.info("server")
-    # Valkey gives the Redis version that it is compatible with as well.
-    if "valkey_version" in info:
-        return f"Valkey {info['valkey_version']}"
-    return f"Redis {info['redis_version']}"
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fault", type=int, help="only the tests that cause the fault of that number")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -302,11 +331,25 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         chosen: list[object] = [*getattr(getattr(item, "callspec", None), "params", {}).values()]
         if item.get_closest_marker("one_mode") and (Semaphore in chosen or "zset" in chosen):
             item.add_marker(pytest.mark.release)
+    fault: int | None = config.getoption("fault")
+
+    def is_asked_for(item: pytest.Item) -> bool:
+        causes = (number for mark in item.iter_markers("fault") for number in mark.args)
+        return (fault is None or fault in causes) and (not LINGER or _makes_semaphores(item))
+
+    config.hook.pytest_deselected(items=[item for item in items if not is_asked_for(item)])
+    items[:] = filter(is_asked_for, items)
+
+
+def _makes_semaphores(item: pytest.Item) -> bool:
+    """Whether a test gets its semaphores from one of the fixtures here."""
+    fixtures: list[str] = getattr(item, "fixturenames", [])
+    return any(name.startswith("make") for name in fixtures)
 
 
 def pytest_collection_finish() -> None:

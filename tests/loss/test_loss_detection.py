@@ -21,7 +21,7 @@ from tests.harness.clients import Client, Kind, Make, key_of
 from tests.harness.holder import Holder, forever, nothing_is_left
 from tests.harness.servers import stopped
 from tests.harness.wait import NOISE, all_free, cancelled, queue_up, soon, until
-from tests.promises.test_observer import Recorder
+from tests.status.test_observer import Recorder
 
 pytestmark = pytest.mark.one_mode
 

@@ -21,13 +21,13 @@ from redsem_async._core.clock import now as clock
 from redsem_async._protocol.backend import BlockingLink
 from redsem_async._redis.backend import RedisBackend
 from redsem_async.testing import EmbeddedRedis, MemoryBackend
+from tests.failover.test_sentinel import masters_client, sentinel_of
 from tests.harness.children import StartWorker, Worker
 from tests.harness.clients import Connect, Kind, kill_connection
 from tests.harness.proxy import Proxy
 from tests.harness.servers import StartServer, tls_in_front_of
 from tests.harness.topologies import Cluster
 from tests.harness.wait import NOISE, all_free, in_background, until, waits_in_queue
-from tests.promises.test_sentinel import masters_client, sentinel_of
 
 pytestmark = pytest.mark.one_mode
 
