@@ -317,7 +317,7 @@ def _pairs(make: Make, other: Client) -> MakePair:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--fault", type=int, help="only the tests that cause the fault of that number")
+    parser.addoption("--fault", type=int, help="only tests that cause the fault of that number")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -59,6 +59,7 @@ async def test_who_is_cut_off_is_not_told_that_it_is_full(
     here: AnySemaphore, there: AnySemaphore, holder: Permit, proxy: Proxy, silence: str
 ) -> None:
     """It was full at the last reply; a permit has been free ever since, and is not lost."""
+    await here.reap()  # it is connected, so that its request is queued at once
     began = asyncio.get_running_loop().time()
     waiter = await waits_in_queue(here, timeout=TIMEOUT)
     if silence == "mute":
