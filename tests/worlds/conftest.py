@@ -5,4 +5,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def overtime() -> None:
-    """GRACE stays as it is."""
+    """OVERTIME stays as it is shipped."""
