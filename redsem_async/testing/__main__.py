@@ -19,7 +19,7 @@ def main() -> None:
             sys.stdout.write(f"export REDIS_URL={server.url}\n")
             sys.stdout.flush()
             threading.Event().wait()
-    except (ServerNotFound, ServerDidNotStart) as error:
+    except (ServerNotFound, ServerDidNotStart, ValueError) as error:
         sys.exit(str(error))
 
 

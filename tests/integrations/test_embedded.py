@@ -97,6 +97,12 @@ def test_the_port_of_a_server_that_is_down_is_left_to_it(
             assert ask(first.port, "PING") == ask(second.port, "PING") == "+PONG"
 
 
+def test_a_port_that_is_asked_for_is_an_error() -> None:
+    """Its URL would name another, and the server would listen on that one."""
+    with pytest.raises(ValueError, match="its url says which"), embedded_redis("--port", "7000"):
+        pass
+
+
 def test_no_free_port_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with embedded_redis() as first:
         monkeypatch.setattr(_embedded, "_PORTS", range(first.port, first.port + 1))
