@@ -106,7 +106,7 @@ def _oldest(state: SemaphoreState) -> Request | None:
 
 def _pass(state: SemaphoreState, lease: Lease, request: Request) -> None:
     """The caller of *request* gets *lease*."""
-    # The request is abandoned. If the server grants it meanwhile, that is released.
+    # The request is abandoned. If the server grants it meanwhile, the permit is released.
     state.withdraw(request)
     lease.hand_out()
     request.serve(lease)

@@ -39,7 +39,7 @@ async def drain(pipeline: Pipeline, connect: Callable[[], Awaitable[None]]) -> N
 
 
 def release_all(pipeline: Pipeline) -> None:
-    """Take every permit from its holder, and release it."""
+    """Release every permit. Their holders lose them."""
     for remote in list(pipeline.semaphores.values()):
         for lease in remote.state.holding():
             remote.change(machine.close, lease)
