@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,8 +10,8 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
-import uvicorn
 
+from tests.harness.asgi import in_uvicorn
 from tests.harness.wait import NOISE
 
 View = dict[str, Any]
@@ -91,20 +90,9 @@ async def _events(response: httpx.Response) -> AsyncIterator[View]:
 
 @asynccontextmanager
 async def serving(app: Any, path: str = "/") -> AsyncGenerator[Site]:
-    """Serve *app* on a free port of this machine, in this event loop."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1, lifespan="off")
-        server = uvicorn.Server(config)
-        config.load()
-        server.lifespan = config.lifespan_class(config)
-        await server.startup(sockets=[listener])
-        ticking = asyncio.create_task(server.main_loop())
-        url = f"http://127.0.0.1:{port}{path}"
-        try:
-            async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as http:
-                yield Site(url, http)
-        finally:
-            server.should_exit = True
-            await ticking
-            await server.shutdown(sockets=[listener])
+    """Serve *app*, which has the list at *path*."""
+    async with (
+        in_uvicorn(app) as url,
+        httpx.AsyncClient(base_url=url + path, trust_env=False, timeout=30) as http,
+    ):
+        yield Site(url + path, http)

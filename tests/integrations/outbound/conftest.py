@@ -1,8 +1,9 @@
 """Both transports, and a server to call."""
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 import httpx2
@@ -14,6 +15,12 @@ from redsem_async import AnySemaphore
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Kind
 from tests.integrations.outbound.upstream import Upstream
+
+
+class ClientOf(Protocol):
+    """What the fixture `client_of` gives: clients whose requests need permits of a source."""
+
+    def __call__(self, source: Any, wrapped: Any = None, **options: Any) -> Any: ...
 
 
 @pytest.fixture(params=[redsem_async.httpx, redsem_async.httpx2], ids=["httpx", "httpx2"])
@@ -49,10 +56,20 @@ async def upstream() -> AsyncIterator[Upstream]:
 
 
 @pytest.fixture
-async def client(
-    http: Any, leaf: Any, sem: AnySemaphore, upstream: Upstream
-) -> AsyncIterator[Any]:
+async def client_of(http: Any, leaf: Any, upstream: Upstream) -> AsyncIterator[ClientOf]:
+    """Makes clients of the upstream, or of a transport, with options of `SemaphoreTransport`."""
+    async with AsyncExitStack() as stack:
+
+        def client_of(source: Any, wrapped: Any = None, **options: Any) -> Any:
+            transport = leaf.SemaphoreTransport(source, wrapped, **options)
+            client = http.AsyncClient(transport=transport, base_url=upstream.url)
+            stack.push_async_callback(client.aclose)
+            return client
+
+        yield client_of
+
+
+@pytest.fixture
+def client(client_of: ClientOf, sem: AnySemaphore) -> Any:
     """A client of the upstream that needs permits."""
-    transport = leaf.SemaphoreTransport(sem)
-    async with http.AsyncClient(transport=transport, base_url=upstream.url) as client:
-        yield client
+    return client_of(sem)

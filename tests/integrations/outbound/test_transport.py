@@ -20,6 +20,7 @@ from redsem_async import (
 )
 from redsem_async.testing import MemoryBackend
 from tests.harness.wait import all_free, cancelled, soon, takes_at_most, until, waiting
+from tests.integrations.outbound.conftest import ClientOf
 from tests.integrations.outbound.upstream import Upstream
 
 pytestmark = pytest.mark.one_mode
@@ -28,13 +29,12 @@ EITHER_PART = pytest.mark.parametrize("path", ["/silent", "/slow"], ids=["header
 
 
 async def test_no_more_requests_run_than_there_are_permits(
-    http: Any, leaf: Any, backend: MemoryBackend, upstream: Upstream
+    client_of: ClientOf, backend: MemoryBackend, upstream: Upstream
 ) -> None:
     """The upstream counts, and it knows nothing of semaphores."""
     sem = FairSemaphore(backend, "upstream", 3)
-    async with http.AsyncClient(transport=leaf.SemaphoreTransport(sem)) as client:
-        urls = [f"{upstream.url}/quick"] * 30
-        answers = await asyncio.gather(*(client.get(url) for url in urls))
+    client = client_of(sem)
+    answers = await asyncio.gather(*(client.get("/quick") for _ in range(30)))
     assert {answer.status_code for answer in answers} == {200}
     assert upstream.most == 3
     await all_free(sem)
@@ -111,13 +111,13 @@ async def test_a_request_cancelled_in_the_queue_leaves_nothing_behind(
 
 
 async def test_no_permit_in_time_is_a_timeout_of_both_kinds(
-    http: Any, leaf: Any, sem: AnySemaphore, upstream: Upstream
+    client_of: ClientOf, http: Any, leaf: Any, sem: AnySemaphore, upstream: Upstream
 ) -> None:
     """An SDK that tries again after httpx's timeouts does so here; nothing was sent."""
-    transport = leaf.SemaphoreTransport(sem, timeout=0.05)
-    async with http.AsyncClient(transport=transport) as client, sem:
+    client = client_of(sem, timeout=0.05)
+    async with sem:
         with pytest.raises(http.TimeoutException) as raised:
-            await client.get(f"{upstream.url}/quick")
+            await client.get("/quick")
     error: Any = raised.value
     for kind in (leaf.PermitTimeout, AcquireTimeout, http.PoolTimeout, TimeoutError):
         assert isinstance(error, kind)
@@ -146,12 +146,13 @@ async def test_a_permit_is_waited_for_as_long_as_for_a_connection(
 
 
 async def test_a_full_queue_is_an_error_of_both_kinds(
-    http: Any, leaf: Any, backend: MemoryBackend, upstream: Upstream
+    client_of: ClientOf, http: Any, leaf: Any, backend: MemoryBackend
 ) -> None:
     sem = FairSemaphore(backend, "upstream", 1, max_waiters=0)
-    async with http.AsyncClient(transport=leaf.SemaphoreTransport(sem)) as client, sem:
+    client = client_of(sem)
+    async with sem:
         with pytest.raises(http.PoolTimeout) as raised:
-            await client.get(f"{upstream.url}/quick")
+            await client.get("/quick")
     error: Any = raised.value
     for kind in (leaf.PermitsQueueFull, QueueFull, http.PoolTimeout):
         assert isinstance(error, kind)
@@ -161,13 +162,12 @@ async def test_a_full_queue_is_an_error_of_both_kinds(
 
 
 async def test_an_outage_of_redis_is_not_one_of_the_upstream(
-    http: Any, leaf: Any, sem: AnySemaphore, backend: MemoryBackend
+    client_of: ClientOf, sem: AnySemaphore, backend: MemoryBackend
 ) -> None:
     backend.down()
-    transport = leaf.SemaphoreTransport(sem, timeout=0.05)
-    async with http.AsyncClient(transport=transport) as client:
-        with pytest.raises(BackendUnavailable):
-            await client.get("http://upstream/")
+    client = client_of(sem, timeout=0.05)
+    with pytest.raises(BackendUnavailable):
+        await client.get("http://upstream/")
 
 
 @EITHER_PART
@@ -185,7 +185,7 @@ async def test_a_lost_permit_cancels_the_request(
 
 
 async def test_a_request_does_not_outlive_its_permit_in_an_outage(
-    http: Any, leaf: Any, backend: MemoryBackend
+    client_of: ClientOf, http: Any, backend: MemoryBackend
 ) -> None:
     """Giving it back takes its time then, and others may hold the permit already."""
     sem = Semaphore(backend, "upstream", 1, lease=0.3)
@@ -198,14 +198,13 @@ async def test_a_request_does_not_outlive_its_permit_in_an_outage(
         finally:
             ended.set()
 
-    transport = leaf.SemaphoreTransport(sem, http.MockTransport(answer))
-    async with http.AsyncClient(transport=transport) as client:
-        request = asyncio.create_task(client.get("http://upstream/"))
-        await began.wait()
-        backend.down()
-        await soon(ended.wait(), within=0.8)  # a release is given a second at least
-        with pytest.raises(PermitLost):
-            await request
+    client = client_of(sem, http.MockTransport(answer))
+    request = asyncio.create_task(client.get("http://upstream/"))
+    await began.wait()
+    backend.down()
+    await soon(ended.wait(), within=0.8)  # a release is given a second at least
+    with pytest.raises(PermitLost):
+        await request
 
 
 async def test_a_loss_between_two_chunks_is_raised_by_the_next(
@@ -224,22 +223,16 @@ async def test_a_loss_between_two_chunks_is_raised_by_the_next(
 
 @pytest.mark.parametrize(("own", "chosen"), [(False, None), (True, False)])
 async def test_without_cancel_on_loss_a_response_is_read_to_its_end(
-    http: Any,
-    leaf: Any,
-    backend: MemoryBackend,
-    upstream: Upstream,
-    own: bool,
-    chosen: bool | None,
+    client_of: ClientOf, backend: MemoryBackend, upstream: Upstream, own: bool, chosen: bool | None
 ) -> None:
     """Where the limit caps load, half an answer would help nobody."""
     sem = Semaphore(backend, "upstream", 1, cancel_on_loss=own)
-    transport = leaf.SemaphoreTransport(sem, cancel_on_loss=chosen)
-    async with http.AsyncClient(transport=transport) as client:
-        request = asyncio.create_task(client.get(f"{upstream.url}/slow"))
-        await until(sem.locked)
-        await sem.clear()
-        upstream.go.set()
-        assert (await request).json() == {"answer": "a"}
+    client = client_of(sem, cancel_on_loss=chosen)
+    request = asyncio.create_task(client.get("/slow"))
+    await until(sem.locked)
+    await sem.clear()
+    upstream.go.set()
+    assert (await request).json() == {"answer": "a"}
 
 
 async def test_a_redirect_waits_for_a_permit_of_its_own(
@@ -254,25 +247,25 @@ async def test_a_redirect_waits_for_a_permit_of_its_own(
 
 
 async def test_a_group_has_a_limit_for_each_host(
-    http: Any, leaf: Any, backend: MemoryBackend, upstream: Upstream
+    client_of: ClientOf, backend: MemoryBackend, upstream: Upstream
 ) -> None:
     """Or whatever `key` makes of the request."""
     group = SemaphoreGroup(backend, "hosts", 1)
-    async with http.AsyncClient(transport=leaf.SemaphoreTransport(group)) as client:
-        request = asyncio.create_task(client.get(f"{upstream.url}/silent"))
-        await until(group["127.0.0.1"].locked)
-        other = f"http://localhost:{upstream.port}/quick"
-        assert (await client.get(other)).status_code == 200
-        upstream.go.set()
-        await request
+    client = client_of(group)
+    request = asyncio.create_task(client.get("/silent"))
+    await until(group["127.0.0.1"].locked)
+    other = f"http://localhost:{upstream.port}/quick"
+    assert (await client.get(other)).status_code == 200
+    upstream.go.set()
+    await request
 
     def path(request: Any) -> str:
         found: str = request.url.path
         return found
 
-    by_path = leaf.SemaphoreTransport(group, key=path)
-    async with http.AsyncClient(transport=by_path) as client, group["/quick"]:
-        assert (await client.get(f"{upstream.url}/silent")).status_code == 200
+    client = client_of(group, key=path)
+    async with group["/quick"]:
+        assert (await client.get("/silent")).status_code == 200
 
 
 async def test_a_semaphore_with_keys_needs_a_key(leaf: Any, backend: MemoryBackend) -> None:
@@ -285,7 +278,7 @@ async def test_a_semaphore_with_keys_needs_a_key(leaf: Any, backend: MemoryBacke
 
 
 async def test_a_response_made_with_its_content_holds_nothing(
-    http: Any, leaf: Any, sem: AnySemaphore
+    client_of: ClientOf, http: Any, sem: AnySemaphore
 ) -> None:
     """As mocks make them: nobody ever closes these."""
 
@@ -294,14 +287,13 @@ async def test_a_response_made_with_its_content_holds_nothing(
             return http.Response(200, content=iter([b"not async"]))
         return http.Response(200, json={"answer": "yes"})
 
-    transport = leaf.SemaphoreTransport(sem, http.MockTransport(answer))
-    async with http.AsyncClient(transport=transport, base_url="http://upstream") as client:
-        for _ in range(3):
-            assert (await client.get("/")).json() == {"answer": "yes"}
-            await all_free(sem)
-        with pytest.raises(TypeError, match="no async body"):
-            await client.get("/bad")
+    client = client_of(sem, http.MockTransport(answer))
+    for _ in range(3):
+        assert (await client.get("/")).json() == {"answer": "yes"}
         await all_free(sem)
+    with pytest.raises(TypeError, match="no async body"):
+        await client.get("/bad")
+    await all_free(sem)
 
 
 def _unread(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -310,25 +302,25 @@ def _unread(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def test_a_response_that_is_left_unread_is_named_once(
-    http: Any, leaf: Any, backend: MemoryBackend, upstream: Upstream, caplog: Any
+    client_of: ClientOf, backend: MemoryBackend, upstream: Upstream, caplog: Any
 ) -> None:
     """It holds its permit, and others wait: by what, is not to be seen otherwise."""
     sem = FairSemaphore(backend, "upstream", 1, lease=0.2)
-    async with http.AsyncClient(transport=leaf.SemaphoreTransport(sem)) as client:
-        url = f"{upstream.url}/slow?key=hunter2".replace("//", "//me:hunter3@")
-        response = await client.send(client.build_request("GET", url), stream=True)
-        await until(lambda: bool(_unread(caplog)), "it is warned of")
-        [said] = _unread(caplog)
-        assert all(word in said for word in ("'upstream'", "GET 127.0.0.1", "max_hold")), said
-        assert not any(word in said for word in ("slow", "hunter", "me:")), said
-        await asyncio.sleep(0.5)
-        assert len(_unread(caplog)) == 1
-        await response.aclose()
-        await all_free(sem)
+    client = client_of(sem)
+    url = f"{upstream.url}/slow?key=hunter2".replace("//", "//me:hunter3@")
+    response = await client.send(client.build_request("GET", url), stream=True)
+    await until(lambda: bool(_unread(caplog)), "it is warned of")
+    [said] = _unread(caplog)
+    assert all(word in said for word in ("'upstream'", "GET 127.0.0.1", "max_hold")), said
+    assert not any(word in said for word in ("slow", "hunter", "me:")), said
+    await asyncio.sleep(0.5)
+    assert len(_unread(caplog)) == 1
+    await response.aclose()
+    await all_free(sem)
 
 
 async def test_a_response_that_is_read_is_not_warned_of(
-    http: Any, leaf: Any, backend: MemoryBackend, upstream: Upstream, caplog: Any
+    client_of: ClientOf, backend: MemoryBackend, upstream: Upstream, caplog: Any
 ) -> None:
     """However long the upstream takes; and no timer is left of it."""
     sem = FairSemaphore(backend, "upstream", 1, lease=0.2)
@@ -337,34 +329,34 @@ async def test_a_response_that_is_read_is_not_warned_of(
     def timers() -> int:
         return sum("expect_reading" in repr(t) for t in loop._scheduled if not t.cancelled())
 
-    async with http.AsyncClient(transport=leaf.SemaphoreTransport(sem)) as client:
-        reading = asyncio.create_task(client.get(f"{upstream.url}/slow"))
-        await until(lambda: timers() == 1, "the body is read")
-        await asyncio.sleep(0.5)
-        upstream.go.set()
-        assert (await reading).json() == {"answer": "a"}
-        assert timers() == 0
-        assert not _unread(caplog)
+    client = client_of(sem)
+    reading = asyncio.create_task(client.get("/slow"))
+    await until(lambda: timers() == 1, "the body is read")
+    await asyncio.sleep(0.5)
+    upstream.go.set()
+    assert (await reading).json() == {"answer": "a"}
+    assert timers() == 0
+    assert not _unread(caplog)
 
 
 @pytest.mark.parametrize("cancel_on_loss", [True, False])
 async def test_a_response_that_is_dropped_gives_its_permit_back(
-    http: Any, leaf: Any, backend: MemoryBackend, upstream: Upstream, *, cancel_on_loss: bool
+    client_of: ClientOf, backend: MemoryBackend, cancel_on_loss: bool
 ) -> None:
     """In a cycle, as tracebacks make them: the collector must not find the task that holds it."""
     sem = Semaphore(backend, "upstream", 1, cancel_on_loss=cancel_on_loss)
     complaints: list[Any] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: complaints.append(context["message"]))
-    async with http.AsyncClient(transport=leaf.SemaphoreTransport(sem)) as client:
-        request = client.build_request("GET", f"{upstream.url}/slow")
-        responses = [await client.send(request, stream=True)]
-        responses[0].extensions["itself"] = responses
-        assert await sem.locked()
-        del responses
-        with pytest.warns(ResourceWarning, match="dropped unread"):
-            gc.collect()
-        await all_free(sem)
+    client = client_of(sem)
+    request = client.build_request("GET", "/slow")
+    responses = [await client.send(request, stream=True)]
+    responses[0].extensions["itself"] = responses
+    assert await sem.locked()
+    del responses
+    with pytest.warns(ResourceWarning, match="dropped unread"):
+        gc.collect()
+    await all_free(sem)
     assert not complaints
 
 

@@ -8,43 +8,33 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, Semaphore, aclose
-from redsem_async.testing import EmbeddedRedis
-from tests.harness.clients import Kind
-from tests.integrations.web.fronts import FORMS, Front, InProcess, OnUvicorn
+from redsem_async.testing import EmbeddedRedis, MemoryBackend
+from tests.harness.clients import Connect
+from tests.integrations.web.fronts import FORMS, Front, OnUvicorn
 
 release = pytest.mark.release
-HERE: list[Any] = [
-    *(pytest.param((form, FairSemaphore), id=form) for form in FORMS),
-    *(pytest.param((form, Semaphore), id=f"{form}-zset", marks=release) for form in FORMS),
-]
-THERE: list[Any] = [
-    pytest.param((form, None), id=f"{form}-uvicorn", marks=release) for form in FORMS
+FRONTS: list[Any] = [
+    *(pytest.param((form, FairSemaphore, "memory"), id=form) for form in FORMS),
+    *(
+        pytest.param((form, kind, where), id=f"{form}-{name}", marks=release)
+        for form in FORMS
+        for kind, where, name in (
+            (Semaphore, "memory", "zset"),
+            (FairSemaphore, "redis", "redis"),
+        )
+    ),
 ]
 
 
-async def front_of(chosen: tuple[str, Kind | None], request: pytest.FixtureRequest) -> Any:
-    form, kind = chosen
-    if kind is not None:
-        return InProcess(form, kind)
+@pytest.fixture(params=FRONTS)
+async def front(request: pytest.FixtureRequest, connect: Connect) -> Front:
+    """Each of them, in memory and on Redis."""
+    form, kind, where = request.param
+    if where == "memory":
+        memory = MemoryBackend()
+        return Front(form, kind, memory, memory.down, memory.up)
     server: EmbeddedRedis = request.getfixturevalue("server")
-    folder: Path = request.getfixturevalue("tmp_path")
-    return OnUvicorn(form, server, Redis.from_url(server.url), folder)
-
-
-@pytest.fixture(params=HERE + THERE)
-async def front(request: pytest.FixtureRequest) -> AsyncIterator[Front]:
-    """Each of them."""
-    front = await front_of(request.param, request)
-    yield front
-    if isinstance(front, OnUvicorn):
-        await aclose(front.redis)
-        await front.redis.aclose()
-
-
-@pytest.fixture(params=HERE)
-def inside(request: pytest.FixtureRequest) -> InProcess:
-    """Those in this process."""
-    return InProcess(*request.param)
+    return Front(form, kind, connect(server.url), server.kill, server.restart)
 
 
 @pytest.fixture(params=FORMS)

@@ -146,8 +146,7 @@ class Served(Service):
 
     def __init__(self, url: str, options: dict[str, Any], drain: float, **gate: Any) -> None:
         self._redis = Redis.from_url(url)
-        make = SemaphoreGroup if options.pop("per_tenant") else FairSemaphore
-        super().__init__(make(self._redis, "web", **options), **gate)
+        super().__init__(FairSemaphore(self._redis, "web", **options), **gate)
         self._drain = drain
         self._jobs: list[asyncio.Task[None]] = []
         self.app.router.lifespan_context = self._lifespan

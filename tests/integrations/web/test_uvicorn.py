@@ -60,7 +60,7 @@ async def test_sigterm_lets_requests_finish(uvicorn: OnUvicorn) -> None:
 @pytest.mark.parametrize("path", ["/wait", "/stubborn", "/stream"])
 async def test_sigterm_gives_back_what_is_held_too_long(uvicorn: OnUvicorn, path: str) -> None:
     """What uvicorn cancels frees its permit before the process ends, not a lease later."""
-    async with uvicorn.serve(graceful=1, semaphore={"lease": 30.0}) as service:
+    async with uvicorn.serve(graceful=1, lease=30.0) as service:
         stuck = await RawClient.get(service.server, path)
         await until(uvicorn.sem.locked)
         in_queue = await RawClient.get(service.server, path)

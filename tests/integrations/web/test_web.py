@@ -1,9 +1,9 @@
-"""What every front promises: the middleware and the dependency, here and in a real uvicorn."""
+"""What every front promises: the middleware and the dependency, in memory and on Redis."""
 
 import asyncio
 import math
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -15,11 +15,9 @@ from redsem_async import (
     Semaphore,
     aclose,
 )
-from redsem_async.asgi import ConcurrencyLimitMiddleware
-from redsem_async.fastapi import RequirePermit
-from redsem_async.testing import MemoryBackend
 from tests.harness.wait import all_free, cancelled, until, waiting
-from tests.integrations.web.fronts import FORMS, CutOff, Denied, Front, Here, InProcess, Served
+from tests.integrations.web.exchange import Exchange
+from tests.integrations.web.fronts import CutOff, Denied, Front, Here
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -27,98 +25,65 @@ JSON = {"content-type": "application/json"}
 
 
 @pytest.fixture
-async def service(front: Front) -> AsyncIterator[Served]:
+async def service(front: Front) -> AsyncIterator[Here]:
     """A service with one permit."""
     async with front.serve() as served:
         yield served
 
 
-@pytest.fixture
-async def here(inside: InProcess) -> AsyncIterator[Here]:
-    """One in this process."""
-    async with inside.serve() as served:
-        yield served
-
-
 @pytest.mark.parametrize("path", ["/wait", "/sync", "/stream", "/sync-stream"])
 async def test_a_request_holds_a_permit_until_its_end(
-    front: Front, service: Served, path: str
+    front: Front, service: Here, path: str
 ) -> None:
     """A coroutine, a thread, and bodies that stream."""
     first = service.ask(path)
     await until(front.sem.locked)
     second = service.ask("/wait")
     await waiting(front.sem, 1)
-    assert await service.entered() == 1
-    await service.go()
+    assert len(service.permits) == 1
+    service.go()
     assert (await first.answer()).status == (await second.answer()).status == 200
-    assert await service.entered() == 2
+    assert len(service.permits) == 2
     await all_free(front.sem)
 
 
-@pytest.mark.parametrize("status", [503, 429])
-async def test_full_is_answered_with_retry_after(front: Front, status: int) -> None:
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        ({"timeout": 0.1}, 503),
+        ({"timeout": 0.1, "status": 429}, 429),
+        ({"semaphore": {"max_waiters": 0}}, 503),
+    ],
+    ids=["timeout", "status", "max_waiters"],
+)
+async def test_full_is_answered_with_retry_after(
+    front: Front, options: dict[str, Any], status: int
+) -> None:
     """A client, or the balancer before it, learns when to come back."""
-    async with front.serve(timeout=0.1, status=status) as service, front.sem:
+    async with front.serve(**options) as service, front.sem:
         refused = await service.ask("/wait").answer()
         assert refused.status == status
         assert refused.body.replace(b": ", b":") == b'{"detail":"all permits are in use"}'
         assert 1 <= refused.retry_after <= 60
-        assert await service.entered() == 0
+        assert not service.permits
 
 
-@pytest.mark.parametrize("form", FORMS)
-async def test_retry_after_may_be_computed_otherwise(form: str) -> None:
-    """In whole seconds, rounded up."""
-    inside = InProcess(form, FairSemaphore)
-
-    def later(full: AcquireTimeout | QueueFull) -> float:
-        assert full.name == inside.sem.name
-        return 7.2
-
-    async with inside.serve(timeout=0, retry_after=later) as service, inside.sem:
-        assert (await service.ask("/wait").answer()).retry_after == 8
-
-
-@pytest.mark.parametrize("said", [math.nan, math.inf, -math.inf, None, "8", 1e300, -5.0])
-async def test_a_request_is_turned_away_whatever_the_function_says(
-    said: Any, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("said", [7.2, math.nan, math.inf, -math.inf, None, "8", 1e300, -5.0])
+async def test_retry_after_is_what_the_function_says_in_whole_seconds(
+    front: Front, said: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the error's own estimate where it is no number, and a warning."""
-    inside = InProcess("middleware", FairSemaphore)
+    """Where it says no number, the error's own estimate is sent, and a warning logged."""
 
-    def says(_: AcquireTimeout | QueueFull) -> Any:
+    def later(full: AcquireTimeout | QueueFull) -> Any:
+        assert full.name == front.sem.name
         return said
 
-    async with inside.serve(timeout=0, retry_after=says) as service, inside.sem:
+    async with front.serve(timeout=0, retry_after=later) as service, front.sem:
         answer = await service.ask("/wait").answer()
-    assert (answer.status, answer.retry_after >= 1) == (503, True)
+    assert answer.status == 503
+    assert answer.retry_after == 8 if said == 7.2 else answer.retry_after >= 1
     warned = [record for record in caplog.records if getattr(record, "event", "") == "retry_after"]
-    assert len(warned) == (said not in (1e300, -5.0))
-
-
-def test_retry_after_is_a_function() -> None:
-    sem, number = FairSemaphore(MemoryBackend(), "web", 1), cast("Any", 5)
-
-    async def later(_: AcquireTimeout | QueueFull) -> float:
-        return 5.0
-
-    with pytest.raises(TypeError, match="coroutine"):
-        RequirePermit(sem, retry_after=cast("Any", later))
-    with pytest.raises(TypeError, match="function"):
-        RequirePermit(sem, retry_after=number)
-    with pytest.raises(TypeError, match="function"):
-        ConcurrencyLimitMiddleware(cast("Any", None), sem, retry_after=number)
-
-
-@pytest.mark.parametrize("form", FORMS)
-async def test_a_full_queue_is_answered_at_once(form: str) -> None:
-    """`max_waiters` bounds how many requests a process keeps open for nothing."""
-    front = InProcess(form, FairSemaphore)
-    async with front.serve(semaphore={"max_waiters": 0}) as service, front.sem:
-        refused = await service.ask("/wait").answer()
-        assert refused.status == 503
-        assert refused.retry_after >= 1
+    assert len(warned) == (said not in (7.2, 1e300, -5.0))
 
 
 @pytest.mark.parametrize(
@@ -126,7 +91,7 @@ async def test_a_full_queue_is_answered_at_once(form: str) -> None:
     [("/wait", None), ("/echo", b"1234"), ("/echo", b""), ("/json", b'{"a":1}')],
 )
 async def test_a_client_that_hangs_up_in_the_queue_leaves_it(
-    front: Front, service: Served, path: str, body: bytes | None
+    front: Front, service: Here, path: str, body: bytes | None
 ) -> None:
     """Its body is no reason to believe that it is still there."""
     async with front.sem:
@@ -135,25 +100,23 @@ async def test_a_client_that_hangs_up_in_the_queue_leaves_it(
         await leaver.hang_up()
         await waiting(front.sem, 0)
     await all_free(front.sem)
-    assert await service.entered() == 0
+    assert not service.permits
 
 
 async def test_a_websocket_that_hangs_up_in_the_queue_leaves_it(
-    front: Front, service: Served
+    front: Front, service: Here
 ) -> None:
     async with front.sem:
         leaver = asyncio.create_task(service.connect())
         await waiting(front.sem, 1)
-        if isinstance(service, Here):
-            service.exchanges[0].hang_up()
         await cancelled(leaver)
         await waiting(front.sem, 0)
     await all_free(front.sem)
-    assert await service.entered() == 0
+    assert not service.permits
 
 
 @pytest.mark.parametrize("length", [0, 4, 70_000, 300_000])
-async def test_a_body_is_not_lost_in_the_queue(front: Front, service: Served, length: int) -> None:
+async def test_a_body_is_not_lost_in_the_queue(front: Front, service: Here, length: int) -> None:
     """Shorter and longer than what is read ahead."""
     async with front.sem:
         upload = service.ask("/echo", b"x" * length)
@@ -164,7 +127,7 @@ async def test_a_body_is_not_lost_in_the_queue(front: Front, service: Served, le
 
 
 async def test_a_client_that_hangs_up_in_a_stream_gives_its_permit_back(
-    front: Front, service: Served
+    front: Front, service: Here
 ) -> None:
     """Cancelled streams that keep permits are what users complain of most."""
     leaver = service.ask("/stream")
@@ -176,21 +139,21 @@ async def test_a_client_that_hangs_up_in_a_stream_gives_its_permit_back(
 
 @pytest.mark.parametrize("path", ["/wait", "/sync"])
 async def test_a_permit_lost_before_the_headers_gives_503(
-    front: Front, service: Served, path: str
+    front: Front, service: Here, path: str
 ) -> None:
     """The client can try again; a 500 would blame the handler."""
     request = service.ask(path)
     await until(front.sem.locked)
     await front.sem.clear()
     answer = await request.answer()
-    await service.go()
+    service.go()
     assert (answer.status, answer.retry_after) == (503, 1)
     assert b"the permit of this request was lost" in answer.body
     await all_free(front.sem)
 
 
 async def test_a_permit_lost_after_the_headers_cuts_the_response_off(
-    front: Front, service: Served
+    front: Front, service: Here
 ) -> None:
     """Otherwise a client would take a part for the whole."""
     request = service.ask("/stream")
@@ -205,23 +168,21 @@ async def test_a_permit_lost_after_the_headers_cuts_the_response_off(
     "options", [{"semaphore": {"cancel_on_loss": False}}, {"cancel_on_loss": False}]
 )
 async def test_without_cancel_on_loss_a_request_is_finished(
-    inside: InProcess, options: dict[str, Any]
+    front: Front, options: dict[str, Any]
 ) -> None:
     """Where the limit caps load, half an answer would help nobody."""
-    async with inside.serve(**options) as here:
-        request = here.ask("/wait")
-        await until(inside.sem.locked)
-        [permit] = here.service.permits
+    async with front.serve(**options) as service:
+        request = service.ask("/wait")
+        await until(lambda: service.permits)
+        [permit] = service.permits
         assert permit is not None
-        inside.backend.lose(permit)
+        await front.sem.clear()
         await until(lambda: permit.lost)
-        await here.go()
+        service.go()
         assert (await request.answer()).status == 200
 
 
-async def test_a_websocket_holds_a_permit_until_it_is_closed(
-    front: Front, service: Served
-) -> None:
+async def test_a_websocket_holds_a_permit_until_it_is_closed(front: Front, service: Here) -> None:
     """With its messages untouched."""
     socket = await service.connect()
     for text in ("one", "two"):
@@ -241,15 +202,16 @@ async def test_a_websocket_without_a_permit_is_denied(front: Front) -> None:
         assert denied.value.answer.retry_after >= 1
 
 
-async def test_a_websocket_is_closed_where_a_denial_cannot_be_sent(inside: InProcess) -> None:
+async def test_a_websocket_is_closed_where_a_denial_cannot_be_sent(front: Front) -> None:
     """The extension is optional for servers."""
-    async with inside.serve(timeout=0.05) as here, inside.sem:
-        refused = await here.start("/ws", kind="websocket", denial=False).done()
+    app = front.service(timeout=0.05).app
+    async with front.sem, Exchange(app, "/ws", kind="websocket", denial=False) as refused:
+        await refused.done()
         reason = "all permits are in use"
         assert refused.sent == [{"type": "websocket.close", "code": 1013, "reason": reason}]
 
 
-async def test_a_websocket_whose_permit_is_lost_is_closed(front: Front, service: Served) -> None:
+async def test_a_websocket_whose_permit_is_lost_is_closed(front: Front, service: Here) -> None:
     """With the code that says to come back later."""
     socket = await service.connect()
     await until(front.sem.locked)
@@ -263,11 +225,11 @@ async def test_each_tenant_has_a_limit_of_its_own(front: Front) -> None:
     tenants = ["acme", "{odd}\xff%7B", "*?[a]:/", "", "x" * 4000]
     async with front.serve(per_tenant=True, timeout=0.5) as service:
         taken = [service.ask("/wait", headers={"x-tenant": tenant}) for tenant in tenants]
-        await until(lambda: has_entered(service, len(tenants)))
+        await until(lambda: len(service.permits) == len(tenants))
         more = [service.ask("/wait", headers={"x-tenant": tenant}) for tenant in tenants]
         assert [(await request.answer()).status for request in more] == [503] * len(tenants)
-        assert await service.entered() == len(tenants)
-        await service.go()
+        assert len(service.permits) == len(tenants)
+        service.go()
         assert [(await request.answer()).status for request in taken] == [200] * len(tenants)
 
 
@@ -281,8 +243,8 @@ async def test_on_outage_decides_while_redis_is_away(
         requests = [service.ask("/wait") for _ in range(4)]
         tasks = [asyncio.create_task(request.answer()) for request in requests]
         await until(lambda: sum(task.done() for task in tasks) == 4 - let_in)
-        await until(lambda: has_entered(service, let_in))
-        await service.go()
+        await until(lambda: len(service.permits) == let_in)
+        service.go()
         refused = [answer for answer in await asyncio.gather(*tasks) if answer.status != 200]
         assert len(refused) == 4 - let_in
         assert {(answer.status, answer.retry_after) for answer in refused} <= {(503, 1)}
@@ -292,48 +254,44 @@ async def test_on_outage_decides_while_redis_is_away(
         await until(lambda: is_full(front.sem, service), within=10)
 
 
-async def has_entered(service: Served, count: int) -> bool:
-    return await service.entered() == count
-
-
-async def is_full(sem: AnySemaphore, service: Served) -> bool:
+async def is_full(sem: AnySemaphore, service: Here) -> bool:
     async with sem:
         return (await service.ask("/wait").answer()).status == 429
 
 
-async def test_a_request_without_a_permit_gets_none(inside: InProcess) -> None:
+async def test_a_request_without_a_permit_gets_none(front: Front) -> None:
     """A handler that needs a fencing token can see that there is none."""
-    async with inside.serve(timeout=0.05, on_outage="open") as here:
-        await here.go()
-        inside.backend.down()
-        assert (await here.ask("/wait").answer()).status == 200
-        assert here.service.permits == [None]
+    async with front.serve(timeout=0.05, on_outage="open") as service:
+        service.go()
+        front.down()
+        assert (await service.ask("/wait").answer()).status == 200
+        assert service.permits == [None]
 
 
-async def test_the_permit_is_the_one_that_is_held(inside: InProcess, here: Here) -> None:
+async def test_the_permit_is_the_one_that_is_held(front: Front, service: Here) -> None:
     """Its fencing token is for what the handler writes."""
-    _ = here.ask("/wait")
-    await until(inside.sem.locked)
-    [holder] = (await inside.sem.status()).holders
-    [permit] = here.service.permits
+    _ = service.ask("/wait")
+    await until(lambda: service.permits)
+    [holder] = (await front.sem.status()).holders
+    [permit] = service.permits
     assert permit is not None
     assert (permit.id, permit.fencing_token) == (holder.id, holder.fencing_token)
 
 
-async def test_aclose_turns_waiting_requests_away(inside: InProcess, here: Here) -> None:
+async def test_aclose_turns_waiting_requests_away(front: Front, service: Here) -> None:
     """At the end of a process they learn at once that they had better go elsewhere."""
-    first = here.ask("/wait")
-    await until(inside.sem.locked)
-    second = here.ask("/wait")
-    await waiting(inside.sem, 1)
-    closing = asyncio.create_task(aclose(inside.backend, drain=5.0))
+    first = service.ask("/wait")
+    await until(front.sem.locked)
+    second = service.ask("/wait")
+    await waiting(front.sem, 1)
+    closing = asyncio.create_task(aclose(front.backend, drain=5.0))
     assert (await second.answer()).status == 503
-    await here.go()
+    service.go()
     assert (await first.answer()).status == 200
     await closing
 
 
-async def test_a_detached_permit_outlives_its_request(front: Front, service: Served) -> None:
+async def test_a_detached_permit_outlives_its_request(front: Front, service: Here) -> None:
     """A worker adopts it by its id."""
     answer = await service.ask("/detach", b"").answer()
     assert await front.sem.locked()
@@ -342,35 +300,32 @@ async def test_a_detached_permit_outlives_its_request(front: Front, service: Ser
     await all_free(front.sem)
 
 
-async def test_an_error_of_the_handler_gives_the_permit_back(
-    front: Front, service: Served
-) -> None:
+async def test_an_error_of_the_handler_gives_the_permit_back(front: Front, service: Here) -> None:
     assert (await service.ask("/error").answer()).status == 500
     await all_free(front.sem)
 
 
 @pytest.mark.parametrize("path", ["/wait", "/stream"])
-async def test_a_cancelled_request_leaves_nothing_behind(
-    inside: InProcess, here: Here, path: str
-) -> None:
+async def test_a_cancelled_request_leaves_nothing_behind(front: Front, path: str) -> None:
     """A server cancels those that take too long at its end, the waiting ones too."""
-    held = here.start(path)
-    await until(inside.sem.locked)
-    in_queue = here.start("/wait")
-    await waiting(inside.sem, 1)
-    for exchange in (in_queue, held):
-        exchange.task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await exchange.done()
-    await all_free(inside.sem)
+    app = front.service().app
+    async with Exchange(app, path) as held:
+        await until(front.sem.locked)
+        async with Exchange(app, "/wait") as in_queue:
+            await waiting(front.sem, 1)
+            for exchange in (in_queue, held):
+                exchange.task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await exchange.done()
+    await all_free(front.sem)
 
 
-async def test_what_redis_refuses_is_an_error(inside: InProcess) -> None:
+async def test_what_redis_refuses_is_an_error(front: Front) -> None:
     """A mistake in the configuration is neither full nor an outage: it belongs in the log."""
-    other = Semaphore if isinstance(inside.sem, FairSemaphore) else FairSemaphore
-    async with inside.serve() as here, other(inside.backend, "web", 1):
-        assert (await here.ask("/wait").answer()).status == 500
-    assert here.service.permits == []
+    other = Semaphore if isinstance(front.sem, FairSemaphore) else FairSemaphore
+    async with front.serve() as service, other(front.backend, "web", 1):
+        assert (await service.ask("/wait").answer()).status == 500
+    assert service.permits == []
 
 
 @pytest.mark.parametrize(
@@ -384,23 +339,25 @@ async def test_what_redis_refuses_is_an_error(inside: InProcess) -> None:
         ({"timeout": -1}, ValueError),
         ({"permits": 2}, ValueError),
         ({"key": str}, TypeError),
+        ({"retry_after": 5}, TypeError),
+        ({"retry_after": asyncio.sleep}, TypeError),
     ],
 )
 async def test_bad_arguments_are_refused_at_once(
-    inside: InProcess, options: dict[str, Any], error: type[Exception]
+    front: Front, options: dict[str, Any], error: type[Exception]
 ) -> None:
     """When the application is made, and not with the first request."""
-    with pytest.raises(error):
-        inside.gate(inside.sem, **options)
+    with pytest.raises(error, match=next(iter(options))):
+        front.gate(front.sem, **options)
 
 
-async def test_a_group_needs_a_key(inside: InProcess) -> None:
+async def test_a_group_needs_a_key(front: Front) -> None:
     """And a semaphore with keys: otherwise its limits of keys would hold nobody, in silence."""
     with pytest.raises(TypeError, match="key="):
-        inside.gate(inside.group)
-    keyed = FairSemaphore(inside.backend, "keyed", 2, key_limit=1)
+        front.gate(front.group)
+    keyed = FairSemaphore(front.backend, "keyed", 2, key_limit=1)
     with pytest.raises(TypeError, match=r"needs key=.*key=None is for"):
-        inside.gate(keyed)
-    inside.gate(keyed, key=None)
+        front.gate(keyed)
+    front.gate(keyed, key=None)
     with pytest.raises(TypeError, match="semaphore"):
-        inside.gate(inside.backend)
+        front.gate(front.backend)
