@@ -47,7 +47,7 @@ def make() -> AnySemaphore:
     if OPTIONS.get("cluster"):
         redis = RedisCluster.from_url(OPTIONS["url"])
     known = {"lease", "refresh_interval", "heartbeat", "longest_stall", "recovery", "linger"}
-    known |= {"key_limit", "share", "slots"}
+    known |= {"key_limit", "share", "slots", "label"}
     options = {k: v for k, v in OPTIONS.items() if k in known}
     kind = KINDS[OPTIONS["kind"]]
     semaphore: AnySemaphore = kind(redis, OPTIONS["name"], OPTIONS.get("limit", 1), **options)
@@ -96,7 +96,7 @@ async def hold(on_step: Callable[[], object] = bool) -> None:
     """Hold a permit for ever; say when the body is cancelled, or went on when it should not."""
     semaphore = make()
     try:
-        async with acquire(semaphore) as permit:
+        async with acquire(semaphore, permits=OPTIONS.get("permits", 1)) as permit:
             say("held", id=permit.id, token=permit.fencing_token)
             try:
                 while True:

@@ -241,10 +241,7 @@ def kill(record: Record, **changes: Any) -> Record:
 
 
 MANIPULATED: list[tuple[str, Callable[[Record], Record]]] = [
-    (
-        "the upstream refused 1 times",
-        lambda good: also(good, Event("refused", 6, 4.2)),
-    ),
+    ("the upstream refused 1 times", lambda good: also(good, Event("refused", 6, 4.2))),
     (
         "3 requests were inside at once: limit 2",
         lambda good: also(without(good, 6, "entered"), Event("entered", 6, 4.2)),
@@ -258,14 +255,8 @@ MANIPULATED: list[tuple[str, Callable[[Record], Record]]] = [
         "request 6 was lost: it hurt",
         lambda good: also(without(good, 6, "answered"), Event("failed", 6, 6.5, "it hurt")),
     ),
-    (
-        "request 4 was processed 2 times",
-        lambda good: also(good, Event("answered", 4, 7.0)),
-    ),
-    (
-        "request 5 was processed 2 times",
-        lambda good: also(good, *processed(5, 5.5, 5.6)),
-    ),
+    ("request 4 was processed 2 times", lambda good: also(good, Event("answered", 4, 7.0))),
+    ("request 5 was processed 2 times", lambda good: also(good, *processed(5, 5.5, 5.6))),
     (
         "request 6 was answered, but the upstream never received it",
         lambda good: without(good, 6, "entered", "left"),

@@ -82,9 +82,7 @@ def test_a_taken_port_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
             assert ask(server.port, "PING") == "+PONG"
 
 
-def test_the_port_of_a_server_that_is_down_is_left_to_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_port_of_a_server_that_is_down_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with embedded_redis() as first:
         first.kill()
         first.kill()

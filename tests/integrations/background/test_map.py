@@ -319,10 +319,7 @@ async def test_items_that_end_as_cancelled_are_a_failure(sem: FairSemaphore) -> 
 
 
 async def test_several_consumers_share_the_results(sem: FairSemaphore) -> None:
-    async with (
-        throttled_map(sem, echo, range(30)) as results,
-        asyncio.TaskGroup() as consumers,
-    ):
+    async with throttled_map(sem, echo, range(30)) as results, asyncio.TaskGroup() as consumers:
         tasks = [consumers.create_task(all_of(results)) for _ in range(3)]
     found = [task.result() for task in tasks]
     assert sorted(itertools.chain(*found)) == list(range(30))

@@ -21,7 +21,7 @@ from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, Permit
 from redsem_async.cli._app import app
-from tests.harness.wait import until
+from tests.harness.wait import waiting
 
 PASSWORD = "hunter2-of-the-test"
 COMMAND = (sys.executable, "-m", "redsem_async")
@@ -67,6 +67,20 @@ async def command(*arguments: str, url: str, answer: str | None = None) -> Resul
     return Result(done.exit_code, done.stdout, done.stderr)
 
 
+class Cli:
+    """Runs commands on one server."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def __call__(self, *arguments: str, answer: str | None = None) -> Result:
+        return await command(*arguments, url=self._url, answer=answer)
+
+    async def json(self, *arguments: str) -> Any:
+        """The output with ``--json``, parsed."""
+        return (await self(*arguments, "--json")).json_output
+
+
 async def program(*arguments: str, **environment: str) -> Result:
     """Run a command in a child process, as users do."""
     done = await asyncio.to_thread(
@@ -96,11 +110,7 @@ async def queued(semaphore: AnySemaphore, count: int = 1) -> list["asyncio.Task[
     """Start tasks that wait, and return once the server has queued them."""
     before = (await semaphore.status(0)).waiting
     tasks = [asyncio.create_task(semaphore.acquire()) for _ in range(count)]
-
-    async def all_wait() -> bool:
-        return (await semaphore.status(0)).waiting == before + count
-
-    await until(all_wait)
+    await waiting(semaphore, before + count)
     return tasks
 
 

@@ -13,13 +13,7 @@ from redsem_async.cli._target import Target
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.servers import StartServer
 from tests.harness.topologies import embedded_cluster
-from tests.integrations.cli.commands import (
-    PASSWORD,
-    as_user,
-    command,
-    execute,
-    program,
-)
+from tests.integrations.cli.commands import PASSWORD, as_user, command, execute, program
 
 
 async def test_the_url_is_an_option_or_in_the_environment(

@@ -3,7 +3,7 @@
 import os
 import re
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -289,41 +289,6 @@ async def test_settings_that_may_not_be_read_are_said_to_be_unknown(
     assert "+config|get" in masters["advice"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "replicas", "verdict"),
-    [
-        ({"min-replicas-to-write": "1", "min-replicas-max-lag": "5"}, 2, Verdict.OK),
-        ({"min-replicas-to-write": "1", "min-replicas-max-lag": "5"}, 3, Verdict.NOTE),
-        ({"min-replicas-to-write": "2", "min-replicas-max-lag": "5"}, 3, Verdict.OK),
-        ({"min-replicas-to-write": "2", "min-replicas-max-lag": "6"}, 3, Verdict.NOTE),
-        ({"min-slaves-to-write": "1", "min-slaves-max-lag": "5"}, 1, Verdict.OK),
-        ({}, 1, Verdict.NOTE),
-    ],
-)
-def test_the_replicas_have_to_be_too_few_for_two_masters(
-    settings: dict[str, str], replicas: int, verdict: Verdict
-) -> None:
-    assert _server.of_masters(settings, replicas).verdict is verdict
-
-
-@pytest.mark.parametrize(
-    ("ahead", "error", "verdict"),
-    [
-        (0.049, 0.001, Verdict.OK),
-        (0.3, 0.26, Verdict.OK),
-        (0.3, 0.001, Verdict.NOTE),
-        (-0.3, 0.001, Verdict.NOTE),
-        (0.6, 0.2, Verdict.NOTE),
-        (0.6, 0.001, Verdict.PROBLEM),
-        (-0.6, 0.001, Verdict.PROBLEM),
-    ],
-)
-def test_the_certain_part_of_a_difference_decides(
-    ahead: float, error: float, verdict: Verdict
-) -> None:
-    assert _clocks.of_replica("replica:6379", _clocks.Offset(ahead, error)).verdict is verdict
-
-
 async def test_a_clock_that_was_set_back_is_reported_later(
     server: EmbeddedRedis, admin: Redis
 ) -> None:
@@ -361,10 +326,7 @@ async def test_versions_that_differ_are_a_note(server: EmbeddedRedis, admin: Red
 
 @pytest.mark.parametrize(
     "written",
-    [
-        ("SET", "redsem:{foreign}:meta", "text"),
-        ("HSET", "redsem:{foreign}:meta", "ahead", "soon"),
-    ],
+    [("SET", "redsem:{foreign}:meta", "text"), ("HSET", "redsem:{foreign}:meta", "ahead", "soon")],
 )
 async def test_foreign_keys_are_a_problem(
     written: tuple[str, ...], server: EmbeddedRedis, admin: Redis
@@ -398,35 +360,68 @@ async def test_a_wrong_clock_is_a_note() -> None:
 INFO = {"redis_version": "7.2.4", "maxmemory": 0, "aof_enabled": 1}
 
 
-def clients(info: Mapping[str, Any]) -> Finding:
+def masters(write: int, lag: int, replicas: int, word: str = "replicas") -> Finding:
+    settings = {f"min-{word}-to-write": str(write), f"min-{word}-max-lag": str(lag)}
+    return _server.of_masters(settings, replicas)
+
+
+def clock(ahead: float, error: float) -> Finding:
+    return _clocks.of_replica("replica:6379", _clocks.Offset(ahead, error))
+
+
+def version(**info: str) -> Finding:
+    return _server.version(INFO | info)
+
+
+def memory(**info: Any) -> Finding:
+    return _server.memory(INFO | info)
+
+
+def clients(**info: int) -> Finding:
     """The finding where there is one only if there is something to say."""
-    [finding] = _server.clients(info)
+    [finding] = _server.clients(INFO | info)
     return finding
 
 
+def handover(took: float, *, no_push: bool = False) -> Finding:
+    return of_handover(FairSemaphore, took, no_push=no_push)
+
+
 @pytest.mark.parametrize(
-    ("check", "facts", "verdict"),
+    ("found", "verdict"),
     [
-        (_server.version, {"redis_version": "6.0.20"}, Verdict.PROBLEM),
-        (_server.version, {"redis_version": "6.2.14"}, Verdict.OK),
-        (_server.version, {"valkey_version": "8.1.0"}, Verdict.OK),
-        (_server.version, {"dragonfly_version": "1.30"}, Verdict.NOTE),
-        (_server.memory, {"maxmemory_policy": "allkeys-lru"}, Verdict.OK),
-        (_server.memory, {"maxmemory": 100, "used_memory": 95}, Verdict.PROBLEM),
-        (_server.memory, {"maxmemory": 100, "used_memory": 50}, Verdict.OK),
-        (
-            _server.memory,
-            {"maxmemory": 100, "maxmemory_policy": "volatile-ttl"},
-            Verdict.PROBLEM,
-        ),
-        (clients, {"maxclients": 100, "connected_clients": 95}, Verdict.PROBLEM),
+        # The replicas have to be too few for two masters.
+        (masters(1, 5, replicas=2), Verdict.OK),
+        (masters(1, 5, replicas=3), Verdict.NOTE),
+        (masters(2, 5, replicas=3), Verdict.OK),
+        (masters(2, 6, replicas=3), Verdict.NOTE),
+        (masters(1, 5, replicas=1, word="slaves"), Verdict.OK),
+        (_server.of_masters({}, 1), Verdict.NOTE),
+        # The certain part of a difference of clocks decides.
+        (clock(0.049, error=0.001), Verdict.OK),
+        (clock(0.3, error=0.26), Verdict.OK),
+        (clock(0.3, error=0.001), Verdict.NOTE),
+        (clock(-0.3, error=0.001), Verdict.NOTE),
+        (clock(0.6, error=0.2), Verdict.NOTE),
+        (clock(0.6, error=0.001), Verdict.PROBLEM),
+        (clock(-0.6, error=0.001), Verdict.PROBLEM),
+        (version(redis_version="6.0.20"), Verdict.PROBLEM),
+        (version(redis_version="6.2.14"), Verdict.OK),
+        (version(valkey_version="8.1.0"), Verdict.OK),
+        (version(dragonfly_version="1.30"), Verdict.NOTE),
+        (memory(maxmemory_policy="allkeys-lru"), Verdict.OK),
+        (memory(maxmemory=100, used_memory=95), Verdict.PROBLEM),
+        (memory(maxmemory=100, used_memory=50), Verdict.OK),
+        (memory(maxmemory=100, maxmemory_policy="volatile-ttl"), Verdict.PROBLEM),
+        (clients(maxclients=100, connected_clients=95), Verdict.PROBLEM),
+        (handover(0.003), Verdict.OK),
+        (handover(0.003, no_push=True), Verdict.OK),
+        (handover(3.3), Verdict.PROBLEM),
+        (handover(3.3, no_push=True), Verdict.NOTE),
     ],
 )
-def test_the_fields_of_info_are_judged(
-    check: Callable[[Mapping[str, Any]], Finding], facts: dict[str, Any], verdict: Verdict
-) -> None:
-    found = check(INFO | facts)
-    assert found.verdict is verdict
+def test_what_was_found_is_judged_and_has_advice(found: Finding, verdict: Verdict) -> None:
+    assert found.verdict is verdict, found
     assert found.advice or verdict is Verdict.OK
 
 
@@ -485,21 +480,6 @@ def test_data_loss_at_a_restart_or_failover_is_reported() -> None:
     assert "min_replicas=1" in found[1].advice
     [failed, _] = _server.durability(INFO | {"rdb_last_bgsave_status": "err"})
     assert failed.verdict is Verdict.PROBLEM
-
-
-@pytest.mark.parametrize(
-    ("took", "no_push", "verdict"),
-    [
-        (0.003, False, Verdict.OK),
-        (0.003, True, Verdict.OK),
-        (3.3, False, Verdict.PROBLEM),
-        (3.3, True, Verdict.NOTE),
-    ],
-)
-def test_a_late_hand_over_is_judged(took: float, no_push: bool, verdict: Verdict) -> None:
-    found = of_handover(FairSemaphore, took, no_push=no_push)
-    assert found.verdict is verdict
-    assert found.advice or verdict is Verdict.OK
 
 
 async def test_a_cluster_is_examined_server_by_server() -> None:

@@ -10,7 +10,7 @@ from redsem_async import FairSemaphore, Permit, Semaphore, SemaphoreStatus
 from redsem_async._core.keys import MODES
 from tests.harness.clients import Connect, Kind
 from tests.harness.wait import cancelled, queue_up, soon
-from tests.integrations.cli.commands import command, program
+from tests.integrations.cli.commands import Cli, program, queued
 
 HOSTILE = "a\x1b[2J{b}\n[bold]c: ü\u202e"
 ESCAPED = "a\\x1b[2J{b}\\n[bold]c: ü\\u202e"
@@ -28,27 +28,37 @@ async def let_go(*permits: Permit) -> None:
         await permit.release()
 
 
+@pytest.mark.parametrize("clock", ["server", "local"])
 @pytest.mark.parametrize("mode", MODES)
-async def test_every_mode_is_found_and_opened(mode: str, url: str, redis: Redis) -> None:
+async def test_every_mode_and_clock_is_detected_and_opened(
+    mode: str, clock: str, cli: Cli, redis: Redis
+) -> None:
     plain = mode.removesuffix("+slots")
-    options = dict(OPTIONS[plain])
+    options = OPTIONS[plain] | {"clock": clock}
     if mode != plain:
         options["slots"] = [f"cuda:{n}" for n in range(options.pop("limit"))]
     kind: Kind = Semaphore if plain == "zset" else FairSemaphore
     semaphore = kind(redis, "jobs", **options)
-    permit = await semaphore.acquire()
-    [row] = (await command("ls", "--json", url=url)).json_output
-    assert (row["mode"], row["class"], row["limit"]) == (mode, kind.__name__, 3)
+    permit = await semaphore.acquire(permits=3)
+    [waiter] = await queued(semaphore)
+    [row] = await cli.json("ls")
+    assert (row["mode"], row["clock"], row["class"]) == (mode, clock, kind.__name__)
+    assert row["limit"] == 3
     for name, *more in (["status"], ["watch", "--count", "1"]):
-        facts = (await command(name, "jobs", "--json", *more, url=url)).json_output
+        facts = await cli.json(name, "jobs", *more)
         assert facts["holders"][0]["slots"] == [*permit.slots]
-    assert (await command("set-limit", "jobs", "2", url=url)).out == "jobs: limit 2\n"
+        assert (facts["mode"], facts["clock"]) == (mode, clock)
+        assert (facts["held"], facts["waiting"]) == (3, 1)
+    assert f"jobs: {kind.__name__}, " in (await cli("status", "jobs")).out
+    assert (await cli("set-limit", "jobs", "2")).out.startswith("jobs: limit 2")
     assert (await semaphore.status(0)).set_limit == 2
-    assert (await command("pause", "jobs", url=url)).code == 0
-    assert (await command("resume", "jobs", url=url)).code == 0
-    assert (await command("revoke", "jobs", permit.id, url=url)).code == 0
-    assert (await semaphore.status(0)).held == 0
-    assert (await command("clear", "jobs", "--yes", url=url)).code == 0
+    assert (await cli("pause", "jobs")).code == 0
+    assert (await cli("revoke", "jobs", permit.id)).code == 0
+    assert not waiter.done()
+    assert (await cli("resume", "jobs")).code == 0
+    assert await (await soon(waiter)).release()
+    assert (await cli("clear", "jobs", "--yes")).code == 0
+    assert not await semaphore.exists()
     await let_go(await semaphore.acquire())
 
 
@@ -56,7 +66,7 @@ async def test_every_mode_is_found_and_opened(mode: str, url: str, redis: Redis)
 
 
 async def test_the_use_the_limit_and_the_line_of_each_key(
-    url: str, redis: Redis, connect: Connect
+    cli: Cli, url: str, redis: Redis, connect: Connect
 ) -> None:
     options: dict[str, Any] = {"key_limit": 2}
     here = FairSemaphore(redis, "llm", 5, **options)
@@ -69,19 +79,19 @@ async def test_the_use_the_limit_and_the_line_of_each_key(
     none = {"back_off": None}
     acme = {"key": "acme", "limit": 2, "held": 2, "waiting": 2, "set_limit": None, **none}
     beta = {"key": "beta", "limit": 7, "held": 1, "waiting": 0, "set_limit": 7, **none}
-    [row] = (await command("ls", "--json", url=url)).json_output
-    facts = (await command("status", "llm", "--json", url=url)).json_output
-    watched = (await command("watch", "llm", "--json", "--count", "1", url=url)).json_output
+    [row] = await cli.json("ls")
+    facts = await cli.json("status", "llm")
+    watched = await cli.json("watch", "llm", "--count", "1")
     for each in (row, facts, watched):
         assert (each["key_limit"], each["keys"]) == (2, [acme, beta])
     for each in (facts, watched):
         assert {holder["key"] for holder in each["holders"]} == {"acme", "beta", None}
         assert [waiter["key"] for waiter in each["waiters"]] == ["acme", "acme"]
 
-    heading, line = (await command("ls", url=url)).out.splitlines()
+    heading, line = (await cli("ls")).out.splitlines()
     assert heading.split()[-1] == "KEYS"
     assert line.endswith("acme 2/2 +2, beta 1/7")
-    shown = (await command("status", "llm", "--ids", url=url)).out
+    shown = (await cli("status", "llm", "--ids")).out
     assert "FairSemaphore, limit 5, key_limit=2, 4 held, 2 waiting" in shown
     rows = [line.split() for line in shown.splitlines()]
     assert ["acme", "2", "2", "2"] in rows
@@ -94,7 +104,7 @@ async def test_the_use_the_limit_and_the_line_of_each_key(
     await let_go(*held)
 
 
-async def test_keys_are_listed_by_pages(url: str, redis: Redis) -> None:
+async def test_keys_are_listed_by_pages(cli: Cli, redis: Redis) -> None:
     semaphore = FairSemaphore(redis, "llm", 100, key_limit=1)
     keys = [f"tenant {n:02}" for n in range(12)]
     held = [await semaphore.acquire(key=key) for key in keys]
@@ -102,30 +112,30 @@ async def test_keys_are_listed_by_pages(url: str, redis: Redis) -> None:
     arguments = ["status", "llm", "--most", "5"]
     while not found or len(found) % 5 == 0:
         after = ["--keys-after", found[-1]] if found else []
-        page = await command(*arguments, *after, "--json", url=url)
+        page = await cli(*arguments, *after, "--json")
         found += [entry["key"] for entry in page.json_output["keys"]]
     assert found == keys
-    shown = await command(*arguments, url=url)
+    shown = await cli(*arguments)
     assert "5 keys are listed: --keys-after 'tenant 04' lists more" in shown.out
-    assert "keys are listed" not in (await command("status", "llm", url=url)).out
-    [row] = (await command("ls", "--json", url=url)).json_output
+    assert "keys are listed" not in (await cli("status", "llm")).out
+    [row] = await cli.json("ls")
     assert [entry["key"] for entry in row["keys"]] == keys[:5]
-    assert (await command("ls", url=url)).out.rstrip().endswith("tenant 04 1/1, ...")
+    assert (await cli("ls")).out.rstrip().endswith("tenant 04 1/1, ...")
     await let_go(*held)
 
 
-async def test_a_limit_that_is_a_function_is_not_known(url: str, redis: Redis) -> None:
+async def test_a_limit_that_is_a_function_is_not_known(cli: Cli, redis: Redis) -> None:
     semaphore = FairSemaphore(redis, "llm", 5, key_limit=lambda _: 3)
     permit = await semaphore.acquire(key="acme")
-    facts = (await command("status", "llm", "--json", url=url)).json_output
+    facts = await cli.json("status", "llm")
     assert (facts["key_limit"], facts["keys"][0]["limit"]) == (None, None)
-    assert (await command("ls", url=url)).out.rstrip().endswith("acme 1/-")
+    assert (await cli("ls")).out.rstrip().endswith("acme 1/-")
     await permit.release()
 
 
-async def test_a_semaphore_that_shares_says_so(url: str, redis: Redis) -> None:
+async def test_a_semaphore_that_shares_says_so(cli: Cli, redis: Redis) -> None:
     permit = await FairSemaphore(redis, "llm", 5, share=True).acquire(key="acme")
-    shown = (await command("status", "llm", url=url)).out
+    shown = (await cli("status", "llm")).out
     assert "FairSemaphore, limit 5, share=True, 1 held" in shown
     await permit.release()
 
@@ -133,98 +143,98 @@ async def test_a_semaphore_that_shares_says_so(url: str, redis: Redis) -> None:
 # -- limits of keys
 
 
-async def test_a_limit_of_a_key_serves_its_waiters(url: str, redis: Redis) -> None:
+async def test_a_limit_of_a_key_serves_its_waiters(cli: Cli, redis: Redis) -> None:
     semaphore = FairSemaphore(redis, "llm", 5, key_limit=1)
     permit = await semaphore.acquire(key="acme")
     waiter = await queue_up(semaphore, key="acme")
-    result = await command("set-limit", "llm", "2", "--key", "acme", url=url)
+    result = await cli("set-limit", "llm", "2", "--key", "acme")
     assert (result.code, result.out, result.err) == (0, "llm: key acme: limit 2\n", "")
     more = await soon(waiter)
     status: SemaphoreStatus = await semaphore.status()
     assert (status.set_limit, status.keys[0].set_limit) == (None, 2)
-    result = await command("set-limit", "llm", "0", "--key", "acme", url=url)
+    result = await cli("set-limit", "llm", "0", "--key", "acme")
     assert result.out == "llm: key acme: paused\n"
-    assert "0 (paused)" in (await command("status", "llm", url=url)).out
+    assert "0 (paused)" in (await cli("status", "llm")).out
     for removal in ("none", "--clear"):
-        result = await command("set-limit", "llm", removal, "--key", "acme", url=url)
+        result = await cli("set-limit", "llm", removal, "--key", "acme")
         assert result.out == "llm: key acme: set limit removed\n"
         assert (await semaphore.status()).keys[0].set_limit is None
     await let_go(permit, more)
 
 
-async def test_a_limit_of_a_key_can_be_set_before_the_first_use(url: str, redis: Redis) -> None:
+async def test_a_limit_of_a_key_can_be_set_before_the_first_use(cli: Cli, redis: Redis) -> None:
     """It has no expiry, so that it can be found and removed for as long as it applies."""
     arguments = ("set-limit", "llm", "1", "--key", "acme")
-    result = await command(*arguments, url=url)
+    result = await cli(*arguments)
     assert (result.code, "--create" in result.error_line) == (3, True)
-    result = await command(*arguments, "--create", url=url)
+    result = await cli(*arguments, "--create")
     assert result.code == 0
     assert result.err.startswith("not in use yet")
-    assert [row["name"] for row in (await command("ls", "--json", url=url)).json_output] == ["llm"]
+    assert [row["name"] for row in await cli.json("ls")] == ["llm"]
     semaphore = FairSemaphore(redis, "llm", 5, share=True)
     async with semaphore.acquire(key="acme"):
         assert await semaphore.try_acquire(key="acme") is None
-    assert (await command("clear", "llm", "--yes", url=url)).code == 0
-    assert (await command("status", "llm", url=url)).code == 3
-    await command(*arguments, "--create", url=url)
-    result = await command("set-limit", "llm", "none", "--key", "acme", url=url)
+    assert (await cli("clear", "llm", "--yes")).code == 0
+    assert (await cli("status", "llm")).code == 3
+    await cli(*arguments, "--create")
+    result = await cli("set-limit", "llm", "none", "--key", "acme")
     assert result.code == 0
-    assert (await command("status", "llm", url=url)).code == 3
+    assert (await cli("status", "llm")).code == 3
 
 
 async def test_where_requests_have_no_keys_there_is_no_limit_of_one(
-    kind: Kind, url: str, redis: Redis
+    kind: Kind, cli: Cli, redis: Redis
 ) -> None:
     permit = await kind(redis, "jobs", 1).acquire()
     for arguments in (
         ("set-limit", "jobs", "1", "--key", "a"),
         ("status", "jobs", "--keys-after", "a"),
     ):
-        result = await command(*arguments, url=url)
+        result = await cli(*arguments)
         assert (result.code, result.error_line) == (2, "'jobs' has no keys")
     await permit.release()
 
 
 @pytest.mark.parametrize("key", ["", "x" * 513])
-async def test_a_key_that_cannot_be_is_a_usage_error(key: str, url: str, redis: Redis) -> None:
+async def test_a_key_that_cannot_be_is_a_usage_error(key: str, cli: Cli, redis: Redis) -> None:
     async with FairSemaphore(redis, "llm", 5, key_limit=1):
-        result = await command("set-limit", "llm", "1", "--key", key, url=url)
+        result = await cli("set-limit", "llm", "1", "--key", key)
         assert (result.code, "key must have 1 to 512 bytes" in result.error_line) == (2, True)
 
 
 # -- slots
 
 
-async def test_the_slots_of_each_holder(kind: Kind, url: str, redis: Redis) -> None:
+async def test_the_slots_of_each_holder(kind: Kind, cli: Cli, redis: Redis) -> None:
     semaphore = kind(redis, "gpu", slots=["cuda:0", "cuda:1", "cuda:2"])
     two, one = await semaphore.acquire(permits=2), await semaphore.acquire()
-    facts = (await command("status", "gpu", "--json", url=url)).json_output
+    facts = await cli.json("status", "gpu")
     assert facts["slots"] == ["cuda:0", "cuda:1", "cuda:2"]
     assert {holder["id"]: holder["slots"] for holder in facts["holders"]} == {
         two.id: ["cuda:0", "cuda:1"],
         one.id: ["cuda:2"],
     }
-    shown = (await command("status", "gpu", "--ids", url=url)).out
+    shown = (await cli("status", "gpu", "--ids")).out
     assert "limit 3, 3 slots, 3 held" in shown
     assert re.search(rf"cuda:0, cuda:1 +{two.fencing_token} +{two.id}", shown)
     await semaphore.set_limit(30)
-    assert (await command("ls", "--json", url=url)).json_output[0]["limit"] == 3
+    assert (await cli.json("ls"))[0]["limit"] == 3
     await let_go(one, two)
 
 
 # -- text from elsewhere
 
 
-async def test_hostile_keys_and_slots_are_escaped(url: str, redis: Redis) -> None:
+async def test_hostile_keys_and_slots_are_escaped(cli: Cli, redis: Redis) -> None:
     semaphore = FairSemaphore(redis, "jobs", slots=[HOSTILE, "b"], key_limit=1)
     permit = await semaphore.acquire(key=HOSTILE)
     waiter = await queue_up(semaphore, key=HOSTILE)
     outputs = [
-        await command("status", "jobs", url=url),
-        await command("status", "jobs", "--most", "1", url=url),
-        await command("ls", url=url),
-        await command("watch", "jobs", "--count", "1", url=url),
-        await command("set-limit", "jobs", "1", "--key", HOSTILE, url=url),
+        await cli("status", "jobs"),
+        await cli("status", "jobs", "--most", "1"),
+        await cli("ls"),
+        await cli("watch", "jobs", "--count", "1"),
+        await cli("set-limit", "jobs", "1", "--key", HOSTILE),
     ]
     for result in outputs:
         assert (result.code, result.err) == (0, "")
@@ -232,7 +242,7 @@ async def test_hostile_keys_and_slots_are_escaped(url: str, redis: Redis) -> Non
         assert HOSTILE not in result.out
         assert {"\x1b", "\u202e"}.isdisjoint(result.out)
     assert outputs[0].out.count(ESCAPED) == 4, "a key, a holder's key and slot, a waiter's key"
-    facts = (await command("status", "jobs", "--json", url=url)).json_output
+    facts = await cli.json("status", "jobs")
     assert facts["keys"][0]["key"] == HOSTILE
     assert facts["holders"][0]["slots"] == [HOSTILE]
     await cancelled(waiter)
@@ -240,15 +250,15 @@ async def test_hostile_keys_and_slots_are_escaped(url: str, redis: Redis) -> Non
 
 
 async def test_a_set_limit_above_the_number_of_slots_is_not_shown_as_in_force(
-    kind: Kind, url: str, redis: Redis
+    kind: Kind, cli: Cli, redis: Redis
 ) -> None:
     async with kind(redis, "gpus", slots=["x", "y"]):
-        assert (await command("set-limit", "gpus", "100", url=url)).code == 0
-        [listed] = (await command("ls", "--json", url=url)).json_output
+        assert (await cli("set-limit", "gpus", "100")).code == 0
+        [listed] = await cli.json("ls")
         assert (listed["limit"], listed["set_limit"]) == (2, 100)
-        [_, row] = (await command("ls", url=url)).out.splitlines()
+        [_, row] = (await cli("ls")).out.splitlines()
         assert row.split()[3:] == ["2", "(100", "set)", "1", "0"]
-        shown = (await command("status", "gpus", url=url)).out
+        shown = (await cli("status", "gpus")).out
         assert "limit 2 (100 set); clients declare 2, 2 slots, 1 held" in shown
-        assert (await command("set-limit", "gpus", "2", url=url)).code == 0
-        assert "2 (set)" in (await command("ls", url=url)).out
+        assert (await cli("set-limit", "gpus", "2")).code == 0
+        assert "2 (set)" in (await cli("ls")).out

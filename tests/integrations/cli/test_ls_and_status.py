@@ -12,22 +12,17 @@ from redsem_async import FairSemaphore, Semaphore, __version__
 from redsem_async._core.keys import parse_permit_id
 from tests.harness.clients import Connect, Kind
 from tests.harness.wait import cancelled
-from tests.integrations.cli.commands import (
-    command,
-    execute,
-    program,
-    queued,
-)
+from tests.integrations.cli.commands import Cli, execute, program, queued
 
 
-async def test_ls_lists_what_is_in_use(url: str, redis: Redis) -> None:
+async def test_ls_lists_what_is_in_use(cli: Cli, redis: Redis) -> None:
     fair, fast = FairSemaphore(redis, "openai", 2), Semaphore(redis, "gpu:a b", 30)
     held = [await fair.acquire(permits=2), await fast.acquire(permits=3)]
     held.append(await Semaphore(redis, "elsewhere", 1, prefix="redsem:other").acquire())
     tasks = await queued(fair, 2)
     await fast.set_limit(7)
 
-    listed = (await command("ls", "--json", url=url)).json_output
+    listed = await cli.json("ls")
     assert [(row["name"], row["mode"], row["class"], row["clock"]) for row in listed] == [
         ("gpu:a b", "zset", "Semaphore", "server"),
         ("openai", "fair", "FairSemaphore", "server"),
@@ -38,22 +33,22 @@ async def test_ls_lists_what_is_in_use(url: str, redis: Redis) -> None:
     ]
     assert [(row["held"], row["waiting"]) for row in listed] == [(3, 0), (2, 2)]
 
-    shown = await command("ls", url=url)
+    shown = await cli("ls")
     heading, *rows = shown.out.splitlines()
     assert heading.split() == ["NAME", "STATE", "IN", "USE", "LIMIT", "HELD", "WAITING"]
     assert rows[0].split() == ["gpu:a", "b", "free", "█████░░░░░", "7", "(set)", "3", "0"]
-    assert (await command("ls", "gpu*", "--json", url=url)).json_output == listed[:1]
-    [other] = (await command("ls", "--prefix", "redsem:other", "--json", url=url)).json_output
+    assert await cli.json("ls", "gpu*") == listed[:1]
+    [other] = await cli.json("ls", "--prefix", "redsem:other")
     assert other["name"] == "elsewhere"
     await cancelled(*tasks)
     await asyncio.gather(*(permit.release() for permit in held))
 
 
 async def test_ls_of_a_pattern_that_matches_nothing_says_what_there_is(
-    url: str, redis: Redis
+    cli: Cli, redis: Redis
 ) -> None:
     permits = [await FairSemaphore(redis, f"{n:02}", 1).acquire() for n in range(12)]
-    result = await command("ls", "jobs*", url=url)
+    result = await cli("ls", "jobs*")
     assert result.error_line == (
         "No semaphore matches 'jobs*' (prefix 'redsem'). In use: '00', '01', '02', '03', '04',"
         " '05', '06', '07', '08', '09' and 2 more."
@@ -61,9 +56,9 @@ async def test_ls_of_a_pattern_that_matches_nothing_says_what_there_is(
     await asyncio.gather(*(permit.release() for permit in permits))
 
 
-async def test_ls_where_nothing_is_in_use(url: str) -> None:
-    assert (await command("ls", "--json", url=url)).json_output == []
-    result = await command("ls", url=url)
+async def test_ls_where_nothing_is_in_use(cli: Cli) -> None:
+    assert await cli.json("ls") == []
+    result = await cli("ls")
     assert (result.code, result.out, result.err) == (
         0,
         "",
@@ -83,34 +78,38 @@ FOREIGN: dict[str, tuple[str | int, ...]] = {
         *("EVAL", f"{MODE} redis.call('HSET', KEYS[2], 'list', 'a,a')"),
         *(2, "redsem:{foreign}:meta", "redsem:{foreign}:slots"),
     ),
+    "a name that no semaphore can have": ("SET", f"redsem:{{{'x' * 600}}}:limit", 1),
 }
 
 
 @pytest.mark.parametrize("written", FOREIGN.values(), ids=FOREIGN)
 async def test_foreign_keys_are_an_error_of_that_name_only(
-    written: tuple[str | int, ...], url: str, redis: Redis
+    written: tuple[str | int, ...], cli: Cli, redis: Redis
 ) -> None:
-    permit = await FairSemaphore(redis, "good", 1).acquire()
-    await execute(redis, *written)
-    result = await command("ls", "--json", url=url)
-    assert result.code == 1
-    assert [row["name"] for row in result.json_output] == ["good"]
-    [line] = result.err.splitlines()
-    assert "'foreign': its keys do not hold a semaphore" in line
-    result = await command("status", "foreign", url=url)
-    assert result.code == 1
-    assert "'foreign': its keys do not hold a semaphore" in result.error_line
-    await permit.release()
+    async with FairSemaphore(redis, "good", 1):
+        await execute(redis, *written)
+        result = await cli("ls", "--json")
+        assert result.code == 1
+        assert [row["name"] for row in result.json_output] == ["good"]
+        [line] = result.err.splitlines()
+        assert ": its keys do not hold a semaphore" in line
+        if "{foreign}" in str(written):
+            assert "'foreign'" in line
+            result = await cli("status", "foreign")
+            assert result.code == 1
+            assert "'foreign': its keys do not hold a semaphore" in result.error_line
 
 
-async def test_status_shows_holders_and_waiters(url: str, redis: Redis, connect: Connect) -> None:
+async def test_status_shows_holders_and_waiters(
+    cli: Cli, url: str, redis: Redis, connect: Connect
+) -> None:
     here = FairSemaphore(redis, "jobs", 3, label="api")
     there = FairSemaphore(connect(url), "jobs", 3, label="batch")
     permit, other = await here.acquire(), await there.acquire(permits=2)
     first = await queued(there)
     second = await queued(here)
 
-    facts = (await command("status", "jobs", "--json", url=url)).json_output
+    facts = await cli.json("status", "jobs")
     assert facts["limit"] == 3
     holders = {holder["id"]: holder for holder in facts["holders"]}
     assert holders[permit.id]["fencing_token"] == permit.fencing_token
@@ -122,12 +121,12 @@ async def test_status_shows_holders_and_waiters(url: str, redis: Redis, connect:
     waiters = [(waiter["position"], waiter["client"]["label"]) for waiter in facts["waiters"]]
     assert waiters == [(1, "batch"), (2, "api")]
 
-    shown = (await command("status", "jobs", url=url)).out
+    shown = (await cli("status", "jobs")).out
     headline = "jobs: FairSemaphore, limit 3, 3 held, 2 waiting; a new request would wait about "
     assert shown.splitlines()[1] == "██████████ full"
     assert permit.id not in shown
     assert max(map(len, shown.splitlines()[1:])) <= 80
-    shown = (await command("status", "jobs", "--ids", url=url)).out
+    shown = (await cli("status", "jobs", "--ids")).out
     assert shown.splitlines()[0].startswith(headline)
     assert re.search(
         rf"api \(\S+, pid {os.getpid()}\) +[\d.]+ s +[\d.]+ s +1 +{permit.fencing_token} +"
@@ -139,21 +138,21 @@ async def test_status_shows_holders_and_waiters(url: str, redis: Redis, connect:
     await asyncio.gather(permit.release(), other.release())
 
 
-async def test_status_says_that_a_process_keeps_permits(url: str, redis: Redis) -> None:
+async def test_status_says_that_a_process_keeps_permits(cli: Cli, redis: Redis) -> None:
     """One that is held may be in nobody's use."""
     async with FairSemaphore(redis, "jobs", 1, linger=3.0):
         pass
-    shown = (await command("status", "jobs", url=url)).out
+    shown = (await cli("status", "jobs")).out
     assert "1 process keeps released permits for the next caller" in shown
-    facts = (await command("status", "jobs", "--json", url=url)).json_output
+    facts = await cli.json("status", "jobs")
     assert [holder["client"]["reuses_leases"] for holder in facts["holders"]] == [True]
 
 
-async def test_status_lists_a_limited_number(url: str, redis: Redis) -> None:
+async def test_status_lists_a_limited_number(cli: Cli, redis: Redis) -> None:
     semaphore = FairSemaphore(redis, "jobs", 5)
     held = [await semaphore.acquire() for _ in range(5)]
     tasks = await queued(semaphore, 4)
-    result = (await command("status", "jobs", "--most", "2", url=url)).out
+    result = (await cli("status", "jobs", "--most", "2")).out
     assert "... and 3 more permits held" in result
     assert "... and 2 more requests waiting" in result
     await cancelled(*tasks)
@@ -161,19 +160,19 @@ async def test_status_lists_a_limited_number(url: str, redis: Redis) -> None:
 
 
 async def test_the_versions_of_the_library_are_shown(
-    url: str, redis: Redis, connect: Connect
+    cli: Cli, url: str, redis: Redis, connect: Connect
 ) -> None:
     """Which says whether an upgrade is over."""
     pair = [FairSemaphore(client, "jobs", 3) for client in (redis, connect(url))]
     permits = [await semaphore.acquire() for semaphore in pair]
     await as_version(redis, permits[1].id, "98.0")
-    [row] = (await command("ls", "--json", url=url)).json_output
+    [row] = await cli.json("ls")
     assert row["versions"] == [__version__, "98.0"]
-    facts = (await command("status", "jobs", "--json", url=url)).json_output
+    facts = await cli.json("status", "jobs")
     assert facts["versions"] == row["versions"]
     versions = {holder["id"]: holder["client"]["version"] for holder in facts["holders"]}
     assert versions == {permits[0].id: __version__, permits[1].id: "98.0"}
-    shown = (await command("status", "jobs", url=url)).out.splitlines()
+    shown = (await cli("status", "jobs")).out.splitlines()
     assert shown[2] == f"versions: {__version__} (1 process), 98.0 (1 process)"
     await asyncio.gather(*(permit.release() for permit in permits))
 
@@ -186,41 +185,22 @@ async def as_version(redis: Redis, permit_id: str, version: str) -> None:
 
 
 async def test_a_name_with_another_layout_is_an_error_of_that_name_only(
-    url: str, redis: Redis
+    cli: Cli, redis: Redis
 ) -> None:
     """With what to do, also where its mode is one that this version does not know."""
     for name in ("good", "newer"):
         async with FairSemaphore(redis, name, 1):
             pass
     await redis.hset("redsem:{newer}:meta", mapping={"mode": "better", "layout": "99"})
-    listed = await command("ls", "--json", url=url)
+    listed = await cli("ls", "--json")
     assert listed.code == 1
     assert [row["name"] for row in listed.json_output] == ["good"]
     text = f"'newer' is in use with layout 99 of its keys (redsem-async {__version__}),"
     for arguments in (("status", "newer"), ("set-limit", "newer", "3"), ("clear", "newer", "-y")):
-        result = await command(*arguments, url=url)
+        result = await cli(*arguments)
         assert result.code == 1
         assert text in result.error_line
     assert text in listed.err
-
-
-@pytest.mark.parametrize("clock", ["server", "local"])
-async def test_mode_and_clock_are_detected(kind: Kind, clock: str, url: str, redis: Redis) -> None:
-    semaphore = kind(redis, "jobs", 1, clock=clock)  # type: ignore[arg-type]
-    permit = await semaphore.acquire()
-    tasks = await queued(semaphore)
-    facts = (await command("status", "jobs", "--json", url=url)).json_output
-    assert (facts["mode"], facts["clock"]) == (semaphore._mode, clock)
-    assert facts["class"] == kind.__name__
-    assert f"jobs: {kind.__name__}, " in (await command("status", "jobs", url=url)).out
-    assert (facts["held"], facts["waiting"]) == (1, 1)
-    assert (await command("pause", "jobs", url=url)).code == 0
-    assert (await command("revoke", "jobs", permit.id, url=url)).code == 0
-    assert not tasks[0].done()
-    assert (await command("resume", "jobs", url=url)).code == 0
-    assert await (await tasks[0]).release()
-    assert (await command("clear", "jobs", "--yes", url=url)).code == 0
-    assert not await semaphore.exists()
 
 
 @pytest.mark.parametrize(
@@ -236,8 +216,8 @@ async def test_mode_and_clock_are_detected(kind: Kind, clock: str, url: str, red
     ],
     ids=lambda arguments: str(arguments[0]),
 )
-async def test_an_unknown_name_is_an_error(arguments: tuple[str, ...], url: str) -> None:
-    result = await command(*arguments, url=url)
+async def test_an_unknown_name_is_an_error(arguments: tuple[str, ...], cli: Cli, url: str) -> None:
+    result = await cli(*arguments)
     assert result.code == 3
     creates = arguments[0] in {"set-limit", "pause"}
     hint = " Use --create if the name is not in use yet." if creates else ""
@@ -246,14 +226,14 @@ async def test_an_unknown_name_is_an_error(arguments: tuple[str, ...], url: str)
         assert await redis.keys() == []
 
 
-async def test_a_misspelt_name_gets_a_suggestion(url: str, redis: Redis) -> None:
+async def test_a_misspelt_name_gets_a_suggestion(cli: Cli, redis: Redis) -> None:
     permits = [await FairSemaphore(redis, name, 1).acquire() for name in ("openai", "gpu")]
-    result = await command("status", "opnai", url=url)
+    result = await cli("status", "opnai")
     assert result.code == 3
     assert result.error_line == (
         "No semaphore named 'opnai' (prefix 'redsem'). Did you mean 'openai'?"
     )
-    result = await command("resume", "billing", url=url)
+    result = await cli("resume", "billing")
     assert (result.code, result.error_line) == (
         3,
         "No semaphore named 'billing' (prefix 'redsem').",
@@ -262,27 +242,27 @@ async def test_a_misspelt_name_gets_a_suggestion(url: str, redis: Redis) -> None
 
 
 async def test_clients_that_declare_different_limits_are_shown(
-    url: str, redis: Redis, connect: Connect
+    cli: Cli, url: str, redis: Redis, connect: Connect
 ) -> None:
     old, new = FairSemaphore(redis, "jobs", 20), FairSemaphore(connect(url), "jobs", 30)
     held = [await old.acquire(), await new.acquire()]
-    facts = (await command("status", "jobs", "--json", url=url)).json_output
+    facts = await cli.json("status", "jobs")
     assert (facts["limit"], facts["declared"]) == (None, [20, 30])
     assert {holder["client"]["limit"] for holder in facts["holders"]} == {20, 30}
-    assert "limit 20 or 30" in (await command("status", "jobs", url=url)).out
+    assert "limit 20 or 30" in (await cli("status", "jobs")).out
     await asyncio.gather(*(permit.release() for permit in held))
 
 
-async def test_control_characters_are_escaped(url: str, redis: Redis) -> None:
+async def test_control_characters_are_escaped(cli: Cli, redis: Redis) -> None:
     evil = "a\x1b[2Jb\rc"
     permit = await FairSemaphore(redis, f"jobs {evil}", 1, label=evil).acquire()
     for arguments in (("ls",), ("status", f"jobs {evil}"), ("watch", f"jobs {evil}")):
         more = ("--count", "1") if arguments[0] == "watch" else ()
-        result = await command(*arguments, *more, url=url)
+        result = await cli(*arguments, *more)
         assert result.code == 0
         assert "jobs a\\x1b[2Jb\\rc" in result.out
         assert "\x1b" not in result.out
-    result = await command("status", f"other {evil}", url=url)
+    result = await cli("status", f"other {evil}")
     assert "\x1b" not in result.error_line
     await permit.release()
 
@@ -296,60 +276,37 @@ async def test_characters_outside_the_encoding_are_escaped(url: str, redis: Redi
     await permit.release()
 
 
-async def test_a_client_without_description_is_listed(url: str, redis: Redis) -> None:
-    permit = await FairSemaphore(redis, "jobs", 1).acquire()
-    known = parse_permit_id(permit.id)
-    assert known is not None
-    await redis.hset("redsem:{jobs}:meta", f"{known[0]}:client", "not JSON")
-    result = await command("status", "jobs", url=url)
-    assert result.code == 0
-    assert f"unknown client {known[0][:8]}" in result.out
-    assert (await command("ls", "--json", url=url)).json_output[0]["limit"] is None
-    await permit.release()
+WRONG = {
+    "no JSON": "not JSON",
+    "text": '{"limit":"x"}',
+    "numbers": '{"limit":-1,"key_limit":1e300,"pid":true}',
+    "tables": '{"label":[],"host":5,"limit":{}}',
+    "deep": "[" * 100_000,
+}
 
 
-async def test_a_name_that_no_semaphore_can_have_does_not_hide_the_others(
-    url: str, redis: Redis
+@pytest.mark.parametrize("description", WRONG.values(), ids=WRONG)
+async def test_facts_of_a_client_that_cannot_be_read_are_unknown(
+    description: str, kind: Kind, cli: Cli, redis: Redis
 ) -> None:
-    permit = await FairSemaphore(redis, "good", 1).acquire()
-    await redis.set(f"redsem:{{{'x' * 600}}}:limit", 1)
-    result = await command("ls", "--json", url=url)
-    assert result.code == 1
-    assert [row["name"] for row in result.json_output] == ["good"]
-    assert "its keys do not hold a semaphore: name must have 1 to 512 bytes" in result.err
-    await permit.release()
-
-
-WRONG = [
-    '{"limit":"x"}',
-    '{"limit":-1,"key_limit":1e300,"pid":true}',
-    '{"label":[],"host":5,"limit":{}}',
-    "[" * 100_000,
-]
-
-
-@pytest.mark.parametrize("description", WRONG, ids=["text", "numbers", "tables", "deep"])
-async def test_a_fact_of_a_wrong_type_is_unknown(
-    description: str, kind: Kind, url: str, redis: Redis
-) -> None:
-    permit = await kind(redis, "jobs", slots=["x", "y"]).acquire()
-    known = parse_permit_id(permit.id)
-    assert known is not None
-    await redis.hset("redsem:{jobs}:meta", f"{known[0]}:client", description)
-    for arguments in (("ls",), ("status", "jobs"), ("watch", "jobs", "--count", "1")):
-        result = await command(*arguments, url=url)
-        assert (result.code, result.err) == (0, ""), arguments
-    [row] = (await command("ls", "--json", url=url)).json_output
-    assert (row["declared"], row["key_limit"], row["held"]) == ([], None, 1)
-    await permit.release()
+    async with kind(redis, "jobs", slots=["x", "y"]) as permit:
+        known = parse_permit_id(permit.id)
+        assert known is not None
+        await redis.hset("redsem:{jobs}:meta", f"{known[0]}:client", description)
+        for arguments in (("ls",), ("status", "jobs"), ("watch", "jobs", "--count", "1")):
+            result = await cli(*arguments)
+            assert (result.code, result.err) == (0, ""), arguments
+        assert f"client {known[0][:8]}" in (await cli("status", "jobs")).out
+        [row] = await cli.json("ls")
+        assert (row["declared"], row["key_limit"], row["held"]) == ([], None, 1)
 
 
 @pytest.mark.parametrize("index", ["-5", "7", "9" * 30])
 async def test_a_slot_that_is_not_in_the_list_is_not_shown(
-    index: str, kind: Kind, url: str, redis: Redis
+    index: str, kind: Kind, cli: Cli, redis: Redis
 ) -> None:
     permit = await kind(redis, "jobs", slots=["x", "y"]).acquire()
     await redis.hset("redsem:{jobs}:slots", permit.id, index)
-    [holder] = (await command("status", "jobs", "--json", url=url)).json_output["holders"]
+    [holder] = (await cli.json("status", "jobs"))["holders"]
     assert (holder["id"], holder["slots"]) == (permit.id, [])
     await permit.release()

@@ -38,6 +38,7 @@ while True:
         sys.exit(7)
 """
 LISTENS = (sys.executable, "-c", LISTENER)
+STUBBORN_IN_A_SHELL = ("sh", "-c", '"$@"; exit $?', "sh", *LISTENS, "stubborn")
 TELLER = """
 import os, signal
 names = ("REDSEM_PERMIT", "REDSEM_TOKEN", "REDSEM_SLOT")
@@ -209,6 +210,13 @@ async def test_a_key_limit_may_be_given(start: Start, url: str) -> None:
     assert (await program("run", "--timeout", "0", *options, "true", REDIS_URL=url)).code == 75
 
 
+async def revoke(redis: Redis) -> None:
+    """Take the permit of ``jobs`` away."""
+    semaphore = FairSemaphore(redis, "jobs", 1)
+    [holder] = (await semaphore.status()).holders
+    assert await semaphore.release(holder.id)
+
+
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"])
 async def test_signals_are_passed_on(name: str, start: Start) -> None:
     """And do not end the wrapper, which waits for the command."""
@@ -269,11 +277,9 @@ async def test_a_signal_while_it_waits_ends_it(
 
 @pytest.mark.parametrize("how", ["kick", "clear"])
 async def test_a_lost_permit_terminates_the_command(how: str, start: Start, redis: Redis) -> None:
-    semaphore = FairSemaphore(redis, "jobs", 1)
     wrapped = await start("jobs", "--", *LISTENS)
     await wrapped.ready()
-    [holder] = (await semaphore.status()).holders
-    await (semaphore.release(holder.id) if how == "kick" else semaphore.clear())
+    await (revoke(redis) if how == "kick" else FairSemaphore(redis, "jobs", 1).clear())
     assert await wrapped.says() == "SIGTERM"
     assert await wrapped.ended() == 7
     assert "the permit of 'jobs' is lost" in await wrapped.errors()
@@ -281,12 +287,10 @@ async def test_a_lost_permit_terminates_the_command(how: str, start: Start, redi
 
 async def test_a_command_that_ignores_sigterm_is_killed(start: Start, redis: Redis) -> None:
     """Before the lease would have ended."""
-    semaphore = FairSemaphore(redis, "jobs", 1)
     wrapped = await start("--lease", str(LEASE), "jobs", "--", *LISTENS, "stubborn")
     await wrapped.ready()
-    [holder] = (await semaphore.status()).holders
     with takes_at_most(LEASE):
-        await semaphore.release(holder.id)
+        await revoke(redis)
         assert await wrapped.says() == "SIGTERM"
         assert await wrapped.ended() == 137
     assert await wrapped.says() == ""
@@ -294,13 +298,10 @@ async def test_a_command_that_ignores_sigterm_is_killed(start: Start, redis: Red
 
 async def test_a_lost_permit_leaves_no_process_of_the_group(start: Start, redis: Redis) -> None:
     """A shell ends at SIGTERM, and what it runs may not."""
-    semaphore = FairSemaphore(redis, "jobs", 1)
-    script = ("sh", "-c", '"$@"; exit $?', "sh", *LISTENS, "stubborn")
-    wrapped = await start("--lease", str(LEASE), "jobs", "--", *script)
+    wrapped = await start("--lease", str(LEASE), "jobs", "--", *STUBBORN_IN_A_SHELL)
     await wrapped.ready()
-    [holder] = (await semaphore.status()).holders
     with takes_at_most(LEASE):
-        await semaphore.release(holder.id)
+        await revoke(redis)
         assert await wrapped.says() == "SIGTERM"
         assert await wrapped.says() == ""
     assert await wrapped.ended() == 143
@@ -308,12 +309,9 @@ async def test_a_lost_permit_leaves_no_process_of_the_group(start: Start, redis:
 
 async def test_a_child_of_a_shell_may_clean_up_after_a_loss(start: Start, redis: Redis) -> None:
     """Until shortly before the lease ends, although the shell has ended at once."""
-    semaphore = FairSemaphore(redis, "jobs", 1)
-    script = ("sh", "-c", '"$@"; exit $?', "sh", *LISTENS, "stubborn")
-    wrapped = await start("--lease", "60", "jobs", "--", *script)
+    wrapped = await start("--lease", "60", "jobs", "--", *STUBBORN_IN_A_SHELL)
     pid = await wrapped.ready()
-    [holder] = (await semaphore.status()).holders
-    await semaphore.release(holder.id)
+    await revoke(redis)
     assert await wrapped.says() == "SIGTERM"
     os.kill(pid, signal.SIGUSR1)
     assert await wrapped.says() == "SIGUSR1"
@@ -458,13 +456,19 @@ with open("/dev/tty") as tty:
 """
 
 
-async def test_job_control_of_a_shell(url: str, tmp_path: Path) -> None:
-    """Ctrl-Z stops both, `fg` resumes them, and Ctrl-C comes to the command."""
+@pytest.fixture
+def line(url: str, tmp_path: Path) -> str:
+    """What runs the command that asks, in a shell."""
     script = tmp_path / "reader.py"
     script.write_text(ASKS)
-    line = " ".join((*COMMAND, "run", "--lease 60", "--url", url, "jobs --", sys.executable))
+    run = ("run", "--lease", "60", "--url", url, "jobs", "--")
+    return " ".join((*COMMAND, *run, sys.executable, str(script)))
+
+
+async def test_job_control_of_a_shell(line: str) -> None:
+    """Ctrl-Z stops both, `fg` resumes them, and Ctrl-C comes to the command."""
     with terminal(program=SHELL) as shown:
-        shown.press(f"{line} {script}\n")
+        shown.press(f"{line}\n")
         await shown.shows("your line?")
         shown.press(CTRL_Z)
         await shown.shows("Stopped")
@@ -479,13 +483,10 @@ async def test_job_control_of_a_shell(url: str, tmp_path: Path) -> None:
         assert await shown.ended() == 0
 
 
-async def test_a_pipeline_gets_the_terminal_when_it_asks(url: str, tmp_path: Path) -> None:
+async def test_a_pipeline_gets_the_terminal_when_it_asks(line: str) -> None:
     """Not before, because another part of the pipeline may read from it."""
-    script = tmp_path / "reader.py"
-    script.write_text(ASKS)
-    line = " ".join((*COMMAND, "run", "--lease 60", "--url", url, "jobs --", sys.executable))
     with terminal(program=SHELL) as shown:
-        shown.press(f"{line} {script} | cat\n")
+        shown.press(f"{line} | cat\n")
         await shown.shows("your line?")
         shown.press("alice\n")
         await shown.shows("got alice")

@@ -10,12 +10,7 @@ from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore
 from tests.harness.servers import StartServer
-from tests.integrations.cli.commands import (
-    COMMAND,
-    CTRL_C,
-    program,
-    terminal,
-)
+from tests.integrations.cli.commands import COMMAND, CTRL_C, program, terminal
 
 
 async def test_watch_shows_changes_in_a_terminal_until_ctrl_c(url: str, redis: Redis) -> None:

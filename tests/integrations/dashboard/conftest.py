@@ -6,13 +6,12 @@ from typing import Any, Protocol
 
 import pytest
 from redis.asyncio import Redis, RedisCluster
-from starlette.requests import Request
 
 from redsem_async import from_url
 from redsem_async.dashboard import dashboard
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.clients import Connect
-from tests.integrations.dashboard.site import Site, serving
+from tests.integrations.dashboard.site import Site, always, serving
 
 INTERVAL = 0.1
 
@@ -69,8 +68,4 @@ async def site(serve: Serve) -> Site:
 @pytest.fixture
 async def writable(serve: Serve) -> Site:
     """A dashboard that changes what it is told to."""
-
-    def operator(request: Request, action: str, name: str | None) -> str:
-        return "ada"
-
-    return await serve(writable=True, authorize=operator)
+    return await serve(writable=True, authorize=always("ada"))

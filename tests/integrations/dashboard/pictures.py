@@ -16,12 +16,11 @@ from typing import Any
 
 from PIL import Image
 from playwright.async_api import Browser, Page, async_playwright, expect
-from starlette.requests import Request
 
 from redsem_async import AcquireTimeout, FairSemaphore, Semaphore, aclose, from_url
 from redsem_async.dashboard import dashboard
 from redsem_async.testing import embedded_redis
-from tests.integrations.dashboard.site import serving
+from tests.integrations.dashboard.site import always, serving
 
 LEASE = 20.0
 KEYS = ("acme", "globex", "initech", "umbrella", "soylent")
@@ -90,14 +89,10 @@ async def fleet(url: str) -> AsyncGenerator[list[asyncio.subprocess.Process]]:
 
 async def take(folder: Path) -> None:
     """Take all pictures."""
-
-    def operator(request: Request, action: str, name: str | None) -> str:
-        return "ada"
-
     program = next(filter(None, map(which, BROWSERS)))
     with embedded_redis() as server:
         redis = from_url(server.url)
-        app = dashboard(redis, writable=True, authorize=operator, title="Production")
+        app = dashboard(redis, writable=True, authorize=always("ada"), title="Production")
         async with (
             app.router.lifespan_context(app),
             fleet(server.url) as processes,

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+from starlette.requests import Request
 
 from tests.harness.asgi import in_uvicorn
 from tests.harness.wait import NOISE
@@ -19,6 +20,15 @@ Shows = Callable[[View], object]
 
 PATIENCE = 15.0 + NOISE  # seconds for something that a page is to show
 TOKEN = re.compile(r'data-token="([^"]*)"')
+
+
+def always(answer: Any) -> Any:
+    """A function for `authorize` that gives the same answer to every question."""
+
+    def authorize(request: Request, action: str, name: str | None) -> Any:
+        return answer
+
+    return authorize
 
 
 @dataclass

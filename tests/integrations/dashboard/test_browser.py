@@ -16,10 +16,11 @@ from redis.asyncio import Redis
 from redsem_async import FairSemaphore, PermitLost
 from redsem_async.dashboard import _reader, _views, dashboard
 from redsem_async.testing import EmbeddedRedis
+from tests.harness.children import StartWorker
 from tests.harness.wait import cancelled, is_served, soon, waiting
 from tests.integrations.cli.commands import queued
 from tests.integrations.dashboard.conftest import Serve
-from tests.integrations.dashboard.site import Site, serving
+from tests.integrations.dashboard.site import Site, always, serving
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
 
@@ -45,9 +46,7 @@ class Tabs:
     ) -> Page:
         """A window of its own."""
         context = await self._browser.new_context(
-            viewport={"width": width, "height": 900},
-            color_scheme=scheme,
-            reduced_motion="reduce",
+            viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
         )
         context.set_default_timeout(PATIENCE)
         page = await context.new_page()
@@ -78,37 +77,19 @@ async def tabs() -> AsyncIterator[Tabs]:
     assert tabs.problems == []
 
 
-HOLDER = """
-import asyncio, sys
-from redsem_async import FairSemaphore, from_url
-
-async def main():
-    sem = FairSemaphore(from_url(sys.argv[1]), "gpu", 3, lease=2.0, label="doomed")
-    permit = await sem.acquire(permits=2)
-    print("holds", flush=True)
-    await asyncio.sleep(3600)
-
-asyncio.run(main())
-"""
-
-
 async def test_a_killed_process_and_what_becomes_of_its_permits(
-    site: Site, tabs: Tabs, redis: Redis, server: EmbeddedRedis
+    site: Site, tabs: Tabs, redis: Redis, start: StartWorker
 ) -> None:
     """They are not refreshed any more, end with the lease, and go to those who wait."""
-    command = (sys.executable, "-c", HOLDER, server.url)
-    holder = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
-    try:
-        assert holder.stdout is not None
-        assert await holder.stdout.readline() == b"holds\n"
-        sem = FairSemaphore(redis, "gpu", 3, lease=2.0, label="lives")
-        waiter = asyncio.create_task(sem.acquire(permits=3))
-        page = await tabs.open(site, "semaphore?name=gpu")
-        await expect(page.locator("#words")).to_contain_text("needs 3 permits, and 1 is free")
-        await expect(page.locator("#cells .cell[data-hue]")).to_have_count(2)
-    finally:
-        holder.kill()
-        await holder.wait()
+    options = {"kind": FairSemaphore, "name": "gpu", "limit": 3, "lease": 2.0}
+    holder = await start("hold", **options, permits=2, label="doomed")
+    await holder.heard("held")
+    sem = FairSemaphore(redis, "gpu", 3, lease=2.0, label="lives")
+    waiter = asyncio.create_task(sem.acquire(permits=3))
+    page = await tabs.open(site, "semaphore?name=gpu")
+    await expect(page.locator("#words")).to_contain_text("needs 3 permits, and 1 is free")
+    await expect(page.locator("#cells .cell[data-hue]")).to_have_count(2)
+    await holder.kill()
     happened = page.locator("#happened")
     await expect(happened).to_contain_text("doomed has stopped refreshing. The first of")
     await expect(happened).to_contain_text("doomed's permits are free again.")
@@ -331,12 +312,7 @@ async def test_the_connection_to_redis_is_lost_and_found(
     own_client: Any, serve: Serve, tabs: Tabs, redis: Redis, server: EmbeddedRedis
 ) -> None:
     """The page says so, keeps what it knew, changes nothing meanwhile, and recovers by itself."""
-
-    def operator(request: Any, action: str, name: str | None) -> str:
-        return "ada"
-
-    client = own_client()
-    site = await serve(client, writable=True, authorize=operator, title="Staging")
+    site = await serve(own_client(), writable=True, authorize=always("ada"), title="Staging")
     await FairSemaphore(redis, "gpu", 4).set_limit(3)
     list_page = await tabs.open(site)
     page = await tabs.open(site, "semaphore?name=gpu")

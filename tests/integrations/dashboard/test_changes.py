@@ -16,18 +16,17 @@ from redsem_async.testing import EmbeddedRedis
 from tests.harness.servers import stopped
 from tests.harness.wait import is_served, soon, waiting
 from tests.integrations.dashboard.conftest import Serve
-from tests.integrations.dashboard.site import TOKEN, Site
+from tests.integrations.dashboard.site import TOKEN, Site, always
 
 OLD = "A" * 43  # a token of the right form
 
 
-def always(answer: Any) -> Any:
-    """Gives the same answer to every question."""
-
-    def authorize(request: Request, action: str, name: str | None) -> Any:
-        return answer
-
-    return authorize
+@pytest.fixture
+async def gpu(redis: Redis) -> FairSemaphore:
+    """A semaphore whose limit was set to 2."""
+    sem = FairSemaphore(redis, "gpu", 2)
+    await sem.set_limit(2)
+    return sem
 
 
 def said(caplog: pytest.LogCaptureFixture, event: str) -> list[Any]:
@@ -194,10 +193,9 @@ async def test_a_function_may_refuse_by_raising(
 
 
 @pytest.mark.parametrize("answer", [None, 0, 1, "", [], object()])
-async def test_only_yes_means_yes(answer: Any, serve: Serve, redis: Redis) -> None:
+async def test_only_yes_means_yes(answer: Any, serve: Serve, gpu: FairSemaphore) -> None:
     """A function that forgets its return statement opens nothing."""
     site = await serve(writable=True, authorize=always(answer))
-    await FairSemaphore(redis, "gpu", 2).set_limit(1)
     assert (await site.http.get("")).status_code == 403
     site.http.cookies.set(COOKIE, OLD)
     assert (await site.post("pause", "gpu", token=OLD)).status_code == 403
@@ -206,6 +204,7 @@ async def test_only_yes_means_yes(answer: Any, serve: Serve, redis: Redis) -> No
 # -- requests of other sites
 
 
+MIME = "application/json"
 JSON = {"action": "pause", "name": "gpu"}
 
 
@@ -228,11 +227,9 @@ JSON = {"action": "pause", "name": "gpu"}
     ],
 )
 async def test_requests_of_other_sites_are_refused(
-    headers: dict[str, str | None], reason: str, writable: Site, redis: Redis
+    headers: dict[str, str | None], reason: str, writable: Site, gpu: FairSemaphore
 ) -> None:
     """The operator's browser sends its cookies wherever a page of others sends it."""
-    sem = FairSemaphore(redis, "gpu", 2)
-    await sem.set_limit(2)
     [token] = TOKEN.findall(await writable.page("gpu"))
     own: dict[str, str | None] = {
         "Sec-Fetch-Site": "same-origin",
@@ -243,36 +240,31 @@ async def test_requests_of_other_sites_are_refused(
     refused = await writable.http.post("change", json=JSON, headers=sent)
     assert refused.status_code == 403
     assert reason in refused.json()["text"]
-    assert (await sem.status()).set_limit == 2
+    assert (await gpu.status()).set_limit == 2
 
 
 async def test_a_browser_without_fetch_metadata_sends_its_origin(
-    writable: Site, redis: Redis
+    writable: Site, gpu: FairSemaphore
 ) -> None:
     """It has none where the page came over http from another machine."""
-    sem = FairSemaphore(redis, "gpu", 2)
-    await sem.set_limit(2)
     [token] = TOKEN.findall(await writable.page("gpu"))
     origin = writable.url.rstrip("/")
     headers = {"Origin": origin, "X-CSRF-Token": token}
     done = await writable.http.post("change", json=JSON, headers=headers)
     assert done.status_code == 200
-    assert (await sem.status()).set_limit == 0
+    assert (await gpu.status()).set_limit == 0
 
 
-async def test_a_change_is_never_a_get(writable: Site, redis: Redis) -> None:
+async def test_a_change_is_never_a_get(writable: Site, gpu: FairSemaphore) -> None:
     """Links and images of other sites are GETs."""
-    sem = FairSemaphore(redis, "gpu", 2)
-    await sem.set_limit(2)
     await writable.page("gpu")
     response = await writable.http.get("change", params=JSON)
     assert response.status_code == 405
-    assert (await sem.status()).set_limit == 2
+    assert (await gpu.status()).set_limit == 2
 
 
-async def test_tabs_of_one_browser_share_a_token(writable: Site, redis: Redis) -> None:
+async def test_tabs_of_one_browser_share_a_token(writable: Site, gpu: FairSemaphore) -> None:
     """A page that was opened later does not make the first one useless."""
-    await FairSemaphore(redis, "gpu", 2).set_limit(2)
     [first] = TOKEN.findall(await writable.page("gpu"))
     [second] = TOKEN.findall(await writable.page("gpu"))
     assert first == second
@@ -310,15 +302,13 @@ async def test_tabs_of_one_browser_share_a_token(writable: Site, redis: Redis) -
     ],
 )
 async def test_nonsense_is_refused(
-    wrong: dict[str, Any], status: int, writable: Site, redis: Redis
+    wrong: dict[str, Any], status: int, writable: Site, gpu: FairSemaphore
 ) -> None:
-    sem = FairSemaphore(redis, "gpu", 2)
-    await sem.set_limit(2)
     [token] = TOKEN.findall(await writable.page("gpu"))
     asked = {"action": "pause", "name": "gpu", **wrong}
     refused = await writable.post(asked.pop("action"), asked.pop("name"), token=token, **asked)
     assert (refused.status_code, refused.json()["ok"]) == (status, False), refused.text
-    assert (await sem.status()).set_limit == 2
+    assert (await gpu.status()).set_limit == 2
 
 
 @pytest.mark.parametrize(
@@ -327,21 +317,16 @@ async def test_nonsense_is_refused(
 )
 async def test_what_is_not_json_is_refused(body: bytes, writable: Site) -> None:
     [token] = TOKEN.findall(await writable.page("gpu"))
-    headers = {
-        "X-CSRF-Token": token,
-        "Sec-Fetch-Site": "same-origin",
-        "Content-Type": "application/json",
-    }
+    headers = {"X-CSRF-Token": token, "Sec-Fetch-Site": "same-origin", "Content-Type": MIME}
     refused = await writable.http.post("change", content=body, headers=headers)
     assert refused.status_code == 400
 
 
 async def test_a_change_does_not_wait_for_a_silent_server(
-    writable: Site, server: EmbeddedRedis, redis: Redis, monkeypatch: pytest.MonkeyPatch
+    writable: Site, server: EmbeddedRedis, gpu: FairSemaphore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also with a client that would wait for ever."""
     monkeypatch.setattr(_changes, "CHANGE_TIMEOUT", 0.3)
-    await FairSemaphore(redis, "gpu", 2).set_limit(2)
     [token] = TOKEN.findall(await writable.page("gpu"))
     with stopped(server):
         failed = await writable.post("pause", "gpu", token=token)
@@ -349,12 +334,10 @@ async def test_a_change_does_not_wait_for_a_silent_server(
 
 
 async def test_a_change_during_an_outage_fails_in_words(
-    own_client: Any, serve: Serve, server: EmbeddedRedis, redis: Redis
+    own_client: Any, serve: Serve, server: EmbeddedRedis, gpu: FairSemaphore
 ) -> None:
     """The operator learns that it is unknown, and is not told that it was done."""
-    client = own_client()
-    site = await serve(client, writable=True, authorize=always("ada"))
-    await FairSemaphore(redis, "gpu", 2).set_limit(2)
+    site = await serve(own_client(), writable=True, authorize=always("ada"))
     [token] = TOKEN.findall(await site.page("gpu"))
     server.kill()
     failed = await site.post("pause", "gpu", token=token)

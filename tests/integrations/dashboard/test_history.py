@@ -1,10 +1,6 @@
 """The last minutes of a semaphore, and processes that have stalled."""
 
 import asyncio
-import signal
-import sys
-from collections.abc import AsyncIterator
-from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -18,7 +14,7 @@ from redsem_async.dashboard import _history, _reader, dashboard
 from redsem_async.dashboard._history import EVENTS, History, Point
 from redsem_async.dashboard._reader import Reader
 from redsem_async.dashboard._reading import Reading
-from redsem_async.testing import EmbeddedRedis
+from tests.harness.children import StartWorker
 from tests.harness.wait import until
 from tests.integrations.dashboard.site import Site, serving
 
@@ -163,43 +159,17 @@ async def test_the_last_minutes_are_there_when_a_page_is_opened(
     assert event[1:] == ["limit", "The limit was set to 2. It was 3."]
 
 
-STALLS = """
-import asyncio, sys
-from redsem_async import FairSemaphore, from_url
-
-async def main():
-    redis = from_url(sys.argv[1])
-    held = await FairSemaphore(redis, "held", 1, lease=2.0, label="doomed").acquire()
-    waits = FairSemaphore(redis, "waited-for", 1, lease=2.0, label="doomed")
-    waiting = asyncio.create_task(waits.acquire())
-    await asyncio.sleep(0)
-    print("ready", flush=True)
-    await waiting
-
-asyncio.run(main())
-"""
-
-
-@pytest.fixture
-async def doomed(server: EmbeddedRedis, redis: Redis) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process that holds a permit of one semaphore and waits for one of another."""
-    async with FairSemaphore(redis, "waited-for", 1, label="lives"):
-        command = (sys.executable, "-c", STALLS, server.url)
-        process = await asyncio.create_subprocess_exec(*command, stdout=PIPE)
-        assert process.stdout is not None
-        assert await process.stdout.readline() == b"ready\n"
-        yield process
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
-async def test_a_stalled_process_comes_first(
-    site: Site, doomed: asyncio.subprocess.Process
-) -> None:
+async def test_a_stalled_process_comes_first(site: Site, redis: Redis, start: StartWorker) -> None:
     """What it holds and what it waits for: marked, then gone."""
+    options = {"kind": FairSemaphore, "lease": 2.0, "label": "doomed"}
+    holder = await start("hold", name="held", **options)
+    await holder.heard("held")
+    lives = await FairSemaphore(redis, "waited-for", 1, label="lives").acquire()
+    waiter = await start("wait", name="waited-for", **options)
+    await waiter.heard("waits")
     await site.view(lambda view: view["waiting"] == 1 and view["held"] == 2)
-    doomed.send_signal(signal.SIGSTOP)
+    for process in (holder, waiter):
+        process.stop()
 
     async def list_shows(name: str) -> None:
         view = await site.view(
@@ -223,3 +193,4 @@ async def test_a_stalled_process_comes_first(
             _ = group.create_task(page_shows(name, entries))
     view = await site.view(lambda view: view.get("waiting") == 0, name="waited-for")
     assert (view["waiters"], view["oldest"]) == ([], None)
+    await lives.release()

@@ -129,8 +129,7 @@ async def test_an_outage_fails_the_scrape(
     own_client: Any, serve: Serve, server: EmbeddedRedis, redis: Redis
 ) -> None:
     """Prometheus then shows `up == 0`, and no old numbers."""
-    client = own_client()
-    site = await serve(client)
+    site = await serve(own_client())
     server.kill()
     response = await site.http.get("metrics")
     assert response.status_code == 503

@@ -437,11 +437,7 @@ GRACE = SemaphoreInfo("x", "fair", "server", clients=(Process("ab" * 16, limit=4
         (reading(held=2, waiting=1, head=3), "waiting", "needs 3 permits, and 2 are free"),
         (reading(held=2, waiting=1), "serving", "get them now"),
         (reading(held=2, waiting=5, head=5, info=SLOTS), "serving", "get them now"),
-        (
-            reading(held=2, waiting=1, info=KEYED),
-            "keys",
-            "requests' keys are at their limits",
-        ),
+        (reading(held=2, waiting=1, info=KEYED), "keys", "requests' keys are at their limits"),
         (reading(held=4, waiting=1, info=KEYED), "waiting", "All 4 permits"),
         (reading(set_limit=0, waiting=3, held=1), "paused", "3 requests wait. 1 permit is still"),
         (reading(info=GRACE, waiting=3), "grace", "for 7.2 s"),

@@ -13,7 +13,7 @@ from redsem_async import FairSemaphore, aclose
 from redsem_async.dashboard import _app, _reader, dashboard
 from redsem_async.dashboard._reader import BUDGET, DETAILS, SHOWN, Detail, Reader, Watch
 from redsem_async.testing import EmbeddedRedis
-from tests.harness.clients import Connect
+from tests.harness.clients import Connect, scripts_run
 from tests.harness.servers import stopped
 from tests.harness.topologies import Cluster
 from tests.harness.wait import cancelled, in_background, soon, until
@@ -22,18 +22,18 @@ from tests.integrations.dashboard.conftest import Serve
 from tests.integrations.dashboard.site import PATIENCE, Site, first
 
 INTERVAL = 0.05
-NAMES = 4 * BUDGET
 
 
-async def commands(admin: Redis) -> dict[str, int]:
-    """How often each command was run, those of scripts not counted."""
-    stats: dict[str, Any] = await admin.info("commandstats")
-    return {name.removeprefix("cmdstat_"): facts["calls"] for name, facts in stats.items()}
+async def make_names(redis: Redis) -> list[str]:
+    """Have so many names in use that they are not read at once."""
+    names = [f"name-{number:04}" for number in range(4 * BUDGET)]
+    await redis.mset({f"redsem:{{{name}}}:limit": 1 for name in names})
+    return names
 
 
-async def scripts(admin: Redis) -> int:
-    """How many scripts were run."""
-    return (await commands(admin)).get("evalsha", 0)
+async def next_reading(watch: Watch) -> None:
+    await watch.changed.wait()
+    watch.changed.clear()
 
 
 async def test_nothing_is_read_while_nobody_looks(site: Site, redis: Redis, admin: Redis) -> None:
@@ -43,9 +43,9 @@ async def test_nothing_is_read_while_nobody_looks(site: Site, redis: Redis, admi
     assert (await site.view())["total"] == 1
 
     async def ended() -> bool:
-        before = await scripts(admin)
+        before = await scripts_run(admin)
         await asyncio.sleep(5 * 0.1)  # five intervals of the dashboard
-        return await scripts(admin) == before
+        return await scripts_run(admin) == before
 
     await until(ended, "the reader stops", within=10)
 
@@ -59,62 +59,54 @@ async def test_all_tabs_share_one_reader(site: Site, redis: Redis, admin: Redis)
         for tab in tabs:
             while not (await anext(tab))["complete"]:
                 pass
-        before, rounds = await scripts(admin), 10
+        before, rounds = await scripts_run(admin), 10
         for _ in range(rounds):
             await asyncio.gather(*(anext(tab) for tab in tabs))
-        read = await scripts(admin) - before
+        read = await scripts_run(admin) - before
     # Each round five names; the streams may have had a reading or two in stock.
     assert read <= 5 * (rounds + 5)
 
 
 async def test_a_tick_reads_a_bounded_number_of_names(redis: Redis, admin: Redis) -> None:
     """However many names there are; and each name has its turn."""
-    async with redis.pipeline(transaction=False) as pipeline:
-        for number in range(NAMES):
-            _ = pipeline.set(f"redsem:{{name-{number:04}}}:limit", 1)
-        _ = await pipeline.execute()
+    names = await make_names(redis)
     reader = Reader(redis, "redsem", INTERVAL)
     watch = Watch(rows=["name-0599", "name-0000"])
     async with reader.watching(watch):
         async with asyncio.timeout(60):
             while not reader.complete:
-                await watch.changed.wait()
-                watch.changed.clear()
-    assert len(reader.readings) == NAMES
+                await next_reading(watch)
+    assert len(reader.readings) == len(names)
     first = reader.readings["name-0599"].at
-    before = await scripts(admin)
+    before = await scripts_run(admin)
     await reader.tick()
-    assert 0 < await scripts(admin) - before <= BUDGET + 2
+    assert 0 < await scripts_run(admin) - before <= BUDGET + 2
     seen: set[str] = set()
-    for _ in range(2 * NAMES // BUDGET + 1):
+    for _ in range(2 * len(names) // BUDGET + 1):
         readings = dict(reader.readings)
         await reader.tick()
         seen |= {name for name, new in reader.readings.items() if new is not readings[name]}
-    assert len(seen) == NAMES
+    assert len(seen) == len(names)
     assert reader.readings["name-0599"].at > first
 
 
 async def test_what_pages_show_is_bounded_too(redis: Redis, admin: Redis) -> None:
     """Many rows, or many tabs: each name has its turn, and the others have theirs."""
-    async with redis.pipeline(transaction=False) as pipeline:
-        for number in range(NAMES):
-            _ = pipeline.set(f"redsem:{{name-{number:04}}}:limit", 1)
-        _ = await pipeline.execute()
+    names = await make_names(redis)
     reader = Reader(redis, "redsem", 60.0)
-    names = [f"name-{number:04}" for number in range(NAMES)]
     tabs = [Watch(rows=names[:400])]
     tabs += [Watch(detail=Detail(name)) for name in names[:50]]
     reader._watches.update(tabs)
     while not reader.complete:
         await reader.tick()
     seen: set[object] = set()
-    for _ in range(2 * NAMES // (BUDGET - SHOWN)):
-        before, known = await scripts(admin), reader.readings | reader.details
+    for _ in range(2 * len(names) // (BUDGET - SHOWN)):
+        before, known = await scripts_run(admin), reader.readings | reader.details
         await reader.tick()
-        assert 0 < await scripts(admin) - before <= BUDGET + DETAILS
+        assert 0 < await scripts_run(admin) - before <= BUDGET + DETAILS
         now = reader.readings | reader.details
         seen |= {what for what, reading in now.items() if reading is not known.get(what)}
-    assert len(seen) == NAMES + 50
+    assert len(seen) == len(names) + 50
 
 
 async def test_what_was_read_long_ago_is_not_shown(
@@ -188,7 +180,7 @@ async def test_a_client_that_does_not_read_is_dropped(
     await soon(last.wait())
     await soon(task)
     assert len(sent) == 3  # its head, one event, its end
-    assert await scripts(admin) == 0
+    assert await scripts_run(admin) == 0
 
 
 async def test_what_a_page_shows_is_read_in_every_tick(redis: Redis) -> None:
@@ -199,8 +191,7 @@ async def test_what_a_page_shows_is_read_in_every_tick(redis: Redis) -> None:
     watch = Watch()
     async with reader.watching(watch), asyncio.timeout(PATIENCE):
         while not reader.complete:
-            await watch.changed.wait()
-            watch.changed.clear()
+            await next_reading(watch)
         watch.rows = ["name-07"]
         for _ in range(3):
             before = reader.readings["name-07"]
@@ -228,8 +219,7 @@ async def test_an_outage_is_shown_and_its_end(
     own_client: Any, serve: Serve, server: EmbeddedRedis, redis: Redis
 ) -> None:
     """The last numbers stay, with the word that they are old."""
-    client = own_client()
-    site = await serve(client)
+    site = await serve(own_client())
     await FairSemaphore(redis, "gpu", 4).set_limit(3)
     async with site.stream() as events, asyncio.timeout(3 * PATIENCE):
         await first(events, lambda view: view["complete"])

@@ -18,10 +18,7 @@ FRONTS: list[Any] = [
     *(
         pytest.param((form, kind, where), id=f"{form}-{name}", marks=release)
         for form in FORMS
-        for kind, where, name in (
-            (Semaphore, "memory", "zset"),
-            (FairSemaphore, "redis", "redis"),
-        )
+        for kind, where, name in ((Semaphore, "memory", "zset"), (FairSemaphore, "redis", "redis"))
     ),
 ]
 

@@ -208,11 +208,7 @@ class OnUvicorn:
 
     @asynccontextmanager
     async def serve(
-        self,
-        *,
-        drain: float = 2.0,
-        graceful: int | None = None,
-        **semaphore: Any,
+        self, *, drain: float = 2.0, graceful: int | None = None, **semaphore: Any
     ) -> AsyncGenerator[There]:
         said = {
             "url": self._url,

@@ -18,14 +18,7 @@ from fastapi.requests import HTTPConnection
 from fastapi.responses import StreamingResponse
 from redis.asyncio import Redis
 
-from redsem_async import (
-    AnySemaphore,
-    FairSemaphore,
-    Permit,
-    PermitLost,
-    SemaphoreGroup,
-    aclose,
-)
+from redsem_async import AnySemaphore, FairSemaphore, Permit, PermitLost, SemaphoreGroup, aclose
 from redsem_async.asgi import ConcurrencyLimitMiddleware, header
 from redsem_async.fastapi import RequirePermit
 

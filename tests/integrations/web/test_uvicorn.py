@@ -18,7 +18,11 @@ async def test_the_limit_holds_across_processes(uvicorn: OnUvicorn) -> None:
     async with uvicorn.serve(limit=3) as one, uvicorn.serve(limit=3) as other:
         requests = [service.ask("/wait") for service in (one, other) for _ in range(10)]
         await waiting(sem, 17)
-        assert await one.entered() + await other.entered() == 3
+
+        async def three_entered() -> bool:
+            return await one.entered() + await other.entered() == 3
+
+        await until(three_entered)
         for service in (one, other):
             await service.go()
         assert {(await request.answer()).status for request in requests} == {200}

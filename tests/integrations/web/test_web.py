@@ -7,14 +7,7 @@ from typing import Any
 
 import pytest
 
-from redsem_async import (
-    AcquireTimeout,
-    AnySemaphore,
-    FairSemaphore,
-    QueueFull,
-    Semaphore,
-    aclose,
-)
+from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, QueueFull, Semaphore, aclose
 from tests.harness.wait import all_free, cancelled, until, waiting
 from tests.integrations.web.exchange import Exchange
 from tests.integrations.web.fronts import CutOff, Denied, Front, Here
@@ -87,8 +80,7 @@ async def test_retry_after_is_what_the_function_says_in_whole_seconds(
 
 
 @pytest.mark.parametrize(
-    ("path", "body"),
-    [("/wait", None), ("/echo", b"1234"), ("/echo", b""), ("/json", b'{"a":1}')],
+    ("path", "body"), [("/wait", None), ("/echo", b"1234"), ("/echo", b""), ("/json", b'{"a":1}')]
 )
 async def test_a_client_that_hangs_up_in_the_queue_leaves_it(
     front: Front, service: Here, path: str, body: bytes | None
