@@ -3,7 +3,7 @@
 import asyncio
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from taskiq import (
@@ -179,19 +179,20 @@ async def test_a_key_may_be_a_text(keyed: bool, broker: InMemoryBroker) -> None:
     assert (await outcome(job)).return_value == ((["acme"], 5) if keyed else ([], 4))
 
 
-async def test_a_key_that_is_no_text_is_the_tasks_error(
-    broker: InMemoryBroker, load: Load
+FAILING: dict[str, tuple[Any, type[Exception]]] = {
+    "no text": (lambda _: 5, TypeError),
+    "an error": (lambda task: task.labels["model"], KeyError),
+}
+
+
+@pytest.mark.parametrize(("key", "error"), FAILING.values(), ids=FAILING)
+async def test_a_key_that_fails_is_the_tasks_error(
+    key: Any, error: type[Exception], broker: InMemoryBroker, load: Load
 ) -> None:
     jobs = FairSemaphore(MemoryBackend(), "jobs", 5, key_limit=1)
-    broker.add_middlewares(SemaphoreMiddleware(jobs, key=lambda _: cast("Any", 5)))
-    assert isinstance((await outcome(broker.task(function(load.job)))).error, TypeError)
+    broker.add_middlewares(SemaphoreMiddleware(jobs, key=key))
+    assert isinstance((await outcome(broker.task(function(load.job)))).error, error)
     assert load.began == 0
-
-
-async def test_a_key_that_fails_is_the_tasks_error(broker: InMemoryBroker, load: Load) -> None:
-    models = SemaphoreGroup(MemoryBackend(), "model", 1)
-    broker.add_middlewares(SemaphoreMiddleware(models, key=lambda task: task.labels["model"]))
-    assert isinstance((await outcome(broker.task(function(load.job)))).error, KeyError)
 
 
 async def test_a_task_called_by_another_is_a_part_of_it(broker: InMemoryBroker) -> None:
@@ -259,20 +260,6 @@ async def test_a_task_may_need_permits_of_several(
     results = [(await outcome(job, tenant="acme")).return_value for _ in range(3)]
     assert {result[:2] for result in results} == {(1, 0)}
     assert len({depth for _, _, depth in results}) == 1, "one more guard with each run"
-
-
-def test_bad_arguments_are_refused_at_once(sem: FairSemaphore) -> None:
-    """When the worker starts, not by its first task."""
-    with pytest.raises(TypeError, match="goes with a SemaphoreGroup"):
-        SemaphoreMiddleware(sem, key=lambda _: "a")
-    with pytest.raises(TypeError, match="needs key="):
-        SemaphoreMiddleware(SemaphoreGroup(MemoryBackend(), "g", 1))
-    keyed = FairSemaphore(MemoryBackend(), "jobs", 2, key_limit=1)
-    with pytest.raises(TypeError, match="needs key="):
-        SemaphoreMiddleware(keyed)
-    SemaphoreMiddleware(keyed, key=None)
-    with pytest.raises(ValueError, match="limit of 2"):
-        SemaphoreMiddleware(sem, permits=3)
 
 
 def test_a_taskiq_that_cannot_keep_the_promise_is_refused() -> None:

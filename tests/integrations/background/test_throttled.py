@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
@@ -182,55 +182,3 @@ async def test_what_is_not_an_async_function_is_refused(
     """Where it is decorated, not where it is called the first time."""
     with pytest.raises(TypeError, match=says):
         throttled(sem)(function)
-
-
-def map_nothing(sem: Any, **options: Any) -> object:
-    return throttled_map(sem, echo, list[int](), **options)
-
-
-MAKERS: list[Any] = [throttled, ThrottledTaskGroup, map_nothing]
-
-
-@pytest.mark.parametrize("make", MAKERS)
-@pytest.mark.parametrize(
-    ("grouped", "options", "error", "says"),
-    [
-        (None, {}, TypeError, "a semaphore or a SemaphoreGroup is needed"),
-        (False, {"key": str}, TypeError, "key= goes with a SemaphoreGroup"),
-        (True, {"key": 5}, TypeError, "key must be a str"),
-        (True, {"key": echo}, TypeError, "key must be a function, not a coroutine function"),
-        (True, {"key": str, "permits": 3}, ValueError, "limit of 2"),
-        (False, {"permits": 3}, ValueError, "limit of 2"),
-        (True, {"key": str, "permits": 0}, ValueError, "permits"),
-        (True, {"key": str, "timeout": -1}, ValueError, "timeout"),
-    ],
-)
-async def test_bad_arguments_are_refused_at_once(
-    backend: MemoryBackend,
-    sem: FairSemaphore,
-    make: Callable[..., Any],
-    grouped: bool | None,
-    options: dict[str, Any],
-    error: type[Exception],
-    says: str,
-) -> None:
-    """Not by the first job, at night."""
-    source: Any = echo  # as if the brackets of the decorator had been forgotten
-    if grouped is not None:
-        source = SemaphoreGroup(backend, "g", 2) if grouped else sem
-    with pytest.raises(error, match=says):
-        make(source, **options)
-
-
-@pytest.mark.parametrize("make", [throttled, map_nothing])
-@pytest.mark.parametrize("options", [{"key_limit": 1}, {"share": True}])
-async def test_calls_have_no_key_only_where_that_is_said(
-    backend: MemoryBackend, make: Callable[..., Any], options: dict[str, Any]
-) -> None:
-    """Calls without one would pass the limits of all keys, and nobody would notice."""
-    keyed = FairSemaphore(backend, "keyed", 3, **options)
-    with pytest.raises(TypeError, match=r"needs key=.*key=None is for"):
-        make(keyed)
-    make(keyed, key=None)
-    async with keyed:
-        assert await throttled(keyed, key=None)(echo)(1) == 1

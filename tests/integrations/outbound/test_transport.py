@@ -268,15 +268,6 @@ async def test_a_group_has_a_limit_for_each_host(
         assert (await client.get("/silent")).status_code == 200
 
 
-async def test_a_semaphore_with_keys_needs_a_key(leaf: Any, backend: MemoryBackend) -> None:
-    """The host is one only in a group, where there is nothing else to choose by."""
-    keyed = FairSemaphore(backend, "keyed", 2, key_limit=1)
-    with pytest.raises(TypeError, match=r"needs key=.*key=None is for"):
-        leaf.SemaphoreTransport(keyed)
-    leaf.SemaphoreTransport(keyed, key=None)
-    leaf.SemaphoreTransport(SemaphoreGroup(backend, "hosts", 1), key=None)
-
-
 async def test_a_response_made_with_its_content_holds_nothing(
     client_of: ClientOf, http: Any, sem: AnySemaphore
 ) -> None:

@@ -3,8 +3,8 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
@@ -12,9 +12,14 @@ import httpx
 import pytest
 from openai import AsyncOpenAI, RateLimitError
 from redis.asyncio import Redis
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
 
 from redsem_async import FairSemaphore
 from tests.harness import wait
+from tests.harness.asgi import in_uvicorn
 from tests.harness.servers import StartServer
 from tests.harness.wait import cancelled
 from tests.integrations.web.uvicorns import RawClient, Uvicorn, serving
@@ -44,36 +49,28 @@ class Provider:
         self._ends = asyncio.Semaphore(0)  # one for each call that may end, the oldest first
         self._flowing = False
         self.url = ""
+        self.app = Starlette(routes=[Route("/{path:path}", self._call, methods=["POST"])])
 
-    @asynccontextmanager
-    async def serve(self) -> AsyncGenerator["Provider"]:
-        server = await asyncio.start_server(self._call, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        try:
-            yield self
-        finally:
-            server.close()
+    async def _call(self, request: Request) -> StreamingResponse:
+        asked = await request.json()
+        answer = self._answer(asked["model"], asked["user"])
+        return StreamingResponse(answer, media_type="text/event-stream")
 
-    async def _call(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, model: str, tenant: str) -> AsyncIterator[bytes]:
+        self._enter(model, tenant)
         try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-            length = int(head.split("content-length:")[1].split("\r\n")[0])
-            asked = json.loads(await reader.readexactly(length))
-            model, tenant = asked["model"], asked["user"]
-            self._enter(model, tenant)
-            try:
-                kind = b"Content-Type: text/event-stream\r\nConnection: close\r\n"
-                writer.write(b"HTTP/1.1 200 OK\r\n" + kind + b"\r\n" + chunk("Good "))
-                await self._end(reader)
-            finally:
-                self.inside -= Counter([model, tenant])
-            self.ended += 1
-            writer.write(chunk("morning") + b"data: [DONE]\n\n")
-            await writer.drain()
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the gateway was killed, or its client has left
+            yield chunk("Good ")
+            await self._ends.acquire()
+        except (asyncio.CancelledError, GeneratorExit):
+            self.left += 1  # the gateway was killed, or its client has left
+            raise
         finally:
-            writer.close()
+            self.inside -= Counter([model, tenant])
+        self.ended += 1
+        if self._flowing:
+            self._ends.release()
+            await asyncio.sleep(0.01)  # a call takes some time
+        yield chunk("morning") + b"data: [DONE]\n\n"
 
     def _enter(self, model: str, tenant: str) -> None:
         self.inside += Counter([model, tenant])
@@ -82,20 +79,6 @@ class Provider:
             self.most[name] = max(self.most[name], self.inside[name])
             if self.inside[name] > limit:
                 self.wrong.append(f"{self.inside[name]} of {name}, not {limit}")
-
-    async def _end(self, reader: asyncio.StreamReader) -> None:
-        """Wait until this call may end; raises if the gateway leaves."""
-        may = asyncio.create_task(self._ends.acquire())
-        left = asyncio.create_task(reader.read(1))
-        done, _ = await asyncio.wait((may, left), return_when=asyncio.FIRST_COMPLETED)
-        may.cancel()
-        left.cancel()
-        if may not in done:
-            self.left += 1
-            raise ConnectionResetError
-        if self._flowing:
-            self._ends.release()
-            await asyncio.sleep(0.01)  # a call takes some time
 
     async def end(self, count: int) -> None:
         """End *count* calls, one after the other."""
@@ -120,7 +103,8 @@ def chunk(text: str) -> bytes:
 @pytest.fixture
 async def upstream() -> AsyncIterator[Provider]:
     """The provider."""
-    async with Provider().serve() as provider:
+    provider = Provider()
+    async with in_uvicorn(provider.app) as provider.url:
         yield provider
 
 

@@ -328,9 +328,6 @@ async def test_what_redis_refuses_is_an_error(front: Front) -> None:
         ({"on_outage": True}, TypeError),
         ({"status": 200}, ValueError),
         ({"status": 600}, ValueError),
-        ({"timeout": -1}, ValueError),
-        ({"permits": 2}, ValueError),
-        ({"key": str}, TypeError),
         ({"retry_after": 5}, TypeError),
         ({"retry_after": asyncio.sleep}, TypeError),
     ],
@@ -341,15 +338,3 @@ async def test_bad_arguments_are_refused_at_once(
     """When the application is made, and not with the first request."""
     with pytest.raises(error, match=next(iter(options))):
         front.gate(front.sem, **options)
-
-
-async def test_a_group_needs_a_key(front: Front) -> None:
-    """And a semaphore with keys: otherwise its limits of keys would hold nobody, in silence."""
-    with pytest.raises(TypeError, match="key="):
-        front.gate(front.group)
-    keyed = FairSemaphore(front.backend, "keyed", 2, key_limit=1)
-    with pytest.raises(TypeError, match=r"needs key=.*key=None is for"):
-        front.gate(keyed)
-    front.gate(keyed, key=None)
-    with pytest.raises(TypeError, match="semaphore"):
-        front.gate(front.backend)
