@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -13,11 +14,18 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from redsem_async import AcquireTimeout, FairSemaphore, ModeMismatch, PermitLost, Semaphore
+from redsem_async import (
+    AcquireTimeout,
+    AnySemaphore,
+    FairSemaphore,
+    ModeMismatch,
+    PermitLost,
+    Semaphore,
+)
 from redsem_async.observer import Observation
 from redsem_async.opentelemetry import instrument, report_status
 from redsem_async.testing import MemoryBackend
-from tests.harness.wait import cancelled, queue_up, until
+from tests.harness.wait import cancelled, in_background, queue_up, until
 
 Points = dict[tuple[str, ...], float]
 
@@ -35,6 +43,14 @@ class Collected:
     def instrument(self, **options: Any) -> Observation:
         """Have the library report here."""
         return instrument(meter_provider=self.meters, tracer_provider=self.tracers, **options)
+
+    @asynccontextmanager
+    async def reporting(self, *sems: AnySemaphore, **options: Any) -> AsyncGenerator[None]:
+        """Have the status of *sems* reported here, until the block is left."""
+        options = {"interval": 60, "meter_provider": self.meters, **options}
+        task = in_background(report_status(sems, **options))
+        yield
+        await cancelled(task)
 
     def points(self, name: str) -> Points:
         """Counts or sums of the metric *name*, by the values of its attributes."""
@@ -256,16 +272,13 @@ async def test_the_status_is_reported_for_all_processes(collected: Collected) ->
     await sems[1].set_limit(5)
     permit = await sems[0].acquire(permits=2)
     waiter = await queue_up(sems[0])
-    reporting = asyncio.create_task(
-        report_status(sems, interval=60, meter_provider=collected.meters, metric_name=until_colon)
-    )
-    await until(lambda: collected.points("redsem.status.limit") == {("tenant",): 7})
-    assert collected.points("redsem.status.held") == {("tenant",): 2}
-    assert collected.points("redsem.status.waiting") == {("tenant",): 1}
-    assert collected.points("redsem.status.oldest_wait")[("tenant",)] >= 0
-    assert collected.points("redsem.status.age")[()] < 60
-    assert collected.points("redsem.status.errors") == {}
-    await cancelled(reporting)
+    async with collected.reporting(*sems, metric_name=until_colon):
+        await until(lambda: collected.points("redsem.status.limit") == {("tenant",): 7})
+        assert collected.points("redsem.status.held") == {("tenant",): 2}
+        assert collected.points("redsem.status.waiting") == {("tenant",): 1}
+        assert collected.points("redsem.status.oldest_wait")[("tenant",)] >= 0
+        assert collected.points("redsem.status.age")[()] < 60
+        assert collected.points("redsem.status.errors") == {}
     assert collected.points("redsem.status.limit") == {}
     assert collected.points("redsem.status.age") == {}
     await cancelled(waiter)
@@ -274,21 +287,11 @@ async def test_the_status_is_reported_for_all_processes(collected: Collected) ->
 
 async def test_the_status_is_reported_again_and_by_several_at_once(collected: Collected) -> None:
     """As where a supervisor starts the task again."""
-    backend = MemoryBackend()
+    one, other = (FairSemaphore(MemoryBackend(), name, 1) for name in "ab")
+    both = {("a",): 1, ("b",): 1}
     for _ in range(2):
-        async with asyncio.TaskGroup() as group:
-            reporting = [
-                group.create_task(
-                    report_status(
-                        [FairSemaphore(backend, name, 1)], meter_provider=collected.meters
-                    )
-                )
-                for name in "ab"
-            ]
-            both = {("a",): 1, ("b",): 1}
-            await until(lambda: collected.points("redsem.status.limit") == both)  # noqa: B023
-            for task in reporting:
-                task.cancel()
+        async with collected.reporting(one), collected.reporting(other):
+            await until(lambda: collected.points("redsem.status.limit") == both)
         assert collected.points("redsem.status.limit") == {}
 
 
@@ -297,27 +300,20 @@ async def test_a_status_that_cannot_be_read_is_an_error(collected: Collected) ->
     backend = MemoryBackend()
     sems = [FairSemaphore(backend, name, 1) for name in ("known", "mistaken")]
     other = Semaphore(backend, "mistaken", 1)
-    async with other:
-        reporting = asyncio.create_task(
-            report_status(sems, interval=60, meter_provider=collected.meters)
-        )
+    async with other, collected.reporting(*sems):
         errors = {("ModeMismatch", "mistaken"): 1}
         await until(lambda: collected.points("redsem.status.errors") == errors)
         await until(lambda: collected.points("redsem.status.limit") == {("known",): 1})
-        await cancelled(reporting)
 
 
 async def test_the_age_of_the_status_shows_a_blocked_event_loop(collected: Collected) -> None:
     """Metrics are collected in another thread: they must not show old values as if new."""
     sem = FairSemaphore(MemoryBackend(), "jobs", 1)
-    reporting = asyncio.create_task(
-        report_status([sem], interval=0.1, meter_provider=collected.meters)
-    )
-    await until(lambda: collected.points("redsem.status.limit") == {("jobs",): 1})
-    time.sleep(0.25)  # noqa: ASYNC251
-    assert collected.points("redsem.status.limit") == {}
-    assert collected.points("redsem.status.age")[()] >= 0.25
-    await cancelled(reporting)
+    async with collected.reporting(sem, interval=0.1):
+        await until(lambda: collected.points("redsem.status.limit") == {("jobs",): 1})
+        time.sleep(0.25)  # noqa: ASYNC251
+        assert collected.points("redsem.status.limit") == {}
+        assert collected.points("redsem.status.age")[()] >= 0.25
 
 
 async def test_the_interval_of_reports_is_positive() -> None:

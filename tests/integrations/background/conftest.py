@@ -13,12 +13,6 @@ from tests.integrations.background.load import Load
 
 
 @pytest.fixture
-def backend() -> MemoryBackend:
-    """Where the semaphores of a test are kept."""
-    return MemoryBackend()
-
-
-@pytest.fixture
 def sem(backend: MemoryBackend) -> FairSemaphore:
     """Two at a time."""
     return FairSemaphore(backend, "jobs", 2)

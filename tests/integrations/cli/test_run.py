@@ -13,7 +13,6 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore
-from redsem_async.testing import EmbeddedRedis
 from tests.harness.servers import StartServer
 from tests.harness.wait import all_free, soon, takes_at_most, until
 from tests.integrations.cli.commands import COMMAND, CTRL_C, TIMEOUT, program, queued, terminal
@@ -285,26 +284,20 @@ async def test_a_lost_permit_terminates_the_command(how: str, start: Start, redi
     assert "the permit of 'jobs' is lost" in await wrapped.errors()
 
 
-async def test_a_command_that_ignores_sigterm_is_killed(start: Start, redis: Redis) -> None:
-    """Before the lease would have ended."""
-    wrapped = await start("--lease", str(LEASE), "jobs", "--", *LISTENS, "stubborn")
-    await wrapped.ready()
-    with takes_at_most(LEASE):
-        await revoke(redis)
-        assert await wrapped.says() == "SIGTERM"
-        assert await wrapped.ended() == 137
-    assert await wrapped.says() == ""
-
-
-async def test_a_lost_permit_leaves_no_process_of_the_group(start: Start, redis: Redis) -> None:
-    """A shell ends at SIGTERM, and what it runs may not."""
-    wrapped = await start("--lease", str(LEASE), "jobs", "--", *STUBBORN_IN_A_SHELL)
+@pytest.mark.parametrize(
+    ("command", "code"), [((*LISTENS, "stubborn"), 137), (STUBBORN_IN_A_SHELL, 143)]
+)
+async def test_after_a_loss_what_ignores_sigterm_is_killed(
+    command: tuple[str, ...], code: int, start: Start, redis: Redis
+) -> None:
+    """Before the lease would have ended. A shell ends at SIGTERM, and what it runs may not."""
+    wrapped = await start("--lease", str(LEASE), "jobs", "--", *command)
     await wrapped.ready()
     with takes_at_most(LEASE):
         await revoke(redis)
         assert await wrapped.says() == "SIGTERM"
         assert await wrapped.says() == ""
-    assert await wrapped.ended() == 143
+    assert await wrapped.ended() == code
 
 
 async def test_a_child_of_a_shell_may_clean_up_after_a_loss(start: Start, redis: Redis) -> None:
@@ -356,16 +349,6 @@ async def test_max_hold_ends_the_command(start: Start) -> None:
     assert await wrapped.ended() == 7
 
 
-async def test_a_killed_wrapper_leaves_no_process(start: Start, server: EmbeddedRedis) -> None:
-    """Neither the command nor what it has started has its output open any more."""
-    script = ("sh", "-c", '"$@" & "$@"; wait', "sh", *LISTENS, "stubborn")
-    wrapped = await start("jobs", "--", *script)
-    await wrapped.ready()
-    await wrapped.ready()
-    wrapped.process.kill()
-    assert await wrapped.says() == ""
-
-
 async def _killer_of(wrapped: Wrapped) -> int:
     pid = wrapped.process.pid
     children = await asyncio.to_thread(Path(f"/proc/{pid}/task/{pid}/children").read_text)
@@ -373,22 +356,28 @@ async def _killer_of(wrapped: Wrapped) -> int:
     return killer
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="finds the process in /proc")
-async def test_the_killer_outlives_a_signal_by_name(start: Start) -> None:
-    """It kills what the command has started too, which the kernel does not."""
-    wrapped = await start("jobs", "--", "sh", "-c", '"$@" & wait', "sh", *LISTENS, "stubborn")
-    await wrapped.ready()
-    os.kill(await _killer_of(wrapped), signal.SIGTERM)
-    wrapped.process.kill()
-    assert await wrapped.says() == ""
+TWO = ("sh", "-c", '"$@" & "$@"; wait', "sh", *LISTENS, "stubborn")
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, PR_SET_PDEATHSIG")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has PR_SET_PDEATHSIG")
-async def test_the_command_ends_although_its_killer_was_killed(start: Start) -> None:
-    """By somebody who kills by name."""
-    wrapped = await start("jobs", "--", *LISTENS)
-    await wrapped.ready()
-    os.kill(await _killer_of(wrapped), signal.SIGKILL)
+@pytest.mark.parametrize(
+    ("command", "listeners", "number"),
+    [
+        pytest.param(TWO, 2, None, id="alone"),
+        pytest.param(TWO, 2, signal.SIGTERM, id="after a SIGTERM by name", marks=on_linux),
+        # It cannot kill any more, and the kernel kills the command.
+        pytest.param(LISTENS, 1, signal.SIGKILL, id="after its killer", marks=on_linux),
+    ],
+)
+async def test_a_killed_wrapper_leaves_no_process(
+    command: tuple[str, ...], listeners: int, number: int | None, start: Start
+) -> None:
+    """Neither the command nor what it has started has its output open any more."""
+    wrapped = await start("jobs", "--", *command)
+    for _ in range(listeners):
+        await wrapped.ready()
+    if number is not None:
+        os.kill(await _killer_of(wrapped), number)
     wrapped.process.kill()
     assert await wrapped.says() == ""
 

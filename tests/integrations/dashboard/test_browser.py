@@ -2,8 +2,6 @@
 
 import asyncio
 import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from importlib import resources
 from shutil import which
@@ -94,40 +92,9 @@ async def test_a_killed_process_and_what_becomes_of_its_permits(
     await expect(happened).to_contain_text("doomed has stopped refreshing. The first of")
     await expect(happened).to_contain_text("doomed's permits are free again.")
     await expect(page.locator("#legend")).to_have_text("lives: 3")
+    for line in ("line", "limit"):
+        await expect(page.locator(f"#use-chart path.{line}")).to_have_count(1)
     await is_served(waiter)
-
-
-@pytest.mark.release
-async def test_the_demo_is_seen_as_it_happens(
-    site: Site, tabs: Tabs, server: EmbeddedRedis
-) -> None:
-    """The limit, the line, the killed process, and the recovery."""
-    page = await tabs.open(site)
-    await expect(page.get_by_role("heading", name="No semaphore is in use")).to_be_visible()
-    demo = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "redsem_async", "demo", "--requests", "160", "--lease", "2"),
-        *("--url", server.url),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        link = page.get_by_role("link", name="demo-")
-        await link.click()
-        await expect(page.locator("#limit")).to_have_text("8")
-        await expect(page.locator("#label")).to_have_text("queuing", timeout=60_000)
-        await expect(page.locator("#cells .dot").first).to_be_visible()
-        await expect(page.locator("#legend")).to_contain_text("worker")
-        happened = page.locator("#happened")
-        await expect(happened).to_contain_text("has stopped refreshing", timeout=60_000)
-        await expect(happened).to_contain_text("are free again")
-        await expect(page.locator("#use-chart path.line")).to_have_count(1)
-        await expect(page.locator("#use-chart path.limit")).to_have_count(1)
-        await expect(page.locator("#label")).to_have_text("not in use", timeout=60_000)
-        assert await asyncio.wait_for(demo.wait(), 60) == 0
-    finally:
-        if demo.returncode is None:
-            demo.kill()
-            await demo.wait()
 
 
 async def test_an_operator_changes_the_limit(writable: Site, tabs: Tabs, redis: Redis) -> None:
@@ -352,21 +319,6 @@ async def test_the_server_of_the_page_is_lost(tabs: Tabs, redis: Redis) -> None:
     await page.clock.fast_forward(7000)
     await expect(page.locator("#banner")).to_contain_text("has not answered")
     await expect(page.locator("#live-text")).to_contain_text("stale: last read at")
-
-
-async def test_two_tabs_show_the_same(writable: Site, tabs: Tabs, redis: Redis) -> None:
-    """What one operator changes, the other sees; and both may change it."""
-    sem = FairSemaphore(redis, "gpu", 4)
-    await sem.set_limit(3)
-    one = await tabs.open(writable, "semaphore?name=gpu")
-    other = await one.context.new_page()
-    await other.goto(one.url)
-    for page, limit, seen in ((one, "7", other), (other, "5", one)):
-        await page.get_by_role("button", name="Set limit").click()
-        await page.get_by_label("New limit").fill(limit)
-        await page.keyboard.press("Enter")
-        await expect(seen.locator("#limit")).to_have_text(limit)
-    assert (await sem.status()).set_limit == 5
 
 
 ONE = "semaphore?name=llm"

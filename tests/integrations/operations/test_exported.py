@@ -1,7 +1,6 @@
-"""The dashboard and the rules against an exporter for Prometheus, and the rules by promtool."""
+"""The rules and the queries by promtool, and the dashboard by the types of Grafana."""
 
 import json
-import re
 import subprocess
 from collections.abc import Callable
 from importlib import import_module
@@ -9,47 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.metrics import MeterProvider
 
-from tests.harness.telemetry import every_metric
-from tests.harness.wait import until
-from tests.integrations.operations.names import (
-    DASHBOARD,
-    OPERATIONS,
-    Exported,
-    dashboard_expressions,
-    rules,
-    unknown,
-)
-
-SAMPLE = re.compile(r"^(\w+)\{(.*)\} \S+$", re.MULTILINE)
-LABEL = re.compile(r'(\w+)="([^"]*)"')
-
-
-def exported_in(text: str) -> Exported:
-    """The series of a page of metrics."""
-    exported: Exported = {}
-    for series, labels in SAMPLE.findall(text):
-        known = exported.setdefault(series, {})
-        for label, value in LABEL.findall(labels):
-            if value:
-                known.setdefault(label, set()).add(value)
-    return exported
-
-
-async def test_the_exporter_names_the_metrics_as_the_dashboard_and_the_rules_do() -> None:
-    """Names with units and `_total`: not those of a rule of ours, but those of the exporter."""
-    reader = import_module("opentelemetry.exporter.prometheus").PrometheusMetricReader()
-    provider = MeterProvider([reader])
-    generate = import_module("prometheus_client").generate_latest
-    async with every_metric(provider):
-        await until(lambda: "redsem_status_limit" in exported_in(generate().decode()))
-        exported = exported_in(generate().decode())
-    provider.shutdown()
-    expressions = [*dashboard_expressions(), rules()]
-    assert [unknown(expression, exported) for expression in expressions] == [
-        [] for _ in expressions
-    ]
+from tests.integrations.operations.names import DASHBOARD, OPERATIONS, dashboard_expressions
 
 
 def leaves(value: Any, path: str = "") -> dict[str, Any]:

@@ -36,11 +36,6 @@ def http(leaf: ModuleType) -> Any:
 
 
 @pytest.fixture
-def backend() -> MemoryBackend:
-    return MemoryBackend()
-
-
-@pytest.fixture
 def sem(backend: MemoryBackend, kind: Kind) -> AnySemaphore:
     """One permit."""
     return kind(backend, "upstream", 1)

@@ -23,6 +23,12 @@ FRONTS: list[Any] = [
 ]
 
 
+@pytest.fixture
+def sem(backend: MemoryBackend) -> FairSemaphore:
+    """One permit."""
+    return FairSemaphore(backend, "web", 1)
+
+
 @pytest.fixture(params=FRONTS)
 async def front(request: pytest.FixtureRequest, connect: Connect) -> Front:
     """Each of them, in memory and on Redis."""

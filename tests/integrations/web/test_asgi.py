@@ -78,17 +78,6 @@ class App:
 
 
 @pytest.fixture
-def backend() -> MemoryBackend:
-    return MemoryBackend()
-
-
-@pytest.fixture
-def sem(backend: MemoryBackend) -> FairSemaphore:
-    """One permit."""
-    return FairSemaphore(backend, "web", 1)
-
-
-@pytest.fixture
 def app() -> App:
     return App()
 

@@ -16,17 +16,6 @@ from tests.integrations.web.exchange import Exchange
 
 
 @pytest.fixture
-def backend() -> MemoryBackend:
-    return MemoryBackend()
-
-
-@pytest.fixture
-def sem(backend: MemoryBackend) -> FairSemaphore:
-    """One permit."""
-    return FairSemaphore(backend, "web", 1)
-
-
-@pytest.fixture
 def limit(sem: FairSemaphore) -> Any:
     """The dependency."""
     return Depends(RequirePermit(sem))
