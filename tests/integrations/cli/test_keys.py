@@ -34,7 +34,7 @@ async def test_every_mode_and_clock_is_detected_and_opened(
     mode: str, clock: str, cli: Cli, redis: Redis
 ) -> None:
     plain = mode.removesuffix("+slots")
-    options = OPTIONS[plain] | {"clock": clock}
+    options: dict[str, Any] = {**OPTIONS[plain], "clock": clock}
     if mode != plain:
         options["slots"] = [f"cuda:{n}" for n in range(options.pop("limit"))]
     kind: Kind = Semaphore if plain == "zset" else FairSemaphore

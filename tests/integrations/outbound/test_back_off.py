@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any, Protocol
@@ -23,6 +24,22 @@ async def pause_left(sem: AnySemaphore) -> float:
     return 0.0 if back_off is None else back_off.seconds_left
 
 
+Answering = Callable[[int, dict[str, str]], Any]
+
+
+@pytest.fixture
+def answering(http: Any) -> Answering:
+    """Makes transports that give each request an answer with this status and these headers."""
+
+    def answering(status: int, headers: dict[str, str]) -> Any:
+        def answer(_: Any) -> Any:
+            return http.Response(status, headers=headers)
+
+        return http.MockTransport(answer)
+
+    return answering
+
+
 class Ask(Protocol):
     """Has a request answered with a status and headers. Returns the status that its client got."""
 
@@ -32,14 +49,13 @@ class Ask(Protocol):
 
 
 @pytest.fixture
-def ask(http: Any, client_of: ClientOf) -> Ask:
+def ask(client_of: ClientOf, answering: Answering) -> Ask:
     """Asks an upstream through a transport with `back_off=True`."""
 
     async def ask(
         source: Any, status: int, headers: dict[str, str], *, back_off: bool = True
     ) -> int:
-        answer = http.Response(status, headers=headers)
-        client = client_of(source, http.MockTransport(lambda _: answer), back_off=back_off)
+        client = client_of(source, answering(status, headers), back_off=back_off)
         answered: int = (await client.get("http://a.example/")).status_code
         return answered
 
@@ -67,10 +83,10 @@ async def test_a_date_says_until_when(ask: Ask, backend: MemoryBackend) -> None:
 
 
 async def test_without_retry_after_the_pause_doubles(
-    http: Any, client_of: ClientOf, backend: MemoryBackend
+    client_of: ClientOf, answering: Answering, backend: MemoryBackend
 ) -> None:
     sem = FairSemaphore(backend, "upstream", 3)
-    client = client_of(sem, http.MockTransport(lambda _: http.Response(429)), back_off=True)
+    client = client_of(sem, answering(429, {}), back_off=True)
     for least in (1.0, 2.0, 4.0):
         await client.get("/")
         assert least - 0.2 < await pause_left(sem) <= 1.5 * least
