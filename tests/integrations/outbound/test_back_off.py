@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -40,45 +40,31 @@ def answering(http: Any) -> Answering:
     return answering
 
 
-class Ask(Protocol):
-    """Has a request answered with a status and headers. Returns the status that its client got."""
-
-    async def __call__(
-        self, source: Any, status: int, headers: dict[str, str], *, back_off: bool = True
-    ) -> int: ...
-
-
-@pytest.fixture
-def ask(client_of: ClientOf, answering: Answering) -> Ask:
-    """Asks an upstream through a transport with `back_off=True`."""
-
-    async def ask(
-        source: Any, status: int, headers: dict[str, str], *, back_off: bool = True
-    ) -> int:
-        client = client_of(source, answering(status, headers), back_off=back_off)
-        answered: int = (await client.get("http://a.example/")).status_code
-        return answered
-
-    return ask
-
-
 @pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize(
     ("headers", "seconds"), [({"Retry-After": "20"}, 20.0), ({"retry-after": "7.5"}, 7.5)]
 )
 async def test_a_response_that_is_refused_pauses_the_fleet(
-    ask: Ask, backend: MemoryBackend, status: int, headers: dict[str, str], seconds: float
+    client_of: ClientOf,
+    answering: Answering,
+    backend: MemoryBackend,
+    status: int,
+    headers: dict[str, str],
+    seconds: float,
 ) -> None:
     here, there = (FairSemaphore(each, "upstream", 3) for each in (backend, backend.peer()))
-    assert await ask(here, status, headers) == status, "it is returned as it is"
+    response = await client_of(here, answering(status, headers), back_off=True).get("/")
+    assert response.status_code == status, "it is returned as it is"
     assert await pause_left(there) == pytest.approx(seconds, abs=1.0)
     assert (await there.status()).held == 0
 
 
-async def test_a_date_says_until_when(ask: Ask, backend: MemoryBackend) -> None:
+async def test_a_date_says_until_when(
+    client_of: ClientOf, answering: Answering, backend: MemoryBackend
+) -> None:
     sem = FairSemaphore(backend, "upstream", 3)
     date = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
-    await ask(sem, 429, {"Retry-After": date})
+    await client_of(sem, answering(429, {"Retry-After": date}), back_off=True).get("/")
     assert await pause_left(sem) == pytest.approx(30.0, abs=2.0)
 
 
@@ -97,16 +83,20 @@ async def test_without_retry_after_the_pause_doubles(
     ("status", "back_off"), [(200, True), (404, True), (500, True), (429, False)]
 )
 async def test_other_responses_pause_nothing(
-    ask: Ask, backend: MemoryBackend, status: int, back_off: bool
+    client_of: ClientOf, answering: Answering, backend: MemoryBackend, status: int, back_off: bool
 ) -> None:
     sem = FairSemaphore(backend, "upstream", 3)
-    await ask(sem, status, {"Retry-After": "20"}, back_off=back_off)
+    answer = answering(status, {"Retry-After": "20"})
+    await client_of(sem, answer, back_off=back_off).get("/")
     assert not await pause_left(sem)
 
 
-async def test_hosts_of_a_group_back_off_apart(ask: Ask, backend: MemoryBackend) -> None:
+async def test_hosts_of_a_group_back_off_apart(
+    client_of: ClientOf, answering: Answering, backend: MemoryBackend
+) -> None:
     group = SemaphoreGroup(backend, "hosts", 2)
-    await ask(group, 429, {"Retry-After": "20"})
+    client = client_of(group, answering(429, {"Retry-After": "20"}), back_off=True)
+    await client.get("http://a.example/")
     assert await pause_left(group["a.example"]) > 15
     assert not await pause_left(group["b.example"])
 
