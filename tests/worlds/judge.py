@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import redsem_async._protocol.operations as op
 from redsem_async._core.keys import permit_id
+from redsem_async._hub.lease import Lease
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.operations import Request
 from redsem_async._protocol.replies import FULL, FULL_FOR_KEY, AnyReply, Holding, Reply
@@ -35,6 +36,7 @@ ANSWERS = "the answer is what happened"
 ORDER = "nobody is passed whose turn it is"
 MEET = "a free permit and a waiter meet"
 REFUSED = "a call that is sent back changes nothing"
+TRUST = "trust ends before the server lets go"
 
 
 class Broken(NamedTuple):
@@ -52,7 +54,7 @@ class Broken(NamedTuple):
 
 
 class Permit(NamedTuple):
-    """A holder, as it was at some moment."""
+    """A holder, as it was at some moment. Or a permit as a client trusts it, until *expiry_ms*."""
 
     expiry_ms: int
     token: int
@@ -63,6 +65,14 @@ class Permit(NamedTuple):
     @classmethod
     def of(cls, held: HolderRecord) -> "Permit":
         return cls(held.expiry_ms, held.token, held.permits, held.key, tuple(held.slots))
+
+    @classmethod
+    def trusted(cls, lease: Lease, until_ms: int) -> "Permit":
+        key = lease.key.key if lease.key else None
+        return cls(until_ms, lease.token, lease.permits, key, tuple(lease.slots))
+
+
+Trusted = Collection[tuple[str, Permit]]  # by id, which two may have that should not
 
 
 class Waiter(NamedTuple):
@@ -235,11 +245,15 @@ class Judge:
     Attributes:
         last_token: the highest that was granted.
         granted_ms: when each token was.
+        taken: permits that somebody else than their holders ended, as they were.
+        lost: those that the server forgot, and admits nobody else for.
     """
 
     def __init__(self) -> None:
         self.last_token = 0
         self.granted_ms: dict[int, int] = {}
+        self.taken: dict[str, Permit] = {}
+        self.lost: set[str] = set()
 
     def ran(
         self,
@@ -248,28 +262,70 @@ class Judge:
         hub: str,
         answer: AnyReply | CommandError,
         after: Look,
+        trusted: Trusted = (),
     ) -> Iterator[Broken]:
-        """What is wrong with *call* of *hub*, which ran between the two looks."""
+        """What is wrong with *call* of *hub*, which ran between the two looks.
+
+        What clients *trusted* meanwhile counts as in use where the server lost it.
+        """
         if isinstance(answer, CommandError):
             if before != after:
                 yield Broken(REFUSED, f"{call} by {hub}")
             return
+        self._note_taken(before, call, hub, after)
         yield from self._of_all(after)
         yield from self._of_those_gone(before, call, hub, after)
         yield from self._of_those_kept(before, call, hub, after)
         new = sorted(after.live.keys() - before.live.keys(), key=lambda i: after.live[i].token)
         granted: list[str] = []
+        lost = [permit for identity, permit in trusted if identity in self.lost]
         if isinstance(call, op.Adopt):
             yield from self._of_adopted(new, before, call, hub, after)
         elif isinstance(call, op.Restore):
             yield from self._of_restored(new, call, hub, after)
         else:
             granted = new
-        yield from self._of_granted(granted, before, call, hub, after)
+        yield from self._of_granted(granted, lost, before, call, hub, after)
+        yield from self.trust(trusted, after.holders)
         if isinstance(answer, Reply):
             yield from self._of_answers(before, call, hub, answer, after)
         if isinstance(call, SERVING) and (waits := forgotten(after)):
             yield Broken(MEET, f"{waits.id} waits, and its limits have room ({call})")
+
+    def trust(self, trusted: Trusted, holders: Mapping[str, Permit]) -> Iterator[Broken]:
+        """What clients trust is held for at least as long, or was taken from them.
+
+        And a lease is used for one permit at a time.
+        """
+        used: set[str] = set()
+        for identity, permit in trusted:
+            held = holders.get(identity) or self.taken.get(identity)
+            if held is None or held[1:] != permit[1:] or held.expiry_ms < permit.expiry_ms:
+                yield Broken(TRUST, f"{identity} is trusted as {permit}, and held as {held}")
+            if identity in used:
+                yield Broken(TRUST, f"{identity} is used for two permits")
+            used.add(identity)
+
+    def flushed(self, before: Look, now_ms: int, *, recovers: bool) -> None:
+        """The server forgot everything. Where it *recovers*, it admits nobody for a lease."""
+        gone = {i: held for i, held in before.holders.items() if held.expiry_ms > now_ms}
+        self.taken |= gone
+        if recovers:
+            self.lost |= gone.keys()
+
+    def _note_taken(self, before: Look, call: op.Operation, hub: str, after: Look) -> None:
+        """Whose permit was taken by right may trust it until it learns of that."""
+        by_others = isinstance(call, op.Clear | op.Adopt) or (
+            isinstance(call, op.Release) and call.owner != hub
+        )
+        if by_others:
+            known = {i: was for i, was in self.taken.items() if was.expiry_ms > before.now}
+            self.taken = known | {i: was for i, was in before.live.items() if i not in after.live}
+        if isinstance(call, op.Clear) and before != after:
+            self.lost.clear()  # it ends the grace period, too
+        for identity in after.live.keys() & self.taken.keys():
+            del self.taken[identity]
+            self.lost.discard(identity)
 
     def _of_all(self, after: Look) -> Iterator[Broken]:
         both = after.live.keys() & {waiter.id for waiter in after.line}
@@ -336,7 +392,13 @@ class Judge:
                 yield Broken(KEPT, f"{identity} was put back otherwise than {call} says")
 
     def _of_granted(
-        self, granted: Sequence[str], before: Look, call: op.Operation, hub: str, after: Look
+        self,
+        granted: Sequence[str],
+        lost: Iterable[Permit],
+        before: Look,
+        call: op.Operation,
+        hub: str,
+        after: Look,
     ) -> Iterator[Broken]:
         """Tokens grow, limits hold, and who is granted has asked for that, in its turn."""
         known = {waiter.id: waiter for waiter in before.line}
@@ -344,6 +406,8 @@ class Judge:
         if isinstance(call, op.Acquire):
             asked |= {permit_id(hub, r.number): r for r in requests_of(call)} | asked
         room = after.room(without=granted)
+        for permit in lost:
+            room.uses[permit.key] += permit.permits
         for identity in granted:
             permit, request = after.live[identity], asked.get(identity)
             if permit.token <= self.last_token:

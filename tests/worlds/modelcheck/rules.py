@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from redsem_async._protocol.errors import CommandError
-from redsem_async._protocol.operations import Clear, Operation, Release
+from redsem_async._protocol.operations import Clear, Operation
 from redsem_async._protocol.replies import AnyReply
 from redsem_async.testing._spec.keyed import KeyedSpecification
 from redsem_async.testing._spec.queue import QueueSpecification
-from tests.worlds.judge import Broken, Look, forgotten, look_at, twice
+from tests.worlds.judge import Broken, Look, forgotten, look_at
+from tests.worlds.judge import Permit as Held
 
 from .process import Wrong, id_of
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 DEEPEST = 150  # events of a path
 PROMPT = 0.1  # seconds in which somebody sees that a lease has ended
-MARGIN = 0.0011  # seconds: the server counts in whole milliseconds
 
 
 # -- of each call
@@ -32,9 +32,10 @@ def check_call(
     world: "World", before: Look, call: Operation, hub: str, answer: AnyReply | CommandError
 ) -> None:
     """Raise Wrong where what the server did must not be; note what excuses what."""
-    _raise_first(world, world.judge.ran(before, call, hub, answer, look(world)))
+    after = look(world)
+    _raise_first(world, world.judge.ran(before, call, hub, answer, after))
     if not isinstance(answer, CommandError):
-        _excuse(world, before, call)
+        _check_orders(world, before, call, after)
 
 
 def _raise_first(world: "World", found: Iterator[Broken]) -> None:
@@ -42,16 +43,11 @@ def _raise_first(world: "World", found: Iterator[Broken]) -> None:
         raise Wrong(broken.named(lambda identity: name_of(world, identity)))
 
 
-def _excuse(world: "World", before: Look, call: Operation) -> None:
-    """A permit that was taken away by right may be trusted until its holder learns of it."""
+def _check_orders(world: "World", before: Look, call: Operation, after: Look) -> None:
+    """What is cleared and set is what somebody asks for now."""
     ledger, model = world.ledger, world.model
-    match call:
-        case Clear() if ledger.clearing:
-            ledger.excused |= before.holders.keys()
-        case Release(owner=owner, numbers=numbers):
-            ledger.excused |= {f"{owner}.{number}" for number in numbers}
-        case _:
-            pass
+    if isinstance(call, Clear) and before.live and before != after and not ledger.clearing:
+        raise Wrong("all was cleared, and nobody asks for that now")
     limit = model.state.set_limit
     if limit != ledger.limit and not ledger.limits:
         raise Wrong(f"the set limit is {limit}, after {ledger.limit} was confirmed")
@@ -70,23 +66,14 @@ def check(world: "World") -> None:
     _check_jobs(world)
     _check_detached(world)
     trusted = [
-        permit
+        (id_of(permit), Held.trusted(permit._lease, world.server_ms(permit._lease.trusted_until)))
         for process in world.processes
         if process.alive
         for permit in process.permits
-        if permit.expires_in > 0 and id_of(permit) not in world.ledger.excused
+        if permit.expires_in > 0
     ]
-    if sum(permit.permits for permit in trusted) > world.scenario.highest:
-        names = ", ".join(name_of(world, id_of(permit)) for permit in trusted)
-        raise Wrong(f"too many are trusted at a time: {names}")
-    _raise_first(world, twice({id_of(permit): permit._lease.slots for permit in trusted}))
-    for permit in trusted:
-        held = world.model.state.holders.get(id_of(permit))
-        left = world.seconds_left(held.expiry_ms) if held is not None else 0.0
-        trust = permit.expires_in
-        if left < trust - MARGIN:
-            name = name_of(world, id_of(permit))
-            raise Wrong(f"{name} is trusted for {trust:.3f} s, and held for {left:.3f} s")
+    holders = {identity: Held.of(held) for identity, held in world.model.state.holders.items()}
+    _raise_first(world, world.judge.trust(trusted, holders))
 
 
 def _check_jobs(world: "World") -> None:

@@ -56,7 +56,6 @@ class Scenario:
     """A few processes that use one semaphore.
 
     Attributes:
-        most: permits that may be in use at a time; the highest declared limit unless it is said.
         grain: seconds that pass at least when time passes.
         opening: events that have happened before the search begins.
         prompt: whether a free permit and a waiter must meet without the slow heartbeat, where
@@ -69,13 +68,8 @@ class Scenario:
     mode: Mode
     parties: tuple[Party, ...]
     budget: Budget = field(default_factory=Budget)
-    most: int | None = None
     grain: float = 0.05
     opening: tuple[tuple[str, int, int], ...] = ()
     prompt: bool = True
     horizon: float = 90.0
     release: bool = False
-
-    @property
-    def highest(self) -> int:
-        return max(party.limit for party in self.parties) if self.most is None else self.most

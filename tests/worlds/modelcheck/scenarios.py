@@ -224,7 +224,6 @@ def _scenarios(mode: Mode) -> Iterator[Scenario]:
         "two limits",
         (Party((limits,)), still),
         Budget(cuts=1, lates=1, cancels=more),
-        most=3,
     )
     yield scenario("a pause", (Party((pauses,)), still), Budget(cuts=1, lates=1))
     yield scenario(

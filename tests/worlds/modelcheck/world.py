@@ -40,7 +40,6 @@ class Event(NamedTuple):
 class Ledger:
     """What is known beside what the processes and the server know: for the rules alone."""
 
-    excused: set[str] = field(default_factory=set[str])  # ids taken from those who trust them
     detached: dict[str, int] = field(default_factory=dict[str, int])  # latest expiry in ms, by id
     clearing: int = 0  # clears that were asked for, and are not known to have ended
     limits: int = 0  # set limits, likewise
@@ -295,6 +294,10 @@ class World:
     def server_us(self) -> int:
         return START_US + round(self.now * 1_000_000)
 
+    @staticmethod
+    def server_ms(moment: float) -> int:
+        return (START_US + round(moment * 1_000_000)) // 1000
+
     def seconds_left(self, expiry_ms: int) -> float:
         return (1000 * expiry_ms - self.server_us) / 1e6
 
@@ -344,6 +347,7 @@ class World:
             model,
             self.ledger,
             self.judge.last_token,
+            sorted(self.judge.taken.items()),
             self.ids,
             standing,
         )
