@@ -48,7 +48,6 @@ class Common:
     holdings: Holdings
     habits: Habits
     detached: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    highest: dict[str, int] = field(default_factory=dict[str, int])  # limit ever in force
     keys: random.Random | None = None  # draws keys, where requests have any
     healed: bool = False  # nothing goes wrong any more
     over: bool = False
@@ -313,8 +312,6 @@ class Actor:
         if keys is not None and keys.random() < 0.7:
             await self._common.order_for_key(semaphore, keys.choice(KEYS), limit)
             return
-        highest = self._common.highest
-        highest[semaphore.name] = max(highest[semaphore.name], limit or 0)
         await self._common.order(self._process, semaphore, limit)
 
     async def _clear(self, semaphore: AnySemaphore) -> None:

@@ -1,4 +1,4 @@
-"""What the judge of a simulation notes: tenures, and orders."""
+"""What the judge of a simulation notes: who is in line, and orders."""
 
 import math
 from dataclasses import dataclass
@@ -12,27 +12,6 @@ class InLine(NamedTuple):
 
     since: float
     alive_until: int
-
-
-@dataclass
-class Tenure:
-    """From when to when the server had an id as a holder, and how that ended."""
-
-    id: str
-    began: float
-    since: float  # the last time that it began: later than at first, where it was put back
-    token: int
-    permits: int
-    expiry_ms: int
-    limit: int | None  # in force when it was granted; None for one that was taken over
-    ended: float = math.inf
-    cause: str = ""
-    in_grace: bool = False  # nobody else is let in until it would have expired
-
-    @property
-    def taken(self) -> bool:
-        """Whether somebody else than its holder ended it, before its lease did."""
-        return self.cause in ("cleared", "flushed", "released by somebody else", "adopted")
 
 
 @dataclass(eq=False)

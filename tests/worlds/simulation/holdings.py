@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from redsem_async import (
@@ -21,8 +21,8 @@ from redsem_async._api.classes import takes_keys
 from redsem_async._core.lease import clock_margin, heartbeat_interval
 from redsem_async._hub.lease import Lease, LeaseState
 from redsem_async._protocol.operations import KeyTerms, Request
+from tests.worlds.judge import Permit as Trusted
 
-from .books import Tenure
 from .judge import CLOCKS, Judge
 from .world import Process, World
 
@@ -42,42 +42,46 @@ class Hold:
 
     process: Process
     name: str
-    id: str
-    token: int
-    permits: int
-    began: float
     lease: Lease
-    slots: Sequence[int]
-    certain: float = 0.0  # until when it was trusted, by what has happened so far
+    began: float
     ended: float = math.inf
     lost: bool = False  # when it ended
     risked: bool = False  # its holder asked for a near expiry, or sent its id too early
-    _until: float = -math.inf  # when trust ends, if nothing happens
+    until: float = -math.inf  # when trust ends, if nothing happens
 
     def __post_init__(self) -> None:
-        # One whose trust was over when it was handed out says so from the first.
-        self.certain = min(self.began, self.process.world_time(self.lease.trusted_until))
         self.process.watched[self] = None
         self.look()
 
     def __str__(self) -> str:
         return f"{self.id} held by {self.process.name} from {self.began:.6f} to {self.ended:.6f}"
 
+    @property
+    def id(self) -> str:
+        # Not by the permit's own property: nobody else uses a lease whose id was read.
+        return self.lease.id
+
     def look(self) -> None:
-        if self.ended < math.inf:
-            return
         lease = self.lease
-        self.certain = max(self.certain, min(self.process.world.now, self._until))
-        self._until = self.process.world_time(lease.trusted_until)
-        if lease.state is not LeaseState.HELD:
+        if lease.state is LeaseState.HELD:
+            self.until = self.process.world_time(lease.trusted_until)
+        else:
             self.lost |= lease.state is LeaseState.LOST
             self.end()
 
     def end(self) -> None:
         if self.ended == math.inf:
-            self.certain = max(self.certain, min(self.process.world.now, self._until))
-            self.ended = self.certain
+            self.ended = min(self.process.world.now, self.until)
             self.process.watched.pop(self)
+
+
+def _trusted(process: Process, name: str) -> list[tuple[str, Trusted]]:
+    world = process.world
+    return [
+        (hold.id, Trusted.trusted(hold.lease, world.server_us_at(hold.until) // 1000))
+        for hold in process.watched
+        if hold.name == name and hold.until > world.now
+    ]
 
 
 def _is_fresh(hold: Hold) -> bool:
@@ -137,8 +141,19 @@ class Holdings:
         self._adopters: Counter[tuple[Process, str]] = Counter()  # who asked for which id
         self.ends: defaultdict[str, int] = defaultdict(int)
         self._world = world
+        world.turned = self._look
 
     # -- as it happens
+
+    def trusted(self, name: str) -> list[tuple[str, Trusted]]:
+        """What clients trust at this moment."""
+        return [pair for process in self._world.processes for pair in _trusted(process, name)]
+
+    def _look(self, process: Process) -> None:
+        for hold in list(process.watched):
+            hold.look()
+        for name in dict.fromkeys(hold.name for hold in process.watched):
+            self.judge_of(name).judge_trust(_trusted(process, name))
 
     def ask(self, attempt: Attempt) -> None:
         self.pending[attempt] = None
@@ -146,25 +161,21 @@ class Holdings:
     def granted(self, attempt: Attempt, permit: Permit) -> Hold:
         world = self._world
         self.answered(attempt)
-        process = attempt.process
-        # Not by the permit's own properties: nobody else uses a lease whose id was read.
-        name, lease = permit.name, permit._lease
-        hold = Hold(
-            process, name, lease.id, lease.token, permit.permits, world.now, lease, lease.slots
-        )
-        self._check(
-            attempt.adopts or hold.permits == attempt.permits, f"{attempt} got {hold.permits}"
-        )
+        process, name, lease = attempt.process, permit.name, permit._lease
+        judge, hold = self.judge_of(name), Hold(process, name, lease, world.now)
+        self._check(judge.granted_at(lease.token) < math.inf, f"{hold} was never granted")
+        right = attempt.adopts or permit.permits == attempt.permits
+        self._check(right, f"{attempt} got {permit.permits}")
         self.holds.append(hold)
         attempt.holds.append(hold)
-        world.note(process.name, "holds", hold.id[:4], hold.id[32:], hold.token)
+        world.note(process.name, "holds", hold.id[:4], hold.id[32:], lease.token)
         if hold.id in self.ids:
             world.fault("lease used again")
             self._check(self.unruly or _is_fresh(hold), f"{hold}, whose refresh is due")
             # A lease that it was passed, and then stood still before it could take it.
             stood_still = process.stalled_until > world.now - PRECISION
             moment = process.stalled_at if stood_still else world.now
-            self.judge_of(name).reused(hold.id.partition(".")[0], attempt.semaphore, moment)
+            judge.reused(hold.id.partition(".")[0], attempt.semaphore, moment)
             self._judge_reuse(attempt, permit)
         self.ids.add(hold.id)
         return hold
@@ -287,7 +298,7 @@ class Holdings:
         terms = attempt.semaphore._terms
         if terms.max_hold is None:
             return False
-        since = self.judge_of(hold.name).granted_at[hold.token]
+        since = self.judge_of(hold.name).granted_at(hold.lease.token)
         # What is left of it is told by a refresh, and counted from when that was sent.
         left = clock_margin(terms.lease) + 0.01 * terms.max_hold + RENEWED * self._world.trip
         return hold.ended >= since + terms.max_hold - left
@@ -324,8 +335,7 @@ class Holdings:
         since = judge.held_since(attempt.old)
         heir = judge.heir.get(attempt.old, "")
         most = attempt.semaphore._terms.max_hold
-        token = judge.token_of(attempt.old) or judge.token_of(heir)
-        granted_at = judge.granted_at.get(token, math.inf)
+        granted_at = judge.last_granted(attempt.old, heir)
         if most is not None and self._world.now >= granted_at + 0.97 * most:
             return False  # it may be held no longer by who asks
         alone = self._adopters[process, attempt.old] == 1
@@ -343,78 +353,15 @@ class Holdings:
 
     # -- at the end
 
-    def judge(self, judges: dict[str, Judge], limits: dict[str, int]) -> None:
-        holds: dict[tuple[str, int], Hold] = {}  # the last of each lease
-        for hold in self.holds:
-            hold.end()
-            before = holds.get((hold.id, hold.token))
-            self._check(
-                before is None or before.ended <= hold.began + PRECISION,
-                f"{before}, whose lease was used by {hold}",
-            )
-            holds[hold.id, hold.token] = hold
-            tenure = judges[hold.name].tenures.get((hold.id, hold.token))
-            if tenure is None:
-                self._check(False, f"{hold.id} was held with {hold.token} and never granted")
-                return
-            self._judge_trust(hold, tenure)
-            slots = judges[hold.name].slots.get((hold.id, hold.token), ())
-            self._check(
-                tuple(slots) == tuple(hold.slots), f"{hold} with {hold.slots}, and it is {slots}"
-            )
-        self._judge_longest_holds()
-        for name, judge in judges.items():
-            self._judge_limit(name, judge.tenures, holds, limits[name])
-
-    def _judge_trust(self, hold: Hold, tenure: Tenure) -> None:
-        """Trust ends before the server lets go.
-
-        A permit that was taken away is trusted until a message or a refresh says so (see `gone`
-        and `cleared`), or else until the confirmed lease ends.
-        """
-        most = self._world.by_server_clock(tenure.expiry_ms) if tenure.taken else tenure.ended
-        self._check(
-            hold.ended <= most + PRECISION,
-            f"{hold.process.name} was certain of {hold.id} until {hold.ended:.6f},"
-            f" and the server let go at {most:.6f} ({tenure.cause})",
-        )
-
-    def _judge_longest_holds(self) -> None:
+    def judge_longest_holds(self) -> None:
         """Nobody trusts a permit for longer than its `max_hold`, since it was granted."""
         for hold in self.holds:
-            first = self.judge_of(hold.name).granted_at[hold.token]
+            hold.end()
+            first = self.judge_of(hold.name).granted_at(hold.lease.token)
             most = hold.lease.terms.max_hold
             self._check(
                 most is None or hold.ended <= first + CLOCKS * most + PRECISION,
                 f"{hold} was held for longer than {most} s, since {first:.6f}",
-            )
-
-    def _judge_limit(
-        self,
-        name: str,
-        tenures: dict[tuple[str, int], Tenure],
-        holds: dict[tuple[str, int], Hold],
-        highest: int,
-    ) -> None:
-        """A grant finds room beside all permits that clients trust, whatever the server holds.
-
-        Excused are permits that were taken away, which their holders cannot know yet.
-        """
-        steps: list[tuple[float, bool, int, int, int]] = []  # in the order of the server
-        for known, tenure in tenures.items():
-            hold = holds.get(known)
-            excused = hold is None or (tenure.taken and not tenure.in_grace)
-            ended = tenure.ended if excused or hold is None else max(tenure.ended, hold.ended)
-            limit = highest if tenure.limit is None else tenure.limit
-            if ended > tenure.began:
-                steps.append((tenure.began, True, tenure.token, tenure.permits, limit))
-                steps.append((ended, False, tenure.token, -tenure.permits, 0))
-        used = 0
-        for moment, begins, _, change, limit in sorted(steps):
-            used += change
-            self._check(
-                not begins or used <= limit,
-                f"at {moment:.6f} the grant of {change} of {name} made it {used}, not {limit}",
             )
 
     def _check(self, holds: bool, otherwise: str) -> None:

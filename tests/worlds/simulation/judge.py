@@ -1,14 +1,12 @@
 """What a simulation knows of its server, beside the rules of every world: its books.
 
-The judge keeps books of tenures and of what clients asked for, and looks at the model around
-each call.
+The judge keeps books of what clients asked for, and looks at the model around each call.
 """
 
 import math
-import sys
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from operator import attrgetter, itemgetter
 
 import redsem_async._protocol.operations as op
@@ -17,21 +15,16 @@ from redsem_async._core.keys import permit_id
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.replies import AnyReply
 from redsem_async.testing._spec.queue import QueueSpecification
-from redsem_async.testing._spec.records import key_of, requests_of
+from redsem_async.testing._spec.records import key_of
+from tests.worlds.judge import Broken, Look, Permit, Trusted, look_at, own_ids
 from tests.worlds.judge import Judge as Rules
-from tests.worlds.judge import (
-    Look,
-    Permit,
-    limit_in_force,
-    look_at,
-    own_ids,
-)
 
-from .books import Around, InLine, Order, Tenure
+from .books import Around, InLine, Order
 from .world import Process, World
 
 CLOCKS = 1.01  # of two processes, beside each other
 REMEMBERED = 60.0  # seconds for which the judge remembers how everything stood
+NOTHING = Look(0, 0, {}, [])
 
 
 class Judge:
@@ -40,15 +33,11 @@ class Judge:
     def __init__(self, world: World, name: str) -> None:
         self.name = name
         self.set_limit: int | None = None
-        self.slotted = False
         self.recovers = False
-        self.tenures: dict[tuple[str, int], Tenure] = {}  # by id and token
         self.revived: set[str] = set()  # granted to a delayed duplicate, after the marks were lost
         self.detached: set[str] = set()
         self.revived_line: set[str] = set()
         self.grants = 0
-        self.granted_at: dict[int, float] = {}  # by token, for whoever adopts it, too
-        self.slots: dict[tuple[str, int], Sequence[int]] = {}  # by id and token
         self.heir: dict[str, str] = {}  # who adopted, by the id that it adopted
         self.flushed_at = -math.inf
         self.prompt = math.inf  # seconds in which everybody learns who waits
@@ -59,8 +48,7 @@ class Judge:
         self._looks: deque[tuple[float, Look]] = deque()  # the last ones, each after a call
         self._world = world
         self._rules = Rules()
-        self._asked: dict[str, op.Request] = {}
-        self._current: dict[str, Tenure] = {}
+        self._since: dict[str, float] = {}  # from when on each is held
         self._began: set[str] = set()
         self._closed: set[str] = set()  # given up or given back by their own hub
 
@@ -75,35 +63,27 @@ class Judge:
         hub: str,
         answer: AnyReply | CommandError,
         around: Around,
+        trusted: Trusted,
     ) -> bool:
         """Judge what *call* by *hub* has done. Returns whether that was anything."""
-        after = self.look(model)
-        for broken in self._rules.ran(before, call, hub, answer, after):
-            self._check(False, str(broken))
+        after, taken, lost = self.look(model), dict(self._rules.taken), set(self._rules.lost)
+        self._report(self._rules.ran(before, call, hub, answer, after, trusted))
         if isinstance(answer, CommandError):
             return False
-        if isinstance(call, op.Acquire):
-            self._asked |= {permit_id(hub, r.number): r for r in requests_of(call)}
-        if isinstance(call, op.Clear) and before != after:  # and was not too late
-            self._forget("cleared")
-            for tenure in self.tenures.values():
-                tenure.in_grace = False  # a clear ends the grace period of an earlier flush
         new = after.live.keys() - before.live.keys()
         gone = before.live.keys() - after.live.keys()
-        self._expire(before)
-        self._note_gone(gone, call, hub)
         self._judge_orders(before, after, call, hub, around)
         if isinstance(call, op.Restore):
-            self._judge_restored(new, after, around)
-        elif isinstance(call, op.Adopt):
-            self._note_adopted(new, after, call)
+            restored = {identity: after.live[identity] for identity in new}
+            self._judge_restored(restored, taken, lost, around)
         else:
-            for identity in sorted(new, key=lambda i: after.live[i].token):
-                self._begin(identity, after.live[identity], self.limit_of(identity))
-                self.grants += 1
-        for identity, permit in after.live.items():
-            self._current[identity].expiry_ms = permit.expiry_ms
-            self.slots[identity, permit.token] = permit.slots
+            self._begin(new)
+            if isinstance(call, op.Adopt):
+                self.heir |= {permit_id(call.owner, call.old): identity for identity in new}
+            else:
+                self.grants += len(new)
+        now = self._world.now
+        self._since = {i: self._since.get(i, now) for i in after.live}
         self._note_line(after)
         for owner in {identity.partition(".")[0] for identity in new} - around.notified - {hub}:
             no_push = model.state.hub_record(owner).no_push
@@ -128,12 +108,14 @@ class Judge:
     def flushed(self) -> None:
         """The server forgot everything, and the marks that stop delayed duplicates too."""
         self.flushed_at = self._world.now
-        self._forget("flushed")
+        now_ms = self._world.server_us // 1000
+        self._rules.flushed(self._last, now_ms, recovers=self.recovers)
+        self._since.clear()
         self._answer_of.clear()
         for order in self._orders:
             order.done = False  # what is asked for still is carried out anew
         self._limit_is(None)
-        self._looks.append((self._world.now, Look(0, 0, {}, [])))
+        self._looks.append((self._world.now, NOTHING))
 
     @property
     def forgot(self) -> bool:
@@ -158,7 +140,7 @@ class Judge:
         if order.done:
             return
         if order.clears:
-            left = [i for i in self._current if self.held_since(i) < order.asked]
+            left = [i for i in self._since if self.held_since(i) < order.asked]
             self._check(not left, f"{left} were held before it was cleared, and after")
         else:
             first = bisect_left(self._limits, order.asked, key=itemgetter(0)) - 1
@@ -193,14 +175,27 @@ class Judge:
 
         One that expires within *margin* seconds counts as held no more.
         """
-        tenure, at = self._current.get(identity), self._world.now + margin
-        if tenure is None or self._world.by_server_clock(tenure.expiry_ms) <= at:
+        held, at = self._last.holders.get(identity), self._world.now + margin
+        if held is None or self._world.by_server_clock(held.expiry_ms) <= at:
             return math.inf
-        return tenure.since
+        return self._since[identity]
 
-    def token_of(self, identity: str) -> int:
-        tenure = self._current.get(identity)
-        return tenure.token if tenure else 0
+    def granted_at(self, token: int) -> float:
+        """When *token* was granted, to whoever has it now."""
+        granted_ms = self._rules.granted_ms.get(token)
+        return math.inf if granted_ms is None else self._world.by_server_clock(granted_ms)
+
+    def last_granted(self, *ids: str) -> float:
+        """When the first of *ids* that is held was granted."""
+        tokens = [held.token for i in ids if (held := self._last.live.get(i))]
+        return self.granted_at(tokens[0]) if tokens else math.inf
+
+    def judge_trust(self, trusted: Trusted) -> None:
+        self._report(self._rules.trust(trusted, self._last.holders))
+
+    @property
+    def _last(self) -> Look:
+        return self._looks[-1][1] if self._looks else NOTHING
 
     def held_up(
         self, since: float, request: op.Request, hubs: Collection[str], *, waits: bool
@@ -231,44 +226,7 @@ class Judge:
         looks = [(moment, look) for moment, look in self._looks if moment > since]
         return looks + [pair for pair in self._looks if pair[0] <= since][-1:]
 
-    def limit_of(self, identity: str) -> int:
-        return self.in_force(self._asked[identity].limit)
-
-    def in_force(self, declared: int) -> int:
-        return limit_in_force(declared, self.set_limit, slotted=self.slotted)
-
-    # -- books
-
-    def _forget(self, cause: str) -> None:
-        for tenure in list(self._current.values()):
-            self._end(tenure, cause)
-
-    def _end(self, tenure: Tenure, cause: str) -> None:
-        expiry = self._world.by_server_clock(tenure.expiry_ms)
-        tenure.cause = cause if self._world.now < expiry else "expired"
-        tenure.in_grace = cause == "flushed" and self.recovers
-        tenure.ended = min(self._world.now, expiry)
-        del self._current[tenure.id]
-
-    def _expire(self, before: Look) -> None:
-        for tenure in list(self._current.values()):
-            if tenure.expiry_ms <= before.now:
-                self._end(tenure, "expired")
-
     # -- the rules
-
-    def _note_gone(self, gone: set[str], call: op.Operation, hub: str) -> None:
-        match call:
-            case op.Release():
-                cause = "released" if call.owner == hub else "released by somebody else"
-            case op.Abandon():
-                cause = "abandoned"
-            case op.Adopt():
-                cause = "adopted"
-            case _:
-                cause = "taken"
-        for identity in gone & self._current.keys():
-            self._end(self._current[identity], cause)
 
     def _judge_orders(
         self, before: Look, after: Look, call: op.Operation, hub: str, around: Around
@@ -304,46 +262,33 @@ class Judge:
             self.set_limit = limit
             self._limits.append((self._world.now, limit))
 
-    def _judge_restored(self, new: Iterable[str], after: Look, around: Around) -> None:
+    def _judge_restored(
+        self,
+        restored: Mapping[str, Permit],
+        taken: Mapping[str, Permit],
+        lost: Collection[str],
+        around: Around,
+    ) -> None:
         """Only what was lost with the state is put back."""
-        for identity in new:
-            permit = after.live[identity]
-            tenure = self.tenures.get((identity, permit.token))
+        for identity, permit in restored.items():
             # One that was taken before all was lost, unheard by its holder, comes back as well.
             # With its marks the server forgot the release that came before a late restore.
-            late = around.late and self.forgot
-            right = tenure is not None and (tenure.taken or late)
-            self._check(right, f"{identity} was put back as {permit}, having been {tenure}")
+            late, was = around.late and self.forgot, taken.get(identity)
+            right = (
+                was[1:] == permit[1:] if was else late and self.granted_at(permit.token) < math.inf
+            )
+            self._check(right, f"{identity} was put back as {permit}, having been {was}")
             ended = identity in self._closed
             self._check(late or not ended, f"{identity} was put back, having ended")
-            if tenure is None:
-                continue
-            if tenure.cause != "flushed":
+            if identity not in lost:
                 self._world.fault("taken permit put back")
-                tenure.began, tenure.limit = self._world.now, sys.maxsize
-            tenure.since, tenure.ended, tenure.cause = self._world.now, math.inf, ""
-            tenure.expiry_ms = permit.expiry_ms
-            self._current[identity] = tenure
             self._world.fault("permit put back")
 
-    def _note_adopted(self, new: Iterable[str], after: Look, call: op.Adopt) -> None:
-        old = permit_id(call.owner, call.old)
+    def _begin(self, new: Iterable[str]) -> None:
         for identity in new:
-            self._begin(identity, after.live[identity], None)
-            self.heir[old] = identity
-            limit = self._asked[old].limit if old in self._asked else 0
-            permits = after.live[identity].permits
-            self._asked[identity] = op.Request(call.new, call.lease_ms, limit, permits)
-
-    def _begin(self, identity: str, permit: Permit, limit: int | None) -> None:
-        ended = identity in self._began or identity in self._closed
-        self._check(not ended or self.forgot, f"{identity} holds, having ended before")
-        self._began.add(identity)
-        now = self._world.now
-        self.granted_at.setdefault(permit.token, now)
-        self._current[identity] = self.tenures[identity, permit.token] = Tenure(
-            identity, now, now, permit.token, permit.permits, permit.expiry_ms, limit
-        )
+            ended = identity in self._began or identity in self._closed
+            self._check(not ended or self.forgot, f"{identity} holds, having ended before")
+            self._began.add(identity)
 
     def _note_line(self, look: Look) -> None:
         """Who stands in line, without a break in which its turn could not have come."""
@@ -356,6 +301,10 @@ class Judge:
                 steady = known is not None and known.alive_until > look.now
                 since = known.since if known is not None and steady else self._world.now
                 self._answer_of[waiter.id] = InLine(since, waiter.alive_until)
+
+    def _report(self, found: Iterable[Broken]) -> None:
+        for broken in found:
+            self._check(False, str(broken))
 
     def _check(self, holds: bool, otherwise: str) -> None:
         if not holds:

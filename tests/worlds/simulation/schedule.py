@@ -76,7 +76,6 @@ class Schedule:
             self.common.keys = self.keys
         names = ["jobs", "more"][: draw.choice((1, 1, 1, 2))]
         self.limits = {name: draw.choice((1, 1, 2, 3, 5)) for name in names}
-        self.common.highest = dict(self.limits)
         self.mixed = draw.random() < 0.15
         # By a seed of its own, too. Lists of different lengths may be refused.
         self.server.slotted = (
@@ -158,8 +157,6 @@ class Schedule:
         semaphores = self.semaphores[process] = []
         for name, usual in self.limits.items():
             limit = draw.choice((1, 2, 4)) if self.mixed else usual
-            if self.mixed:
-                self.common.highest[name] = max(self.common.highest[name], limit)
             lease = draw.choice((1.0, 2.0)) * self.lease if self.mixed else self.lease
             interval = None if draw.random() < 0.8 else lease * draw.uniform(0.1, 0.95)
             linger = 0.0
@@ -233,7 +230,7 @@ class Schedule:
         world.run(60 + 4 * self.lease, self._idle)
         self._see_that_nothing_is_left()
         if not world.violations:
-            self.holdings.judge(self.server.judges, self.common.highest)
+            self.holdings.judge_longest_holds()
         self._bury()
         return Outcome(
             world.seed,

@@ -48,7 +48,7 @@ class Server:
     def judge(self, name: str) -> Judge:
         if name not in self.judges:
             self.judges[name] = judge = Judge(self._world, name)
-            judge.slotted, judge.recovers, judge.prompt = self.slotted, self.recovers, self.prompt
+            judge.recovers, judge.prompt = self.recovers, self.prompt
         return self.judges[name]
 
     def run(
@@ -83,7 +83,8 @@ class Server:
         around = Around(
             frozenset(network.notified), frozenset(network.reached), not link.open_here
         )
-        if judge.ran(model, before, call, hub, answer, around):
+        trusted = network.holdings.trusted(address.name)
+        if judge.ran(model, before, call, hub, answer, around, trusted):
             self._idle_since, self._idle_calls = world.now, 0
         self._see_that_nothing_spins()
         return answer

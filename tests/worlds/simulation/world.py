@@ -36,6 +36,7 @@ class World:
         self.faults: Counter[str] = Counter()
         self.violations: list[str] = []
         self.trace: list[str] | None = [] if traced else None
+        self.turned: Callable[[Process], None]  # looks at a process after each turn
         self._events: list[Event] = []
         self._count = 0
 
@@ -128,7 +129,7 @@ class Process:
         self.stalled = 0.0  # seconds, altogether
         self.woken_busy = False  # this turn runs what was ready before a stall
         self.cancelled: set[asyncio.Task[Any]] = set()
-        self.watched: dict[Hold, None] = {}  # what it holds, looked at after each turn
+        self.watched: dict[Hold, None] = {}  # what it trusts, looked at after each turn
         self._blocked = False
         self._rate = rate
         self._offset = 1000.0 * (1 + len(world.processes))
@@ -180,8 +181,7 @@ class Process:
         self.woken_busy, self._blocked = self._blocked, False
         self.loop.turn()
         self.woken_busy = False
-        for one in list(self.watched):
-            one.look()
+        self.world.turned(self)
         if self._cancels:
             due = [task for turn, task in self._cancels if turn <= self.loop.turns]
             self._cancels = [(t, task) for t, task in self._cancels if t > self.loop.turns]
