@@ -67,9 +67,9 @@ class Permit(NamedTuple):
         return cls(held.expiry_ms, held.token, held.permits, held.key, tuple(held.slots))
 
     @classmethod
-    def trusted(cls, lease: Lease, until_ms: int) -> "Permit":
+    def trusted(cls, lease: Lease, until_us: int) -> "Permit":
         key = lease.key.key if lease.key else None
-        return cls(until_ms, lease.token, lease.permits, key, tuple(lease.slots))
+        return cls(until_us // 1000, lease.token, lease.permits, key, tuple(lease.slots))
 
 
 Trusted = Collection[tuple[str, Permit]]  # by id, which two may have that should not

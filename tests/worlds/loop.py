@@ -5,6 +5,7 @@ import heapq
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 RESOLUTION = 1e-9  # seconds
 
@@ -46,10 +47,20 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._clock_resolution = RESOLUTION
         self.turns = 0
         self.gone = False  # its process was killed
-        self._buried: set[asyncio.Task[Any]] = set()
+        self._own: WeakSet[asyncio.Task[Any]] = WeakSet()
 
     def time(self) -> float:
         return self._clock()
+
+    def create_task(self, *args: Any, **kwargs: Any) -> "asyncio.Task[Any]":
+        # `asyncio.all_tasks` looks at those of all loops.
+        task = super().create_task(*args, **kwargs)
+        self._own.add(task)
+        return task
+
+    @property
+    def tasks(self) -> "list[asyncio.Task[Any]]":
+        return [task for task in self._own if not task.done()]
 
     def turn(self) -> None:
         with running(self):
@@ -77,19 +88,15 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Let the tasks of a killed process vanish."""
         self.gone = True
         self.set_exception_handler(lambda loop, context: None)
-        while tasks := self._unburied():
+        while tasks := self.tasks:
+            self._own.clear()
             for task in tasks:  # whose clean-up may start others
-                self._buried.add(task)
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 _close(task.get_coro())
         self._ready.clear()
         self._scheduled.clear()
         # The package knows loops for as long as their hubs, which nothing of them must keep.
         self._clock = float
-        self._buried.clear()
-
-    def _unburied(self) -> "list[asyncio.Task[Any]]":
-        return [task for task in asyncio.all_tasks(self) if task not in self._buried]
 
     def _process_events(self, event_list: list[Any]) -> None:
         pass

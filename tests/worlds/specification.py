@@ -9,8 +9,6 @@ from redsem_async.testing._spec.base import Specification
 from redsem_async.testing._spec.queue import QueueSpecification
 from redsem_async.testing._spec.records import Publish, Reordered, UnknownHub, Void
 
-START_US = 1_700_000_000_000_000  # by the server's clock
-
 
 def specification(mode: Mode, publish: Publish) -> QueueSpecification:
     made = SPECIFICATIONS[mode.removesuffix("+slots")](publish)

@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -16,26 +16,22 @@ from redsem_async import (
     PermitLost,
     Semaphore,
 )
-from redsem_async._hub.hub import known_hub
-from redsem_async._hub.lease import Lease
 from redsem_async._protocol.backend import Command, Link, Listener, OneNode
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.pushes import Push, Recalled
 from redsem_async._protocol.replies import AnyReply
 from redsem_async.testing._spec.keyed import KeyedSpecification
-from tests.worlds.loop import RESOLUTION, SimulatedLoop, running
+from tests.worlds.loop import RESOLUTION, running
+from tests.worlds.world import BaseLink, BaseProcess, Violation
 
 from .scenario import Script
 
 if TYPE_CHECKING:
     from .world import World
 
+NAME = "jobs"
 AT_END = "at the end"
 TURNS = 1000  # of a loop, in which nothing comes from outside
-
-
-class Wrong(AssertionError):
-    """A promise was broken."""
 
 
 def id_of(permit: Permit) -> str:
@@ -51,62 +47,28 @@ class Said(NamedTuple):
     content: AnyReply | CommandError | Push
 
 
-class Loop(SimulatedLoop):
-    """A loop that knows its tasks, since `asyncio.all_tasks` looks at those of all loops."""
-
-    process: "Process"
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        super().__init__(clock)
-        self._own: list[asyncio.Task[Any]] = []
-
-    def create_task(self, *args: Any, **kwargs: Any) -> "asyncio.Task[Any]":
-        task = super().create_task(*args, **kwargs)
-        self._own.append(task)
-        return task
-
-    def bury(self) -> None:
-        super().bury()
-        del self.process
-
-    def _unburied(self) -> "list[asyncio.Task[Any]]":
-        own, self._own = self._own, []
-        return [task for task in own if not task.done()]
-
-
-class FakeLink:
+class FakeLink(BaseLink["Process"]):
     """A link whose commands and answers stay where they are until the search moves them."""
 
     def __init__(self, process: "Process", listener: Listener) -> None:
-        self.fresh_at: float | None = None
-        self.uncounted = False
-        self.listener = listener
+        super().__init__(process.world, process, listener)
         self.going: deque[tuple[Command, str]] = deque()  # with the hub that wrote
         self.coming: deque[Said] = deque()
-        self.open = True
         self.known = False  # the server has subscribed it
-        self._process = process
 
-    @property
-    def writable(self) -> bool:
-        return self.open
+    def written(self, command: Command, hub: str) -> None:
+        self.going.append((command, hub))
 
-    def send(self, commands: Sequence[Command], now: float) -> None:
-        hub = self.listener.hub_id
-        for command in commands:
-            command.sent_at = now
-            self.going.append((command, hub))
-
-    def abort(self) -> None:
-        if self.open:
-            self.open = False
-            if self.going or self.coming:
-                self._process.world.calm = False
-            self.coming.clear()
-            self._process.closed(self)
-
-    async def close(self) -> None:
-        self.abort()
+    def closed(self) -> None:
+        process = self.process
+        if self.going or self.coming:
+            process.world.calm = False
+        self.coming.clear()
+        if self.going:
+            process.late.append(self.going)
+            self.going = deque()
+        if self is process.link:
+            process.link = None
 
 
 class FakeNode(OneNode):
@@ -174,7 +136,7 @@ class Job:
         finally:
             self.acquiring = 0
         if permit.permits != permits:
-            raise Wrong(f"{self.process.name} got {permit.permits} permits, not {permits}")
+            raise Violation(f"{self.process.name} got {permit.permits} permits, not {permits}")
         self.process.uses(permit)
         return permit
 
@@ -205,7 +167,7 @@ class Job:
             permit = await self.semaphore.adopt(identity)
         except PermitLost:
             if world.holds(identity):
-                raise Wrong(f"{self.process.name} adopts what is held, as lost") from None
+                raise Violation(f"{self.process.name} adopts what is held, as lost") from None
             raise
         self.process.permits.append(permit)
         return permit
@@ -274,24 +236,20 @@ class Job:
             await self._script(self)
         except asyncio.CancelledError:
             if not self.cancelled:
-                raise Wrong(f"{self.process.name} was cancelled by nobody") from None
+                raise Violation(f"{self.process.name} was cancelled by nobody") from None
         except BackendUnavailable:
             if self.world.calm:
                 raise
 
 
-class Process:
+class Process(BaseProcess):
     """A process: a loop, a hub, a link at a time, and its jobs."""
 
     def __init__(self, world: "World", index: int) -> None:
+        super().__init__(world, "ABCDEFG"[index], lambda: world.now)
         party = self.party = world.scenario.parties[index]
         self.world = world
         self.index = index
-        self.name = "ABCDEFG"[index]
-        self.loop = Loop(lambda: world.now)
-        self.loop.process = self
-        self.loop.set_exception_handler(self._unhandled)
-        self.alive = True
         self.stopped = False
         self.hubs = 0
         self.links = 0
@@ -301,8 +259,7 @@ class Process:
         self.dialling: asyncio.Future[None] | None = None
         self.permits: list[Permit] = []
         self.seen = 0  # everything that came to it so far, as a number
-        node = FakeNode(self)
-        self._node = node
+        self.backend = FakeNode(self)
         self.semaphore = self._make_semaphore()
         self._used: set[str] = set()  # leases
         self.jobs = [Job(self, script) for script in party.scripts]
@@ -313,14 +270,14 @@ class Process:
         options: dict[str, Any] = {"lease": party.lease, "linger": party.linger}
         options |= {"slots": range(party.limit)} if "+slots" in mode else {"limit": party.limit}
         if "zset" in mode:
-            return Semaphore(self._node, "jobs", **options)
+            return Semaphore(self.backend, NAME, **options)
         if "+keys" in mode or "+share" in mode:
             options["key_limit"] = party.key_limit
         if "+share" in mode:
             weights = dict(party.weights)
             options |= {"share": True, "patience": party.patience}
             options["weight"] = partial(_weight_of, weights)
-        return FairSemaphore(self._node, "jobs", **options)
+        return FairSemaphore(self.backend, NAME, **options)
 
     @property
     def runs(self) -> bool:
@@ -332,14 +289,6 @@ class Process:
         link = self.link
         return self.dialling is None and not (link and (link.going or link.coming))
 
-    @property
-    def kept(self) -> list[Lease]:
-        """Leases that nobody uses."""
-        with running(self.loop):
-            hub = known_hub(self._node)
-        remotes = hub._semaphores.values() if hub else ()
-        return [lease for remote in remotes for lease in remote.state.idle]
-
     def uses(self, permit: Permit) -> None:
         """A permit is this process's from now on: nobody else has to have its lease first."""
         identity, link, state = id_of(permit), self.link, self.world.model.state
@@ -347,9 +296,9 @@ class Process:
         recalled = link is not None and any(isinstance(c.content, Recalled) for c in link.coming)
         if identity in self._used and self.world.calm and not recalled:
             if self.world.waiting_elsewhere(self):
-                raise Wrong(f"{self.name} uses a lease again, and another process waits")
+                raise Violation(f"{self.name} uses a lease again, and another process waits")
             if state.set_limit == 0:
-                raise Wrong(f"{self.name} uses a lease again, and the semaphore is paused")
+                raise Violation(f"{self.name} uses a lease again, and the semaphore is paused")
             model = self.world.model
             if isinstance(model, KeyedSpecification):
                 self._check_keys(model)
@@ -358,17 +307,10 @@ class Process:
     def _check_keys(self, model: KeyedSpecification) -> None:
         """A lease is used again, which the server does not judge."""
         if model.key_limits:
-            raise Wrong(f"{self.name} uses a lease again, and the limit of a key is set")
+            raise Violation(f"{self.name} uses a lease again, and the limit of a key is set")
         waits = any(self.world.owners[queued.hub] is self for queued in model.queue)
         if model.shares and waits:
-            raise Wrong(f"{self.name} uses a lease again, past a turn of its own")
-
-    def closed(self, link: FakeLink) -> None:
-        if link.going:
-            self.late.append(link.going)
-            link.going = deque()
-        if link is self.link:
-            self.link = None
+            raise Violation(f"{self.name} uses a lease again, past a turn of its own")
 
     def new_hub(self) -> str:
         self.hubs += 1
@@ -388,11 +330,7 @@ class Process:
             if not loop.ready and (timer is None or timer > self.world.now + RESOLUTION):
                 return
             loop.turn()
-        raise Wrong(f"{self.name} does not come to rest")
-
-    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        self.world.unhandled.append(f"unhandled in {self.name}: {error or context['message']!r}")
+        raise Violation(f"{self.name} does not come to rest")
 
 
 def _weight_of(weights: Mapping[str, float], key: str) -> float:

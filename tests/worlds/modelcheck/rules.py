@@ -10,8 +10,9 @@ from redsem_async.testing._spec.keyed import KeyedSpecification
 from redsem_async.testing._spec.queue import QueueSpecification
 from tests.worlds.judge import Broken, Look, forgotten, look_at
 from tests.worlds.judge import Permit as Held
+from tests.worlds.world import Violation
 
-from .process import Wrong, id_of
+from .process import NAME, id_of
 
 if TYPE_CHECKING:
     from .world import World
@@ -31,7 +32,7 @@ def look(world: "World") -> Look:
 def check_call(
     world: "World", before: Look, call: Operation, hub: str, answer: AnyReply | CommandError
 ) -> None:
-    """Raise Wrong where what the server did must not be; note what excuses what."""
+    """Raise Violation where what the server did must not be; note what excuses what."""
     after = look(world)
     _raise_first(world, world.judge.ran(before, call, hub, answer, after))
     if not isinstance(answer, CommandError):
@@ -40,33 +41,36 @@ def check_call(
 
 def _raise_first(world: "World", found: Iterator[Broken]) -> None:
     for broken in found:
-        raise Wrong(broken.named(lambda identity: name_of(world, identity)))
+        raise Violation(broken.named(lambda identity: name_of(world, identity)))
 
 
 def _check_orders(world: "World", before: Look, call: Operation, after: Look) -> None:
     """What is cleared and set is what somebody asks for now."""
     ledger, model = world.ledger, world.model
     if isinstance(call, Clear) and before.live and before != after and not ledger.clearing:
-        raise Wrong("all was cleared, and nobody asks for that now")
+        raise Violation("all was cleared, and nobody asks for that now")
     limit = model.state.set_limit
     if limit != ledger.limit and not ledger.limits:
-        raise Wrong(f"the set limit is {limit}, after {ledger.limit} was confirmed")
+        raise Violation(f"the set limit is {limit}, after {ledger.limit} was confirmed")
     if isinstance(model, KeyedSpecification) and not ledger.limits:
         confirmed = {key: n for key, n in ledger.key_limits.items() if n is not None}
         if model.key_limits != confirmed:
-            raise Wrong(f"the limits of keys are {model.key_limits}, not {confirmed}")
+            raise Violation(f"the limits of keys are {model.key_limits}, not {confirmed}")
 
 
 # -- of each moment
 
 
 def check(world: "World") -> None:
-    if world.unhandled:
-        raise Wrong(world.unhandled[0])
+    if world.violations:
+        raise Violation(world.violations[0])
     _check_jobs(world)
     _check_detached(world)
     trusted = [
-        (id_of(permit), Held.trusted(permit._lease, world.server_ms(permit._lease.trusted_until)))
+        (
+            id_of(permit),
+            Held.trusted(permit._lease, world.server_us_at(permit._lease.trusted_until)),
+        )
         for process in world.processes
         if process.alive
         for permit in process.permits
@@ -82,12 +86,12 @@ def _check_jobs(world: "World") -> None:
             if job.over and process.alive:
                 assert job.task is not None
                 if job.task.cancelled():
-                    raise Wrong(f"{process.name}'s {job.name} was cancelled by nobody")
+                    raise Violation(f"{process.name}'s {job.name} was cancelled by nobody")
                 error = job.task.exception()
                 if error is not None:
-                    if isinstance(error, Wrong):
+                    if isinstance(error, Violation):
                         raise error
-                    raise Wrong(f"{process.name}'s {job.name} ended with {error!r}") from error
+                    raise Violation(f"{process.name}'s {job.name} ended with {error!r}") from error
 
 
 def _check_detached(world: "World") -> None:
@@ -98,26 +102,26 @@ def _check_detached(world: "World") -> None:
         held = world.model.state.holders.get(identity)
         if held is not None and held.expiry_ms > latest_ms:
             name = name_of(world, identity)
-            raise Wrong(f"{name} was detached, and is held for longer than was said")
+            raise Violation(f"{name} was detached, and is held for longer than was said")
 
 
 def check_depth(events: int) -> None:
     if events > DEEPEST:
-        raise Wrong("events beget events without end")
+        raise Violation("events beget events without end")
 
 
 # -- of each moment at which nothing is on its way
 
 
 def check_quiet(world: "World") -> None:
-    """Raise Wrong where somebody is forgotten: nobody will come back to it."""
+    """Raise Violation where somebody is forgotten: nobody will come back to it."""
     if not all(process.quiet for process in world.processes if process.alive):
         return
     if any(process.stopped for process in world.processes):
         return
     for identity in _live(world):
         if not _has_owner(world, identity):
-            raise Wrong(f"{name_of(world, identity)} is held, and nobody has it")
+            raise Violation(f"{name_of(world, identity)} is held, and nobody has it")
     if world.calm and world.scenario.prompt:
         _check_prompt(world)
     else:
@@ -128,7 +132,7 @@ def _has_owner(world: "World", identity: str) -> bool:
     process = world.owners[identity.partition(".")[0]]
     if not process.alive or identity in world.ledger.detached:
         return True
-    if any(lease.id == identity for lease in process.kept):
+    if identity in process.kept(NAME):
         return True
     return any(id_of(permit) == identity for permit in process.permits)
 
@@ -142,7 +146,7 @@ def _check_prompt(world: "World") -> None:
     if world.forgotten_since is None:
         world.forgotten_since = world.now
     if world.now >= world.forgotten_since + (PROMPT if world.ticked else 0.0):
-        raise Wrong(f"{who} waits for a permit that is free")
+        raise Violation(f"{who} waits for a permit that is free")
 
 
 def _forgotten(world: "World") -> str | None:
@@ -153,7 +157,8 @@ def _forgotten(world: "World") -> str | None:
 
 def _kept(world: "World") -> set[str]:
     """Leases that nobody uses: their process gives them back when it hears of a waiter."""
-    return {lease.id for process in world.processes if process.alive for lease in process.kept}
+    alive = (process for process in world.processes if process.alive)
+    return {identity for process in alive for identity in process.kept(NAME)}
 
 
 # -- of the end
@@ -163,10 +168,10 @@ def check_end(world: "World") -> None:
     for process in world.processes:
         for job in process.jobs:
             if process.alive and job.in_call:
-                raise Wrong(f"{process.name}'s {job.name} is never answered")
+                raise Violation(f"{process.name}'s {job.name} is never answered")
     if _live(world):
         identity = _live(world)[0]
-        raise Wrong(f"{name_of(world, identity)} is never given back")
+        raise Violation(f"{name_of(world, identity)} is never given back")
 
 
 def _live(world: "World") -> list[str]:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tests.worlds.stand_ins import in_place
+from tests.worlds.world import Violation
 
 from . import rules
-from .process import Loop, Wrong
 from .scenario import Budget, Scenario
 from .world import Event, Make, World
 
@@ -59,16 +59,6 @@ class _Even:
         return 0.5
 
 
-class _Ids:
-    """Ids that name their process, and depend on no other's."""
-
-    @staticmethod
-    def token_hex(count: int) -> str:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, Loop)
-        return loop.process.new_hub()
-
-
 class Search:
     """One scenario, explored.
 
@@ -94,7 +84,7 @@ class Search:
         gc.disable()
         gc.freeze()
         try:
-            with in_place(lambda: self._world.now, _Even, _Ids):
+            with in_place(lambda: self._world.now, _Even, self):
                 self._explore(most)
         finally:
             gc.unfreeze()
@@ -102,6 +92,11 @@ class Search:
             if collecting:
                 gc.enable()
         return outcome
+
+    def token_hex(self, count: int) -> str:
+        """Ids that name their process, and depend on no other's."""
+        loop = asyncio.get_running_loop()
+        return next(p for p in self._world.processes if p.loop is loop).new_hub()
 
     def _explore(self, most: int) -> None:
         outcome = self._outcome
@@ -163,7 +158,7 @@ class Search:
                 path.append(first)
                 outcome.steps += 1
                 world.do(first)
-        except Wrong as wrong:
+        except Violation as wrong:
             return str(wrong)
         finally:
             world.end()
@@ -200,7 +195,7 @@ class Search:
             if due is not None:
                 taken += 1
                 if taken > ROUND:
-                    raise Wrong("commands beget commands without end")
+                    raise Violation("commands beget commands without end")
                 world.note(describe(world, due))
                 world.do(due)
                 rules.check(world)
@@ -251,7 +246,7 @@ class Search:
                     rules.check_quiet(world)
             world.note("from here on nothing goes wrong any more")
             self._end(world)
-        except Wrong as wrong:
+        except Violation as wrong:
             return str(wrong), taken
         finally:
             world.end()

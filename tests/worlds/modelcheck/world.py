@@ -19,7 +19,8 @@ from redsem_async.testing._spec.base import Specification
 from redsem_async.testing._spec.records import HolderRecord, Publish
 from tests.worlds.judge import Judge
 from tests.worlds.loop import RESOLUTION, running
-from tests.worlds.specification import START_US, carry_out, specification
+from tests.worlds.specification import carry_out, specification
+from tests.worlds.world import BaseWorld
 
 from . import rules
 from .process import Process, Said
@@ -47,35 +48,24 @@ class Ledger:
     key_limits: dict[str, int | None] = field(default_factory=dict[str, int | None])
 
 
-class World:
+class World(BaseWorld[Process]):
     """One path."""
 
     def __init__(self, scenario: Scenario, make: Make | None = None) -> None:
+        super().__init__(1000.0)
         self.scenario = scenario
-        self.now = 1000.0
         self.budget: Budget = scenario.budget
         self.calm = True  # no link broke, nobody died or stood still
         self.ticked = False  # time has passed
         self.ending = False  # nothing goes wrong any more
         self.late = False  # a command of a broken link has run
         self.forgotten_since: float | None = None  # a permit is free, and somebody waits
-        self.owners: dict[str, Process] = {}
         self.ids: deque[str] = deque()
         self.ledger = Ledger()
         self.judge = Judge()
-        self.unhandled: list[str] = []
-        self.trace: list[str] | None = None
         self.model = make(self._publish) if make else specification(scenario.mode, self._publish)
         self.model.state.marker = self.model.server
         self.processes = [Process(self, index) for index in range(len(scenario.parties))]
-
-    def note(self, line: str) -> None:
-        if self.trace is not None:
-            self.trace.append(f"  {self.now - 1000:7.3f} {line}")
-
-    def end(self) -> None:
-        for process in self.processes:
-            process.loop.bury()
 
     # -- what can happen
 
@@ -269,10 +259,9 @@ class World:
         self._note(process, "receive", content)
         with running(process.loop):
             if command is None:
-                link.listener.push_received(prefix, content)  # type: ignore[arg-type]
+                link.notified(prefix, content)  # type: ignore[arg-type]
             else:
-                link.fresh_at = command.sent_at
-                link.listener.reply_received(command, content)  # type: ignore[arg-type]
+                link.answered(command, content)  # type: ignore[arg-type]
 
     def _cut(self, process: Process, *, unnoticed: bool) -> None:
         link = process.link
@@ -290,21 +279,10 @@ class World:
 
     # -- time
 
-    @property
-    def server_us(self) -> int:
-        return START_US + round(self.now * 1_000_000)
-
-    @staticmethod
-    def server_ms(moment: float) -> int:
-        return (START_US + round(moment * 1_000_000)) // 1000
-
-    def seconds_left(self, expiry_ms: int) -> float:
-        return (1000 * expiry_ms - self.server_us) / 1e6
-
     def next_moment(self, grain: float = 0.0) -> float | None:
         """When something changes by itself, at least *grain* seconds from now."""
         moments = [p.loop.next_timer() for p in self.processes if p.runs]
-        moments += [self.now + self.seconds_left(h.expiry_ms) for h in self._holders()]
+        moments += [self.by_server_clock(held.expiry_ms) for held in self._holders()]
         to_come = [m for m in moments if m is not None and m > self.now + RESOLUTION]
         later = [m for m in to_come if m >= self.now + grain]
         if later:
@@ -316,7 +294,7 @@ class World:
 
     def holds(self, identity: str) -> bool:
         held = self.model.state.holders.get(identity)
-        return held is not None and self.seconds_left(held.expiry_ms) > 0
+        return held is not None and self.by_server_clock(held.expiry_ms) > self.now
 
     def pass_time(self, until: float) -> None:
         self.ticked = True

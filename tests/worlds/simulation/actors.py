@@ -21,7 +21,6 @@ from redsem_async._api.awaitables import Acquisition
 from redsem_async._core.lease import clock_margin
 
 from .holdings import RENEWED, Attempt, Hold, Holdings
-from .network import SimulatedBackend
 from .world import Process, World
 
 KEYS = ("a", "b", "c")
@@ -91,14 +90,12 @@ class Actor:
         self,
         common: Common,
         process: Process,
-        backend: SimulatedBackend,
         semaphores: list[AnySemaphore],
     ) -> None:
         self._common = common
         self._world = common.world
         self._random = common.world.random
         self._process = process
-        self._backend = backend
         self._semaphores = semaphores
 
     async def run(self, attempts: int) -> None:
@@ -328,7 +325,7 @@ class Actor:
         self._common.holdings.closed.add(self._process)
         self._world.fault("closed client")
         drain = self._random.choice((0.0, 0.1, 1.0))
-        await redsem_async.aclose(self._backend, drain=drain)
+        await redsem_async.aclose(self._process.backend, drain=drain)
 
 
 def _cancel(process: Process, task: "asyncio.Task[None]") -> None:

@@ -78,7 +78,7 @@ class Hold:
 def _trusted(process: Process, name: str) -> list[tuple[str, Trusted]]:
     world = process.world
     return [
-        (hold.id, Trusted.trusted(hold.lease, world.server_us_at(hold.until) // 1000))
+        (hold.id, Trusted.trusted(hold.lease, world.server_us_at(hold.until)))
         for hold in process.watched
         if hold.name == name and hold.until > world.now
     ]

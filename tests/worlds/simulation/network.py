@@ -14,6 +14,7 @@ from redsem_async._protocol.operations import Adopt, Clear, Detach, Refresh, Res
 from redsem_async._protocol.pushes import Cleared, Granted, Push, Revoked
 from redsem_async._protocol.replies import AnyReply, Reply
 from tests.worlds.loop import SimulatedLoop
+from tests.worlds.world import BaseLink
 
 from .world import Process, World
 
@@ -53,7 +54,6 @@ class Network:
         self.links: list[SimulatedLink] = []
         self.opened = 0
         self.refusing_until = 0.0
-        self.owners: dict[str, Process] = {}  # by the hubs that wrote
         self.server: Server
         self.holdings: Holdings
         self.reached: set[str] = set()  # hubs that a message of this call is sure to reach
@@ -126,15 +126,11 @@ def _arrive(trip: "asyncio.Future[None]") -> None:
         trip.set_result(None)
 
 
-class SimulatedLink:
+class SimulatedLink(BaseLink[Process]):
     """A connection with two ends, which may have different opinions of it."""
 
     def __init__(self, network: Network, process: Process, listener: Listener) -> None:
-        self.fresh_at: float | None = None
-        self.uncounted = False
-        self.process = process
-        self.listener = listener
-        self.open_here = True  # as its process sees it
+        super().__init__(network.world, process, listener)
         self.open_there = True  # as the server sees it
         network.opened += 1
         self.serial = network.opened
@@ -158,38 +154,30 @@ class SimulatedLink:
 
     @property
     def writable(self) -> bool:
-        return self.open_here and not self._paused
+        return self.open and not self._paused
 
     def send(self, commands: Sequence[Command], now: float) -> None:
-        hub = self.listener.hub_id
-        self._network.owners[hub] = self.process
-        self.process.hubs.add(hub)
-        for command in commands:
-            command.sent_at = now
-            self._unanswered.append(self._world.now)
-            self._upward = max(self._upward, self._world.now + self._network.trip())
-            self._world.at(self._upward, partial(self._arrived, command, hub))
+        super().send(commands, now)
         if self._network.chance(self._network.weather.back_pressure):
             self._world.fault("back-pressure")
             self._paused = True
             self._world.after(5 * self._network.trip(), self._relieve)
 
-    def abort(self) -> None:
-        if self.open_here:
-            self.open_here = False
-            self._world.at(
-                max(self._upward, self._world.now) + self._network.trip(), self._hung_up
-            )
+    def written(self, command: Command, hub: str) -> None:
+        self.process.hubs.add(hub)
+        self._unanswered.append(self._world.now)
+        self._upward = max(self._upward, self._world.now + self._network.trip())
+        self._world.at(self._upward, partial(self._arrived, command, hub))
 
-    async def close(self) -> None:
-        self.abort()
+    def closed(self) -> None:
+        self._world.at(max(self._upward, self._world.now) + self._network.trip(), self._hung_up)
 
     def _relieve(self) -> None:
         self.process.loop.call_soon(self._writable_again)
 
     def _writable_again(self) -> None:
         self._paused = False
-        if self.open_here:
+        if self.open:
             self.listener.resume_writing()
 
     # -- the server's end
@@ -200,7 +188,7 @@ class SimulatedLink:
 
     @property
     def sound(self) -> bool:
-        return self.open_here and not self._down_cut and self.process.alive
+        return self.open and not self._down_cut and self.process.alive
 
     def deliver(self, arrival: Callable[[], None]) -> None:
         if not self._down_cut:
@@ -208,16 +196,16 @@ class SimulatedLink:
             self._world.at(self._downward, partial(self._delivered, arrival))
 
     def _delivered(self, arrival: Callable[[], None]) -> None:
-        if self.open_here and self.process.alive:
+        if self.open and self.process.alive:
             self.process.loop.call_soon(self._hand_over, arrival)
 
     def _hand_over(self, arrival: Callable[[], None]) -> None:
-        if self.open_here:
+        if self.open:
             arrival()
 
     def notified(self, prefix: str, message: Push) -> None:
         """Hand a message over, and see what becomes of what it grants, or takes."""
-        self.listener.push_received(prefix, message)
+        super().notified(prefix, message)
         holdings, hub = self._network.holdings, self.listener.hub_id
         match message:
             case Granted():
@@ -260,7 +248,7 @@ class SimulatedLink:
         if self._up_cut:
             world.fault("lost command")
             return
-        if self.open_here:
+        if self.open:
             weather = network.weather
             if network.chance(weather.lose_command):
                 world.fault("lost command")
@@ -275,24 +263,23 @@ class SimulatedLink:
                 self.half_open()
                 if self._up_cut:
                     return
-        late = not self.open_here or self._down_cut
+        late = not self.open or self._down_cut
         if late:
-            world.fault("command of a closed link" if not self.open_here else "unheard reply")
+            world.fault("command of a closed link" if not self.open else "unheard reply")
         if not self.process.no_push:
             self._subscribed.add((command.semaphore.address.prefix, hub))
         answer = server.run(command.semaphore.address, command.operation, hub, self)
         if isinstance(command.operation, ONCE) and network.chance(network.weather.unanswered):
             self.half_open()
         self.deliver(partial(self._answered, command, hub, answer))
-        if self.open_here and network.chance(network.weather.lose_reply):
+        if self.open and network.chance(network.weather.lose_reply):
             world.fault("lost reply")
             self._down_cut = True
             self._break()
 
     def _answered(self, command: Command, hub: str, answer: AnyReply | CommandError) -> None:
-        self.fresh_at = command.sent_at
         self._unanswered.popleft()
-        self.listener.reply_received(command, answer)
+        self.answered(command, answer)
         if isinstance(command.operation, Refresh | Restore) and isinstance(answer, Reply):
             numbers: Sequence[int] = (
                 command.operation.numbers
@@ -315,7 +302,7 @@ class SimulatedLink:
     # -- trouble
 
     def _fail(self, error: Exception) -> None:
-        if self.open_here:
+        if self.open:
             self.abort()
             self.listener.connection_lost(error)
 
@@ -348,13 +335,13 @@ class SimulatedLink:
         """What was blocked passes; what is broken is known to be."""
         self._blocked_until = 0.0
         self.read()
-        if self._down_cut and self.open_here:
+        if self._down_cut and self.open:
             self._break()
 
     def half_open(self) -> None:
         """From now on nothing arrives over it, and no error says so."""
         world = self._world
-        if not self.open_here or self._down_cut:
+        if not self.open or self._down_cut:
             return
         world.fault("half-open link")
         self._down_cut = True
@@ -369,7 +356,7 @@ class SimulatedLink:
     def _see_that_it_was_noticed(self, stalled: float) -> None:
         """A process that ran, and received nothing for so long, has given the link up."""
         process, world = self.process, self._world
-        if not (self.open_here and process.alive):
+        if not (self.open and process.alive):
             return
         ran = process.stalled_so_far == stalled
         if ran and self._unanswered and self._unanswered[0] < world.now - PATIENCE:
@@ -381,7 +368,7 @@ class SimulatedLink:
         self._world.after(PATIENCE, partial(self._see_that_it_was_noticed, stalled))
 
     def cut(self) -> None:
-        if self.open_here and not self._down_cut:
+        if self.open and not self._down_cut:
             self._world.fault("broken link")
             if self._world.random.random() < 0.5:
                 self.lose_commands()

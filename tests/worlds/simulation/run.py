@@ -6,9 +6,9 @@ import itertools
 import random
 
 from tests.worlds.stand_ins import in_place
+from tests.worlds.world import Violation
 
 from .schedule import Outcome, Schedule
-from .world import Violation
 
 COLLECT = 25  # schedules between two collections of garbage
 

@@ -10,11 +10,9 @@ from typing import Any
 from redsem_async import AnySemaphore, FairSemaphore, Semaphore
 from redsem_async._core.keys import Mode
 from redsem_async._core.lease import heartbeat_interval
-from redsem_async._hub.hub import known_hub
 from redsem_async.testing._spec.keyed import KeyedSpecification
 from redsem_async.testing._spec.queue import QueueSpecification
 from tests.worlds.judge import forgotten
-from tests.worlds.loop import running
 
 from .actors import KEYS, Actor, Common, Habits
 from .holdings import Attempt, Holdings
@@ -86,7 +84,6 @@ class Schedule:
         self.longest_linger = 0.0
         if self.calm:
             self.server.prompt = PROMPT + 10 * self.world.trip
-        self.clients: list[tuple[Process, SimulatedBackend]] = []
         self.workers: list[tuple[Process, asyncio.Task[Any]]] = []
         self.semaphores: dict[Process, list[AnySemaphore]] = {}
         self._idle_since: dict[str, tuple[float, int]] = {}
@@ -152,8 +149,7 @@ class Schedule:
         draw = self.random
         process = Process(self.world, f"p{number}", rate=1 + draw.uniform(-0.004, 0.004))
         process.no_push = draw.random() < 0.05
-        backend = SimulatedBackend(self.network, process)
-        self.clients.append((process, backend))
+        process.backend = SimulatedBackend(self.network, process)
         semaphores = self.semaphores[process] = []
         for name, usual in self.limits.items():
             limit = draw.choice((1, 2, 4)) if self.mixed else usual
@@ -165,7 +161,7 @@ class Schedule:
             self.longest_linger = max(self.longest_linger, linger)
             semaphores.append(
                 self.kind(
-                    backend,
+                    process.backend,
                     name,
                     None if self.server.slotted else limit,
                     slots=list(range(limit)) if self.server.slotted else None,
@@ -179,7 +175,7 @@ class Schedule:
                     linger=linger,
                 )
             )
-        self._make_actors(process, backend)
+        self._make_actors(process)
 
     def _options_of_keys(self, limit: int, lease: float) -> dict[str, Any]:
         """What only a semaphore with keys takes. Clients declare other limits for a key."""
@@ -199,11 +195,11 @@ class Schedule:
             options["max_waiters_per_key"] = draw.randint(0, 2)
         return options
 
-    def _make_actors(self, process: Process, backend: SimulatedBackend) -> None:
+    def _make_actors(self, process: Process) -> None:
         draw, semaphores = self.random, self.semaphores[process]
         actors = draw.choice((1, 2, 2, 4, 8))
         for _ in range(actors):
-            actor = Actor(self.common, process, backend, semaphores)
+            actor = Actor(self.common, process, semaphores)
             attempts = draw.randint(1, 15 if self.lingers else 5)
             self.workers.append((process, process.start(actor.run(attempts))))
 
@@ -231,7 +227,7 @@ class Schedule:
         self._see_that_nothing_is_left()
         if not world.violations:
             self.holdings.judge_longest_holds()
-        self._bury()
+        self.world.end()
         return Outcome(
             world.seed,
             self.server.operations,
@@ -305,15 +301,10 @@ class Schedule:
 
     def _kept(self, name: str) -> set[str]:
         """Leases that nobody uses, in processes that could give them back."""
-        kept: set[str] = set()
-        for process, backend in self.clients:
-            if process.alive and process.stalled_until <= self.world.now:
-                with running(process.loop):
-                    hub = known_hub(backend)
-                for remote in list(hub._semaphores.values()) if hub else ():
-                    if remote.address.name == name:
-                        kept |= {lease.id for lease in remote.state.idle}
-        return kept
+        running = (
+            p for p in self.world.processes if p.alive and p.stalled_until <= self.world.now
+        )
+        return {identity for process in running for identity in process.kept(name)}
 
     def _prompt(self, waiting: Sequence[Attempt]) -> float:
         """Seconds in which they meet: at once, or by a heartbeat where a message may be lost."""
@@ -329,7 +320,7 @@ class Schedule:
 
     def _survives(self, identity: str) -> bool:
         """Whether its process lives, and was not closed while the server was unreachable."""
-        owner = self.network.owners.get(identity.partition(".")[0])
+        owner = self.world.owners.get(identity.partition(".")[0])
         closed = self.holdings.unruly and owner in self.holdings.closed
         return owner is not None and owner.alive and not closed
 
@@ -355,18 +346,16 @@ class Schedule:
         return all(process.idle for process in self.world.processes)
 
     def _see_that_nothing_is_left(self) -> None:
-        for process, backend in self.clients:
+        for process in self.world.processes:
             if not process.alive:
                 continue
-            tasks = asyncio.all_tasks(process.loop)
             if not process.idle:
                 timer = process.loop.next_timer()
+                tasks = len(process.loop.tasks)
                 self._unless_violated(
-                    f"{process.name} does not come to rest: {len(tasks)} tasks, {timer}"
+                    f"{process.name} does not come to rest: {tasks} tasks, {timer}"
                 )
-            with running(process.loop):
-                hub = known_hub(backend)
-            for remote in list(hub._semaphores.values()) if hub else ():
+            for remote in process.remotes:
                 state = remote.state
                 kept = (
                     *(state.requests, state.leases, state.waiting, state.leaving),
@@ -376,13 +365,8 @@ class Schedule:
                 if remote.active or any(left):
                     self._unless_violated(f"{process.name} keeps {left} for {remote.address.name}")
             for link in self.network.links:
-                if link.process is process and link.open_here:
+                if link.process is process and link.open:
                     self._unless_violated(f"{process.name} keeps a link")
-
-    def _bury(self) -> None:
-        for process in self.world.processes:
-            process.loop.bury()
-            process.loop.close()
 
 
 _UNKIND = (

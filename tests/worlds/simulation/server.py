@@ -63,7 +63,7 @@ class Server:
         self.operations += 1
         if isinstance(call, Acquire):
             self._look_for_duplicates(call, hub, link)
-        elif isinstance(call, ONCE) and not link.open_here:
+        elif isinstance(call, ONCE) and not link.open:
             world.fault(f"late {type(call).__name__.lower()}")
         model = self.models.get(address.name)
         if model is None:
@@ -80,9 +80,7 @@ class Server:
         world.note("run", link.process.name, hub[:4], address.name, call, "->", answer)
         self._note_what_is_rare(model, call, hub, gone, before)
         network = self._network
-        around = Around(
-            frozenset(network.notified), frozenset(network.reached), not link.open_here
-        )
+        around = Around(frozenset(network.notified), frozenset(network.reached), not link.open)
         trusted = network.holdings.trusted(address.name)
         if judge.ran(model, before, call, hub, answer, around, trusted):
             self._idle_since, self._idle_calls = world.now, 0

@@ -4,13 +4,12 @@ import asyncio
 import heapq
 import math
 import random
-import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from tests.worlds.loop import RESOLUTION, SimulatedLoop, running
-from tests.worlds.specification import START_US
+from tests.worlds.loop import RESOLUTION, running
+from tests.worlds.world import BaseProcess, BaseWorld
 
 TURN = 2e-6  # seconds that a turn of a loop takes: time goes on even when all are busy
 
@@ -20,55 +19,22 @@ if TYPE_CHECKING:
 Event = tuple[float, int, Callable[[], None]]
 
 
-class Violation(AssertionError):
-    """A promise was broken."""
-
-
-class World:
+class World(BaseWorld["Process"]):
     """One simulated run of several processes. Everything random in it comes from its seed."""
 
     def __init__(self, seed: int, *, traced: bool = False) -> None:
+        super().__init__(0.0, traced=traced)
         self.seed = seed
         self.random = random.Random(seed)
-        self.now = 0.0
         self.trip = 0.0  # seconds one way, about
-        self.processes: list[Process] = []
         self.faults: Counter[str] = Counter()
-        self.violations: list[str] = []
-        self.trace: list[str] | None = [] if traced else None
         self.turned: Callable[[Process], None]  # looks at a process after each turn
         self._events: list[Event] = []
         self._count = 0
 
-    # -- what happens
-
-    def note(self, *what: object) -> None:
-        if self.trace is not None:
-            self.trace.append(f"{self.now:12.6f} " + " ".join(map(str, what)))
-
     def fault(self, kind: str) -> None:
         self.faults[kind] += 1
         self.note("FAULT", kind)
-
-    def violated(self, what: str) -> None:
-        self.violations.append(f"at {self.now:.6f}: {what}")
-        self.note("VIOLATED", what)
-
-    # -- time
-
-    @property
-    def server_us(self) -> int:
-        return self.server_us_at(self.now)
-
-    @staticmethod
-    def server_us_at(moment: float) -> int:
-        """What the server's clock shows at a *moment* of the world's time."""
-        return START_US + int(moment * 1_000_000)
-
-    @staticmethod
-    def by_server_clock(moment_ms: int) -> float:
-        """The world's time of a moment by the server's clock."""
-        return (moment_ms - START_US // 1000) / 1000
 
     def at(self, moment: float, event: Callable[[], None]) -> None:
         """Have *event* happen at *moment*; those of one moment in the order of asking."""
@@ -112,7 +78,7 @@ class World:
         return True
 
 
-class Process:
+class Process(BaseProcess):
     """A process: a loop with a clock of its own, that may stall or be killed.
 
     Args:
@@ -120,9 +86,10 @@ class Process:
     """
 
     def __init__(self, world: World, name: str, *, rate: float = 1.0) -> None:
+        self._rate = rate
+        self._offset = offset = 1000.0 * (1 + len(world.processes))
+        super().__init__(world, name, lambda: offset + rate * world.now)
         self.world = world
-        self.name = name
-        self.alive = True
         self.no_push = False
         self.hubs: set[str] = set()  # the ids that it was known by
         self.stalled_at = self.stalled_until = 0.0
@@ -131,12 +98,8 @@ class Process:
         self.cancelled: set[asyncio.Task[Any]] = set()
         self.watched: dict[Hold, None] = {}  # what it trusts, looked at after each turn
         self._blocked = False
-        self._rate = rate
-        self._offset = 1000.0 * (1 + len(world.processes))
         self._stall_due: float | None = None
         self._cancels: list[tuple[int, asyncio.Task[Any]]] = []
-        self.loop = SimulatedLoop(lambda: self._offset + rate * world.now)
-        self.loop.set_exception_handler(self._unhandled)
         world.processes.append(self)
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
@@ -151,7 +114,7 @@ class Process:
     def idle(self) -> bool:
         """Whether nothing is left that it could ever do."""
         loop = self.loop
-        done = not loop.ready and loop.next_timer() is None and not asyncio.all_tasks(loop)
+        done = not loop.ready and loop.next_timer() is None and not loop.tasks
         return done or not self.alive
 
     def able(self) -> bool:
@@ -233,9 +196,3 @@ class Process:
     def resume(self) -> None:
         self._stall_due = None
         self.stalled_until = min(self.stalled_until, self.world.now)
-
-    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        if isinstance(error, BaseException):
-            self.world.note("".join(traceback.format_exception(error)))
-        self.world.violated(f"unhandled in {self.name}: {error!r}")
