@@ -13,6 +13,15 @@ Script = Callable[["Job"], Awaitable[None]]
 """What a job does, by the public methods of the semaphore."""
 
 
+Opening = tuple[tuple[str, int, int], ...]
+
+
+def opened(*jobs: tuple[int, int]) -> Opening:
+    """Each of these has begun, and has the answer to its first call."""
+    rest = ("rest", 0, 0)
+    return tuple(event for who, which in jobs for event in (("go", who, which), rest))
+
+
 class Budget(NamedTuple):
     """How often each thing may happen, in all processes together."""
 
@@ -56,8 +65,8 @@ class Scenario:
     """A few processes that use one semaphore.
 
     Attributes:
-        grain: seconds that pass at least when time passes.
         opening: events that have happened before the search begins.
+        grain: seconds that pass at least when time passes.
         prompt: whether a free permit and a waiter must meet without the slow heartbeat, where
             no link broke and nobody died or stood still.
         horizon: seconds in which everything has ended once nothing goes wrong any more.
@@ -65,11 +74,14 @@ class Scenario:
     """
 
     name: str
-    mode: Mode
     parties: tuple[Party, ...]
     budget: Budget = field(default_factory=Budget)
+    opening: Opening = ()
+    mode: Mode = "fair"
     grain: float = 0.05
-    opening: tuple[tuple[str, int, int], ...] = ()
     prompt: bool = True
     horizon: float = 90.0
     release: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.mode} {self.name}"

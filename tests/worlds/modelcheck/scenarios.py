@@ -5,42 +5,14 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from redsem_async import AcquireTimeout, Permit, PermitLost
 from redsem_async._core.keys import Mode
 
 from .process import AT_END, Job
-from .scenario import Budget, Party, Scenario
+from .scenario import Budget, Opening, Party, Scenario, opened
 
 LONG = os.environ.get("REDSEM_MODELCHECK") == "long"
-
-
-LARGEST = {
-    "a lease that is used again",
-    "a process stands still, with a kept lease",
-    "a recall that is lost",
-    "two that keep leases",
-}
-# Those with the most states.
-FOR_A_RELEASE: dict[Mode, set[str]] = {
-    "fair": {
-        "an adoption and a cancelled acquire",
-        "a process stands still",
-        "two adopters",
-        "weights",
-        *LARGEST,
-    },
-    "zset": {"a lost link and a cancellation", "a detach that is lost", *LARGEST},
-}
-
-Opening = tuple[tuple[str, int, int], ...]
-
-
-def opened(*jobs: tuple[int, int]) -> Opening:
-    """Each of these has begun, and has the answer to its first call."""
-    rest = ("rest", 0, 0)
-    return tuple(event for who, which in jobs for event in (("go", who, which), rest))
 
 
 async def holds(job: Job) -> None:
@@ -125,7 +97,7 @@ async def pauses(job: Job) -> None:
     await job.set_limit(None)
 
 
-async def pauses_for_a_while(job: Job) -> None:
+async def suspends(job: Job) -> None:
     await job.set_limit(0)
     await job.pause("to resume")
     await job.set_limit(None)
@@ -137,13 +109,6 @@ async def clears(job: Job) -> None:
 
 
 def _scenarios(mode: Mode) -> Iterator[Scenario]:
-    def scenario(
-        name: str, parties: tuple[Party, ...], budget: Budget, *opening: Opening, **more: Any
-    ) -> Scenario:
-        events = tuple(event for part in opening for event in part)
-        release = name in FOR_A_RELEASE.get(mode, ())
-        return Scenario(name, mode, parties, budget, opening=events, release=release, **more)
-
     more = int(LONG)
     still = Party((holds,), cancels=(), breaks=False, dies=False)
     waiter = still if LONG else replace(still, scripts=(stays,))
@@ -156,25 +121,26 @@ def _scenarios(mode: Mode) -> Iterator[Scenario]:
         """Opened, but in the long form."""
         return () if LONG else opened(*jobs)
 
-    yield scenario(
+    yield Scenario(
         "a cancellation",
         (still, open_minded, replace(waiter, cancels=(0,) * more)),
         Budget(cancels=1 + more),
         begun((0, 0)),
     )
-    yield scenario(
+    yield Scenario(
         "a lost link and a cancellation",
         (open_minded, still),
         Budget(cancels=1, cuts=1, lates=more),
         begun((1, 0)),
+        release=mode == "zset",
     )
-    yield scenario(
+    yield Scenario(
         "a lost link and late commands",
         (open_minded, still),
         Budget(cuts=1, unnoticed=1, lates=1 + more),
         begun((1, 0)),
     )
-    yield scenario(
+    yield Scenario(
         "a waiter's deadline",
         (still, Party((tries,))),
         Budget(cancels=more, ticks=1 + more, cuts=more),
@@ -182,118 +148,126 @@ def _scenarios(mode: Mode) -> Iterator[Scenario]:
         grain=0.2,
     )
     if LONG:  # or else a part of "a detach, again"
-        yield scenario(
+        yield Scenario(
             "a detach that is cancelled",
             (Party((detaches,)), waiter),
             Budget(cancels=1, ticks=2),
             opened((0, 0)),
         )
-    yield scenario(
+    yield Scenario(
         "a detach that is lost",
         (Party((detaches,), cancels=()), waiter),
         Budget(cuts=1, ticks=1 + more, lates=more),
-        opened((0, 0)),
-        () if LONG else (*opened((1, 0)), ("go", 0, 0)),
+        opened((0, 0)) if LONG else (*opened((0, 0), (1, 0)), ("go", 0, 0)),
+        release=mode == "zset",
     )
-    yield scenario(
+    yield Scenario(
         "a detach, again",
         (Party((detaches_again,)), waiter),
         Budget(cancels=1, ticks=1, cuts=more, lates=more),
         (*opened((0, 0), (1, 0)), ("go", 0, 0)),
         grain=0.05 if LONG else 0.4,
     )
-    yield scenario(
+    yield Scenario(
         "an adoption and a cancelled acquire",
         (sender, Party((adopts, holds), cancels=(1,))),
         Budget(cancels=1, cuts=1, lates=more),
         (*opened((0, 0)), ("go", 1, 0), ("go", 1, 0), ("go", 1, 1)),
+        release=mode == "fair",
     )
-    yield scenario(
+    yield Scenario(
         "an adoption that is cancelled",
         (sender, Party((adopts,))),
         Budget(cancels=1, cuts=1, lates=1),
         opened((0, 0)),
     )
-    yield scenario(
+    yield Scenario(
         "two adopters",
         (replace(sender, scripts=(sends_twice,)), Party((adopts, adopts))),
         Budget(cuts=1, lates=more, cancels=more),
         opened((0, 0), (1, 0), (1, 1)),
+        release=mode == "fair",
     )
-    yield scenario(
+    yield Scenario(
         "two limits",
         (Party((limits,)), still),
         Budget(cuts=1, lates=1, cancels=more),
     )
-    yield scenario("a pause", (Party((pauses,)), still), Budget(cuts=1, lates=1))
-    yield scenario(
+    yield Scenario("a pause", (Party((pauses,)), still), Budget(cuts=1, lates=1))
+    yield Scenario(
         "a clear",
         (Party((clears,)), still),
         Budget(cuts=1, lates=1, cancels=more),
         begun((1, 0)),
     )
-    yield scenario(
+    yield Scenario(
         "weights",
         (Party((holds_two,), 2), two, two),
         Budget(cancels=1),
         begun((2, 0), (0, 0)),
+        release=mode == "fair",
     )
-    yield scenario(
+    yield Scenario(
         "mixed limits",
         (Party((holds,), 2), Party((holds,), 1), Party((holds, holds), 2)),
         Budget(cancels=more),
         opened((0, 0), (2, 0), (1, 0), (2, 1)),
     )
-    yield scenario(
+    yield Scenario(
         "a process dies",
         (replace(short, dies=True), short),
         Budget(kills=1, unnoticed=1, ticks=more),
     )
-    yield scenario(
+    yield Scenario(
         "a process stands still",
         (replace(short, dies=True), replace(waiter, lease=3.0)),
         Budget(stops=1, ticks=1 + more),
         begun((0, 0), (1, 0)),
         grain=1.6,
+        release=mode == "fair",
     )
     keeps = replace(still, linger=1.0, scripts=(enters_twice,))
-    yield scenario(
+    yield Scenario(
         "a lease that is used again",
         (replace(keeps, scripts=(enters_twice, holds)), open_minded),
         Budget(cancels=1),
         begun((0, 0)),
+        release=True,
     )
-    yield scenario(
+    yield Scenario(
         "a recall that is lost",
         (replace(keeps, breaks=True), waiter),
         Budget(cuts=1, unnoticed=1, lates=more, ticks=1),
         opened((0, 0)),
         grain=0.4,
+        release=True,
     )
-    yield scenario(
+    yield Scenario(
         "two that keep leases",
         (keeps, replace(keeps, breaks=True)),
         Budget(cuts=1, lates=1),
         opened((0, 0)),
+        release=True,
     )
-    yield scenario(
+    yield Scenario(
         "a pause, and a kept lease",
-        (keeps, Party((pauses_for_a_while,))),
+        (keeps, Party((suspends,))),
         Budget(cuts=1),
         opened((0, 0)),
     )
-    yield scenario(
+    yield Scenario(
         "weights, and a kept lease",
         (replace(keeps, limit=2, scripts=(enters_twice, holds_two)), two),
         Budget(),
         opened((0, 0)),
     )
-    yield scenario(
+    yield Scenario(
         "a process stands still, with a kept lease",
         (replace(keeps, dies=True, lease=3.0, linger=0.9), replace(waiter, lease=3.0)),
         Budget(stops=1, ticks=1 + more),
         opened((0, 0)),
         grain=0.8,
+        release=True,
     )
 
 
@@ -301,7 +275,7 @@ MODES: tuple[Mode, Mode] = ("fair", "zset")
 # What neither mode does in a way of its own is explored in one of them when time is short.
 ALIKE = re.compile("adopt|detach, again|two limits|pause|clear|stands still")
 SCENARIOS = [
-    scenario
+    replace(scenario, mode=mode)
     for mode in MODES
     for scenario in _scenarios(mode)
     if LONG or mode == "fair" or not ALIKE.search(scenario.name)

@@ -6,20 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from redsem_async import AcquireTimeout, PermitLost
-from redsem_async._core.keys import Mode
 
 from .process import AT_END, Job
-from .scenario import Budget, Party, Scenario, Script
-from .scenarios import LONG, Opening, keep, opened
-
-FOR_A_RELEASE = {
-    "a process with a key stands still",
-    "a kept lease, and keys",
-    "limits of a key, and a lost link",
-    "shares",
-    "shares, and patience",
-    "shares, and the limit of a key",
-}  # those with the most states
+from .scenario import Budget, Party, Scenario, Script, opened
+from .scenarios import LONG, adopts, keep, suspends
 
 
 def with_key(key: str | None, permits: int = 1, until: str = "to release", **more: Any) -> Script:
@@ -64,11 +54,6 @@ async def kicks(job: Job) -> None:
     await job.kick(await job.receive_id())
 
 
-async def adopts(job: Job) -> None:
-    with suppress(PermitLost):
-        await keep(job, await job.adopt(await job.receive_id()))
-
-
 async def raises_a(job: Job) -> None:
     await job.set_key_limit("a", 2)
     await job.pause("to lower it")
@@ -85,12 +70,6 @@ async def limits_b(job: Job) -> None:
     await job.set_key_limit("b", 1)
 
 
-async def pauses_all(job: Job) -> None:
-    await job.set_limit(0)
-    await job.pause("to resume")
-    await job.set_limit(None)
-
-
 async def clears(job: Job) -> None:
     await job.clear()
     await with_key("a")(job)
@@ -99,37 +78,25 @@ async def clears(job: Job) -> None:
 def _scenarios() -> Iterator[Scenario]:
     more = int(LONG)
 
-    def scenario(
-        name: str,
-        parties: tuple[Party, ...],
-        budget: Budget,
-        *opening: Opening,
-        mode: Mode = "fair+keys",
-        **options: Any,
-    ) -> Scenario:
-        events = tuple(event for part in opening for event in part)
-        release = name in FOR_A_RELEASE
-        return Scenario(name, mode, parties, budget, opening=events, release=release, **options)
-
     a, b = with_key("a"), with_key("b")
     still = Party((a,), 2, key_limit=1, cancels=(), breaks=False, dies=False)
     other = replace(still, scripts=(b,))
     loose = replace(still, cancels=(0, 1, 2))
 
-    yield scenario(
+    yield Scenario(
         "a key that is full",
         (still, replace(loose, scripts=(a, b) if LONG else (a,)), other),
         Budget(cancels=1),
         opened((0, 0), (1, 0)),
     )
     heavy = replace(still, limit=3, key_limit=2)
-    yield scenario(
+    yield Scenario(
         "a heavy head of its key",
         (heavy, replace(heavy, scripts=(with_key("a", 2),), cancels=(0,)), heavy),
         Budget(cancels=1),
         opened((0, 0), (1, 0)),
     )
-    yield scenario(
+    yield Scenario(
         "the overall limit, and keys",
         (
             replace(heavy, limit=2, scripts=(a, b) if LONG else (a,)),
@@ -139,90 +106,96 @@ def _scenarios() -> Iterator[Scenario]:
         Budget(cancels=1),
         opened((0, 0), (1, 0)),
     )
-    yield scenario(
+    yield Scenario(
         "limits of a key",
         (replace(still, scripts=(raises_a,)), replace(loose, scripts=(a, a))),
         Budget(cancels=more),
         opened((1, 0), (1, 1)),
     )
-    yield scenario(
+    yield Scenario(
         "limits of a key, and a lost link",
         (replace(still, scripts=(raises_a,), breaks=True), replace(still, scripts=(a, a))),
         Budget(cuts=1, lates=1 + more),
         opened((1, 0), (1, 1)),
+        release=True,
     )
-    yield scenario(
+    yield Scenario(
         "a key is paused",
         (replace(still, scripts=(pauses_a,)), replace(loose, scripts=(a, b))),
         Budget(cancels=1),
         opened((1, 0)),
     )
-    yield scenario(
+    yield Scenario(
         "all is paused, and keys",
-        (replace(still, scripts=(pauses_all,)), replace(loose, scripts=(a, b)), *[still] * more),
+        (
+            replace(still, scripts=(suspends,)),
+            replace(loose, scripts=(a, b)),
+            *[still] * more,
+        ),
         Budget(cancels=more),
         opened((1, 0)),
     )
-    yield scenario(
+    yield Scenario(
         "a kick, and a key",
         (replace(still, scripts=(shows_a,)), replace(still, scripts=(kicks,)), loose),
         Budget(cancels=more),
         opened((0, 0), (2, 0)),
     )
-    yield scenario(
+    yield Scenario(
         "a permit with a key expires",
         (replace(still, scripts=(detaches_a,)), loose, *[other] * more),
         Budget(ticks=2, cancels=1),
         opened((0, 0), (1, 0)),
         grain=0.3,
     )
-    yield scenario(
+    yield Scenario(
         "an adoption, and a key",
         (replace(still, scripts=(sends_a,)), replace(loose, scripts=(adopts,)), still),
         Budget(cancels=1),
         opened((0, 0), (2, 0)),
     )
-    yield scenario(
+    yield Scenario(
         "a clear, and keys",
         (replace(still, scripts=(clears,)), replace(still, scripts=(a, a))),
         Budget(cuts=more),
         opened((1, 0), (1, 1)),
     )
-    yield scenario(
+    yield Scenario(
         "a link with keys is lost",
         (still, replace(loose, scripts=(a, b) if LONG else (a,), breaks=True)),
         Budget(cuts=1, unnoticed=1, lates=1 + more),
         opened((0, 0), (1, 0)),
     )
     short = replace(still, lease=3.0)
-    yield scenario(
+    yield Scenario(
         "a process with a key dies",
         (replace(short, dies=True), replace(short, scripts=(a, b)), *[short] * more),
         Budget(kills=1, unnoticed=1, ticks=more),
         opened((0, 0), (1, 0)),
     )
-    yield scenario(
+    yield Scenario(
         "a waiter with a key dies",
         (short, replace(short, dies=True), replace(short, scripts=(a,))),
         Budget(kills=1, unnoticed=1, ticks=more),
         opened((0, 0), (1, 0), (2, 0)),
     )
-    yield scenario(
+    yield Scenario(
         "a process with a key stands still",
         (replace(short, dies=True), replace(short, scripts=(with_key("a", until=AT_END), b))),
         Budget(stops=1, ticks=1 + more),
         opened((0, 0), (1, 0)),
         grain=1.6,
+        release=True,
     )
     one = replace(still, limit=1, key_limit=None)
-    yield scenario(
+    yield Scenario(
         "a deadline, and a key",
         (still, replace(still, scripts=(with_key("a", timeout=0.3), a))),
         Budget(ticks=1 + more, cancels=more),
         opened((0, 0), (1, 0), (1, 1)),
         grain=0.2,
     )
-    yield scenario(
+    yield Scenario(
         "a head start",
         (
             replace(one, limit=2, key_limit=2, scripts=(a,)),
@@ -232,14 +205,14 @@ def _scenarios() -> Iterator[Scenario]:
         Budget(cancels=1),
         opened((0, 0), (1, 0)),
     )
-    yield scenario(
+    yield Scenario(
         "a blocked key, and a head start",
         (still, still, replace(loose, scripts=(with_key("a", ahead=5.0),))),
         Budget(cancels=more),
         opened((0, 0), (1, 0)),
     )
     share = replace(still, key_limit=None, patience=3600.0)
-    yield scenario(
+    yield Scenario(
         "shares",
         (
             replace(share, scripts=(a, a)),
@@ -249,8 +222,9 @@ def _scenarios() -> Iterator[Scenario]:
         Budget(cancels=more),
         opened((0, 0), (0, 1), (1, 0)),
         mode="fair+share",
+        release=True,
     )
-    yield scenario(
+    yield Scenario(
         "shares, and the limit of a key",
         (
             replace(share, key_limit=1, weights=(("b", 2.0),)),
@@ -259,8 +233,9 @@ def _scenarios() -> Iterator[Scenario]:
         Budget(cancels=1),
         opened((0, 0), (1, 0)),
         mode="fair+share",
+        release=True,
     )
-    yield scenario(
+    yield Scenario(
         "shares, and a process dies",
         (
             replace(share, limit=1, lease=3.0, dies=True),
@@ -270,7 +245,7 @@ def _scenarios() -> Iterator[Scenario]:
         opened((0, 0), (1, 0)),
         mode="fair+share",
     )
-    yield scenario(
+    yield Scenario(
         "shares, and patience",
         (
             replace(share, limit=1, scripts=(a,)),
@@ -280,6 +255,7 @@ def _scenarios() -> Iterator[Scenario]:
         opened((0, 0), (1, 0)),
         mode="fair+share",
         grain=0.4,
+        release=True,
     )
 
     async def enters_both(job: Job) -> None:
@@ -288,18 +264,19 @@ def _scenarios() -> Iterator[Scenario]:
             await job.pause("to leave")
             await job.leave(permit)
 
-    yield scenario(
+    yield Scenario(
         "a kept lease, and keys",
         (replace(still, limit=1, linger=1.0, scripts=(enters_both,)), replace(loose, limit=1)),
         Budget(cancels=1),
         opened((0, 0)),
+        release=True,
     )
-    yield scenario(
+    yield Scenario(
         "a kept lease, and the limit of a key",
         (replace(still, linger=1.0, scripts=(enters_both,)), replace(still, scripts=(limits_b,))),
         Budget(cancels=1),
     )
-    yield scenario(
+    yield Scenario(
         "a kept lease, and shares",
         (replace(share, limit=1, linger=1.0, scripts=(enters_both, b, a)),),
         Budget(cancels=1),
@@ -308,4 +285,7 @@ def _scenarios() -> Iterator[Scenario]:
     )
 
 
-SCENARIOS_OF_KEYS = list(_scenarios())
+SCENARIOS_OF_KEYS = [
+    replace(scenario, mode="fair+keys") if scenario.mode == "fair" else scenario
+    for scenario in _scenarios()
+]

@@ -38,7 +38,7 @@ class Outcome:
         found = f"{self.wrong}\n" + "\n".join(self.trace) if self.wrong else "nothing wrong"
         bounded = "" if self.complete or self.wrong else " (not all of them)"
         return (
-            f"{self.scenario.mode} {self.scenario.name}: {self.states:,} states{bounded},"
+            f"{self.scenario}: {self.states:,} states{bounded},"
             f" {self.steps:,} steps in {self.runs:,} runs, {self.met:,} of them met: {found}"
         )
 

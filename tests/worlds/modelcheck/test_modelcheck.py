@@ -1,41 +1,68 @@
 """Every order of events within small bounds."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from types import ModuleType
 from unittest.mock import Mock
 
 import pytest
 
+from redsem_async._core.keys import with_slots
 from redsem_async._hub.lease import Lease
 from redsem_async._hub.right import ReuseRight
 from redsem_async._hub.state import SemaphoreState
-from redsem_async._protocol.operations import Acquire, Release, Request
+from redsem_async._protocol.operations import Acquire, Release, Request, RightRequest
 from redsem_async._protocol.replies import Answer, Reply
+from redsem_async.testing._spec import keyed, queue, serving
+from redsem_async.testing._spec.keyed import KeyedSpecification, SharedSpecification
 from redsem_async.testing._spec.passing import PassingSpecification
 from redsem_async.testing._spec.queue import QueueSpecification
-from redsem_async.testing._spec.records import CallContext
+from redsem_async.testing._spec.records import CallContext, HolderRecord, QueuedRequest
+from redsem_async.testing._spec.slots import assign
 from redsem_async.testing._spec.state import State
 
 from .scenario import Scenario
 from .scenarios import LONG, SCENARIOS
+from .scenarios_of_keys import SCENARIOS_OF_KEYS
 from .search import Search
 from .world import Make
 
+WAITS = "waits, and its limits have room"
+PASSED = "before those who were granted"
 MOST = 100_000  # states of a scenario; the longer form has some with more, and says so
 
+WITH_SLOTS_TOO = {
+    "fair a detach that is lost",
+    "fair a lost link and late commands",
+    "fair a pause, and a kept lease",
+    "fair an adoption that is cancelled",
+    "fair weights, and a kept lease",
+    "fair+keys a clear, and keys",
+    "fair+keys a heavy head of its key",
+    "fair+keys a kick, and a key",
+    "fair+keys a link with keys is lost",
+    "fair+keys a permit with a key expires",
+    "fair+keys a process with a key dies",
+    "fair+keys an adoption, and a key",
+    "fair+keys the overall limit, and keys",
+    "zset a lost link and late commands",
+    "zset weights",
+    "zset weights, and a kept lease",
+}
 
-def scenario_called(name: str) -> Scenario:
-    return next(s for s in SCENARIOS if f"{s.mode} {s.name}" == name)
-
-
-def named(scenario: Scenario) -> str:
-    return f"{scenario.mode} {scenario.name}"
+KNOWN = {str(scenario): scenario for scenario in (*SCENARIOS, *SCENARIOS_OF_KEYS)}
+KNOWN |= {
+    f"{name} with slots": replace(scenario, mode=with_slots(scenario.mode), release=False)
+    for name, scenario in KNOWN.items()
+    if LONG or name in WITH_SLOTS_TOO
+}
 
 
 @pytest.mark.timeout(0 if LONG else 300)
 @pytest.mark.parametrize(
     "scenario",
-    [pytest.param(s, marks=pytest.mark.release if s.release else ()) for s in SCENARIOS],
-    ids=named,
+    [pytest.param(s, marks=pytest.mark.release if s.release else ()) for s in KNOWN.values()],
+    ids=str,
 )
 def test_every_order_of_events(scenario: Scenario) -> None:
     """Safe at every step, and with an end to everything from every state."""
@@ -48,7 +75,7 @@ def test_every_order_of_events(scenario: Scenario) -> None:
 @pytest.mark.release
 def test_what_is_said_to_commute_does() -> None:
     for name in ("fair a lost link and late commands", "zset mixed limits"):
-        scenario = scenario_called(name)
+        scenario = KNOWN[name]
         trusting, distrustful = Search(scenario), Search(scenario, distrustful=True)
         assert trusting.run().states == distrustful.run().states
 
@@ -87,22 +114,118 @@ class LooksAtTheHead(PassingSpecification):
             self.queue += queue[1:]
 
 
+class ForgetsTheEnded(KeyedSpecification):
+    """A key is not looked at again when a permit of it ends."""
+
+    def _removed(self, context: CallContext, holders: Sequence[HolderRecord]) -> None:
+        pass
+
+
+class ForgetsWhoLeaves(KeyedSpecification):
+    """A key is not looked at again when its first request leaves the line."""
+
+    def _line_changed(self, context: CallContext, requests: Sequence[QueuedRequest]) -> None:
+        standing = [queued for queued in requests if queued in self.queue]
+        super()._line_changed(context, standing)
+
+
+class ForgetsNewLimits(KeyedSpecification):
+    """A key is not looked at again when its limit changes."""
+
+    def _look_at(self, context: CallContext, key: str) -> None:
+        if key not in self.key_limits:
+            super()._look_at(context, key)
+
+
+class CountsHolders(KeyedSpecification):
+    """A holder is one in use of its key, however many permits it has."""
+
+    def _use(self, key: str) -> int:
+        return sum(held.key == key for held in self.state.holders.values())
+
+
+class LetsLightOnesPass(KeyedSpecification):
+    """A newcomer goes by the limits alone, and not by who of its key waits."""
+
+    def _held_up(self, context: CallContext, request: Request, limit: int) -> Answer | None:
+        standing, self.queue = self.queue, []
+        try:
+            return super()._held_up(context, request, limit)
+        finally:
+            self.queue = standing
+
+
+class LooksOnlyAtTheRoom(KeyedSpecification):
+    """A newcomer passes who the overall limit holds up."""
+
+    def _held_up(self, context: CallContext, request: Request, limit: int) -> Answer | None:
+        context.line_is_blocked = False
+        return super()._held_up(context, request, limit)
+
+
+class KeysBlockAll(KeyedSpecification):
+    """Whom its key holds up is in the way of other keys."""
+
+    def _acquire(self, context: CallContext, call: Acquire) -> Reply:
+        context.line_is_blocked = len(self.queue) > len(self.ready)
+        return super()._acquire(context, call)
+
+
+class GivesTheRight(KeyedSpecification):
+    """A process may reuse leases although limits of keys are set."""
+
+    def _answer_right(
+        self, context: CallContext, asked: RightRequest | None, *, allowed: bool = True
+    ) -> bool:
+        return QueueSpecification._answer_right(self, context, asked, allowed=allowed)
+
+
+class OldestFirst(SharedSpecification):
+    """The next permit goes to the oldest request, whatever its key has."""
+
+    def _next_key(self, context: CallContext) -> str | None:
+        return min(self.ready, key=lambda key: self.ready[key][0], default=None)
+
+
 @pytest.mark.parametrize(
     ("name", "make", "wrong"),
     [
         ("fair a lost link and late commands", WithoutMark, "nobody has it"),
-        ("fair a cancellation", ServesNobody, "waits, and its limits have room"),
-        ("zset mixed limits", LooksAtTheHead, "waits, and its limits have room"),
+        ("fair a cancellation", ServesNobody, WAITS),
+        ("zset mixed limits", LooksAtTheHead, WAITS),
+        ("fair+keys a key that is full", ForgetsTheEnded, WAITS),
+        ("fair+keys a kick, and a key", ForgetsTheEnded, WAITS),
+        (
+            "fair+keys a permit with a key expires",
+            ForgetsTheEnded,
+            WAITS,
+        ),
+        ("fair+keys a heavy head of its key", ForgetsWhoLeaves, WAITS),
+        ("fair+keys limits of a key", ForgetsNewLimits, WAITS),
+        ("fair+keys a heavy head of its key", CountsHolders, "permits of 'a' in use"),
+        ("fair+keys a heavy head of its key", LetsLightOnesPass, "of the same key"),
+        (
+            "fair+keys the overall limit, and keys",
+            LooksOnlyAtTheRoom,
+            PASSED,
+        ),
+        ("fair+keys a key that is full", KeysBlockAll, WAITS),
+        ("fair+share shares", OldestFirst, PASSED),
+        (
+            "fair+keys a kept lease, and the limit of a key",
+            GivesTheRight,
+            "and the limit of a key is set",
+        ),
     ],
 )
 def test_a_server_that_is_wrong_is_found(name: str, make: Make, wrong: str) -> None:
-    found = Search(scenario_called(name), make).run()
+    found = Search(KNOWN[name], make).run()
     assert wrong in (found.wrong or ""), str(found)
 
 
 def test_a_grant_too_many_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(State, "taken", Mock(return_value=0))
-    found = Search(scenario_called("fair a cancellation")).run()
+    found = Search(KNOWN["fair a cancellation"]).run()
     assert "2 of 1 permits in use" in (found.wrong or ""), str(found)
 
 
@@ -129,5 +252,37 @@ def test_a_rule_that_is_taken_out_is_found(
     name: str, rule: tuple[type, str], wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(*rule, Mock(return_value=True if rule[1] == "fits" else None))
-    found = Search(scenario_called(f"fair {name}")).run()
+    found = Search(KNOWN[f"fair {name}"]).run()
     assert wrong in (found.wrong or ""), str(found)
+
+
+def test_a_lease_that_is_passed_past_another_turn_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SemaphoreState, "oldest_is_first", True)
+    found = Search(KNOWN["fair+share a kept lease, and shares"]).run()
+    assert "past a turn of its own" in (found.wrong or ""), str(found)
+
+
+def lowest(_state: State, permits: int, *_planned: object) -> Sequence[int]:
+    return range(permits)
+
+
+def planned_are_free(state: State, permits: int, *_planned: object) -> Sequence[int]:
+    return assign(state, permits)
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "instead"),
+    [
+        ("fair+keys the overall limit, and keys", queue, lowest),
+        ("fair+keys the overall limit, and keys", keyed, lowest),
+        ("fair weights, and a kept lease", serving, planned_are_free),
+    ],
+)
+def test_a_server_that_gives_a_slot_twice_is_found(
+    name: str, module: ModuleType, instead: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "assign", instead)
+    found = Search(KNOWN[f"{name} with slots"]).run()
+    assert "have one slot" in (found.wrong or ""), str(found)
