@@ -11,10 +11,10 @@ import os
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Self
 
 from tests.harness.lua54 import Lua54, packed
 from tests.harness.proxy import read_command
+from tests.harness.relay import Ends, Relay, first_of, pump
 
 REQUESTED = tuple(filter(None, os.environ.get("REDSEM_LACKS", "").split(",")))
 
@@ -43,8 +43,8 @@ _REFUSED = {
 LACKS = (*_INSTEAD, *_HIDDEN, *_REFUSED, "lua51")
 
 
-class Lacking:
-    """Listens on a port of its own, and passes on to the server at *port* what it does not lack.
+class Lacking(Relay):
+    """Passes on to the server at *port* what it does not lack.
 
     Attributes:
         met: whether anything was asked for that it lacks.
@@ -52,50 +52,31 @@ class Lacking:
 
     def __init__(self, port: int, *lacks: str) -> None:
         assert set(lacks) <= set(LACKS), lacks
-        self._upstream = port
+        super().__init__(port)
         self._refused = set[bytes]().union(*(_REFUSED.get(lack, set[bytes]()) for lack in lacks))
         self._before = _shadow(lacks)
         self._lua = Lua54(port) if "lua51" in lacks else None
         self._shas: dict[bytes, bytes] = {}
         self._texts: dict[bytes, bytes] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._query = "?protocol=2" if "resp3" in lacks else ""  # for the tests' own clients
         self.lacks = lacks
         self.met = False
 
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        return self
-
     async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await super().__aexit__()
         if self._lua is not None:
             self._lua.close()
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0{self._query}"
+        return super().url + self._query
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        replies, server = await asyncio.open_connection("127.0.0.1", self._upstream)
-        back = asyncio.create_task(_pass_on(replies, writer))
-        back.add_done_callback(lambda _: task.cancel())
-        try:
-            while command := await read_command(reader):
-                server.write(packed(*self._changed(command[0])))
-        except ConnectionError:
-            pass
-        finally:
-            back.cancel()
-            for end in (writer, server):
-                end.transport.abort()
+    async def relay(self, client: Ends, server: Ends) -> None:
+        await first_of(self._change(client[0], server[1]), pump(server[0], client[1]))
+
+    async def _change(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while command := await read_command(reader):
+            writer.write(packed(*self._changed(command[0])))
 
     def _changed(self, command: list[bytes]) -> list[bytes]:
         name = command[0].upper()
@@ -135,11 +116,6 @@ def _shadow(lacks: tuple[str, ...]) -> bytes:
         "{call = called('call'), pcall = called('pcall')},"
         f" {{__index = function(_, name) {hidden} return real[name] end}}) end)(redis)"
     ).encode()
-
-
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(65536):
-        writer.write(data)
 
 
 @contextmanager

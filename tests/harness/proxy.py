@@ -10,12 +10,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Literal, Self
+from typing import Literal
 
 import hiredis
 
 from redsem_async._core.keys import MODES
 from redsem_async._redis.scripts import script
+from tests.harness.relay import Ends, Relay, first_of
 
 _OPERATIONS = (
     *("acquire", "release", "refresh", "abandon", "heartbeat", "adopt"),
@@ -69,40 +70,16 @@ class Fault:
         self.lifted.set()
 
 
-class Proxy:
-    """Listens on a port of its own, and passes everything on to the server's."""
+class Proxy(Relay):
+    """Passes everything on to a server, but for what a test asks for."""
 
     def __init__(self, port: int) -> None:
-        self._upstream = port
-        self._server: asyncio.Server | None = None
+        super().__init__(port)
         self._faults: deque[Fault] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
         self.connections: list[_Connection] = []
         self.sent: list[Sent] = []
-        self.refusing = False  # new connections
         self.delay = 0.0  # seconds that everything takes on its way, in each direction
         self.before: Callable[[Sent], Awaitable[object]] | None = None
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
-        self._server.close()
-        self.drop()
-        await asyncio.gather(*self._tasks)
-        await self._server.wait_closed()
-
-    @property
-    def port(self) -> int:
-        assert self._server is not None
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
-
-    @property
-    def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
 
     # -- faults
 
@@ -177,32 +154,13 @@ class Proxy:
                 return fault
         return None
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        if self.refusing:
-            writer.transport.abort()
-            return
-        try:
-            upstream = await asyncio.open_connection("127.0.0.1", self._upstream)
-        except OSError:
-            writer.transport.abort()
-            return
-        connection = _Connection(self, len(self.connections), writer, upstream[1])
+    async def relay(self, client: Ends, server: Ends) -> None:
+        connection = _Connection(self, len(self.connections), client[1], server[1])
         self.connections.append(connection)
-        pumps = (
-            asyncio.create_task(connection.pump_commands(reader)),
-            asyncio.create_task(connection.pump_replies(upstream[0])),
-        )
         try:
-            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            await first_of(connection.pump_commands(client[0]), connection.pump_replies(server[0]))
         finally:
             connection.close()
-            for pump in pumps:
-                pump.cancel()
-            await asyncio.gather(*pumps, return_exceptions=True)
 
 
 class _Connection:

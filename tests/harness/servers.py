@@ -1,6 +1,5 @@
 """Servers and programs that tests start, and what they say."""
 
-import asyncio
 import gc
 import os
 import signal
@@ -22,7 +21,7 @@ from redis import Redis as SyncRedis
 
 from redsem_async.testing._embedded import EmbeddedRedis, embedded_redis
 from tests.harness import lacking
-from tests.harness.wait import cancelled
+from tests.harness.relay import Relay
 
 
 class StartServer(Protocol):
@@ -54,28 +53,8 @@ def complaints(stderr: str) -> list[str]:
 @asynccontextmanager
 async def tls_in_front_of(server: EmbeddedRedis, context: ssl.SSLContext) -> AsyncGenerator[int]:
     """A port that speaks TLS for a server that was not built with it."""
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65536):
-                writer.write(data)
-        except OSError:
-            pass
-        finally:
-            writer.close()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inner = await asyncio.open_connection("127.0.0.1", server.port)
-        for source, sink in ((reader, inner[1]), (inner[0], writer)):
-            tasks.add(asyncio.create_task(pump(source, sink)))
-
-    listening = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-    try:
-        yield listening.sockets[0].getsockname()[1]
-    finally:
-        listening.close()
-        await cancelled(*tasks)
+    async with Relay(server.port, context) as relay:
+        yield relay.port
 
 
 def behind_stand_in(url: str) -> AbstractContextManager[str]:

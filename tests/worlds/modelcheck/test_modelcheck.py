@@ -50,11 +50,11 @@ WITH_SLOTS_TOO = {
     "zset weights, and a kept lease",
 }
 
-KNOWN = {str(scenario): scenario for scenario in (*SCENARIOS, *SCENARIOS_OF_KEYS)}
-KNOWN |= {
-    f"{name} with slots": replace(scenario, mode=with_slots(scenario.mode), release=False)
-    for name, scenario in KNOWN.items()
-    if LONG or name in WITH_SLOTS_TOO
+WITHOUT_SLOTS = (*SCENARIOS, *SCENARIOS_OF_KEYS)
+KNOWN = {str(scenario): scenario for scenario in WITHOUT_SLOTS} | {
+    f"{scenario} with slots": replace(scenario, mode=with_slots(scenario.mode), release=False)
+    for scenario in WITHOUT_SLOTS
+    if LONG or str(scenario) in WITH_SLOTS_TOO
 }
 
 
