@@ -7,8 +7,7 @@ from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.operations import Clear, Operation
 from redsem_async._protocol.replies import AnyReply
 from redsem_async.testing._spec.keyed import KeyedSpecification
-from redsem_async.testing._spec.queue import QueueSpecification
-from tests.worlds.judge import Broken, Look, forgotten, look_at
+from tests.worlds.judge import Broken, Look, forgotten
 from tests.worlds.judge import Permit as Held
 from tests.worlds.world import Violation
 
@@ -24,16 +23,15 @@ PROMPT = 0.1  # seconds in which somebody sees that a lease has ended
 # -- of each call
 
 
-def look(world: "World") -> Look:
-    assert isinstance(world.model, QueueSpecification)
-    return look_at(world.model, world.server_us)
-
-
 def check_call(
-    world: "World", before: Look, call: Operation, hub: str, answer: AnyReply | CommandError
+    world: "World",
+    before: Look,
+    call: Operation,
+    hub: str,
+    answer: AnyReply | CommandError,
+    after: Look,
 ) -> None:
-    """Raise Violation where what the server did must not be; note what excuses what."""
-    after = look(world)
+    """Raise Violation where what the server did must not be."""
     _raise_first(world, world.judge.ran(before, call, hub, answer, after))
     if not isinstance(answer, CommandError):
         _check_orders(world, before, call, after)
@@ -151,7 +149,7 @@ def _check_prompt(world: "World") -> None:
 
 def _forgotten(world: "World") -> str | None:
     """Who could be served now, although nothing is on its way."""
-    first = forgotten(look(world), _kept(world))
+    first = forgotten(world.look(world.model), _kept(world))
     return name_of(world, first.id) if first else None
 
 

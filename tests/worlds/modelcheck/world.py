@@ -15,18 +15,17 @@ from redsem_async._protocol.backend import Command
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.pushes import Push
 from redsem_async._protocol.replies import AnyReply
-from redsem_async.testing._spec.base import Specification
+from redsem_async.testing._spec.queue import QueueSpecification
 from redsem_async.testing._spec.records import HolderRecord, Publish
 from tests.worlds.judge import Judge
 from tests.worlds.loop import RESOLUTION, running
-from tests.worlds.specification import carry_out, specification
-from tests.worlds.world import BaseWorld
+from tests.worlds.world import BaseWorld, specification
 
 from . import rules
 from .process import Process, Said
 from .scenario import Budget, Scenario
 
-Make = Callable[[Publish], Specification]
+Make = Callable[[Publish], QueueSpecification]
 
 
 class Event(NamedTuple):
@@ -235,10 +234,9 @@ class World(BaseWorld[Process]):
         self.note(f"  {process.name}: {command.operation} -> {answer}")
 
     def _carry_out(self, command: Command, hub: str) -> AnyReply | CommandError:
-        before = rules.look(self)
-        address = command.semaphore.address
-        answer = carry_out(self.model, address, command.operation, hub, self.server_us)
-        rules.check_call(self, before, command.operation, hub, answer)
+        address, call = command.semaphore.address, command.operation
+        before, answer, after = self.run_call(self.model, address, call, hub)
+        rules.check_call(self, before, call, hub, answer, after)
         return answer
 
     def _publish(self, owner: str, message: Push) -> int:

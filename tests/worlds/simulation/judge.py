@@ -7,7 +7,9 @@ import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from operator import attrgetter, itemgetter
+from typing import NamedTuple
 
 import redsem_async._protocol.operations as op
 from redsem_async import AnySemaphore
@@ -16,15 +18,52 @@ from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.replies import AnyReply
 from redsem_async.testing._spec.queue import QueueSpecification
 from redsem_async.testing._spec.records import key_of
-from tests.worlds.judge import Broken, Look, Permit, Trusted, look_at, own_ids
+from tests.worlds.judge import Broken, Look, Permit, Trusted, own_ids
 from tests.worlds.judge import Judge as Rules
 
-from .books import Around, InLine, Order
 from .world import Process, World
 
 CLOCKS = 1.01  # of two processes, beside each other
 REMEMBERED = 60.0  # seconds for which the judge remembers how everything stood
 NOTHING = Look(0, 0, {}, [])
+
+
+class InLine(NamedTuple):
+    """A request in line, and until when its process counts as alive."""
+
+    since: float
+    alive_until: int
+
+
+@dataclass(eq=False)
+class Order:
+    """A `set_limit` or a `clear`: it takes effect once, while it is asked for.
+
+    One that was given up may still come late, until its process was answered another.
+    """
+
+    by: Process
+    limit: int | None
+    clears: bool
+    asked: float
+    given_up: float = math.inf
+    hubs: frozenset[str] = frozenset()  # that its process was known by when it was given up
+    ended: float = math.inf  # from when on it must have no effect
+    done: bool = False
+
+
+class Around(NamedTuple):
+    """What went on around a call.
+
+    Attributes:
+        notified: hubs that a message went to, as the server believes.
+        reached: hubs that a message is sure to reach.
+        late: its link was closed before.
+    """
+
+    notified: frozenset[str]
+    reached: frozenset[str]
+    late: bool
 
 
 class Judge:
@@ -52,9 +91,6 @@ class Judge:
         self._began: set[str] = set()
         self._closed: set[str] = set()  # given up or given back by their own hub
 
-    def look(self, model: QueueSpecification) -> Look:
-        return look_at(model, self._world.server_us)
-
     def ran(
         self,
         model: QueueSpecification,
@@ -62,11 +98,12 @@ class Judge:
         call: op.Operation,
         hub: str,
         answer: AnyReply | CommandError,
+        after: Look,
         around: Around,
         trusted: Trusted,
     ) -> bool:
         """Judge what *call* by *hub* has done. Returns whether that was anything."""
-        after, taken, lost = self.look(model), dict(self._rules.taken), set(self._rules.lost)
+        taken, lost = dict(self._rules.taken), set(self._rules.lost)
         self._report(self._rules.ran(before, call, hub, answer, after, trusted))
         if isinstance(answer, CommandError):
             return False

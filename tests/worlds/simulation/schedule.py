@@ -290,7 +290,7 @@ class Schedule:
     def _could_be_served(self, name: str, model: QueueSpecification) -> list[Attempt]:
         """Those who wait, where there is room for one whose turn it is."""
         pending = [a for a in self.holdings.pending if a.semaphore.name == name and a.waits]
-        look, kept = self.server.judge(name).look(model), self._kept(name)
+        look, kept = self.world.look(model), self._kept(name)
         if not pending or look.in_grace:
             return []
         room = look.room(without=kept)

@@ -9,10 +9,9 @@ from redsem_async._protocol.operations import Acquire, Adopt, Operation, Refresh
 from redsem_async._protocol.replies import AnyReply
 from redsem_async.testing._spec.queue import QueueSpecification
 from tests.worlds.judge import Look
-from tests.worlds.specification import carry_out, specification
+from tests.worlds.world import specification
 
-from .books import Around
-from .judge import Judge
+from .judge import Around, Judge
 from .network import ONCE, Network, SimulatedLink
 from .world import World
 
@@ -74,15 +73,13 @@ class Server:
         judge = self.judge(address.name)
         self._network.notified.clear()
         self._network.reached.clear()
-        now_us = world.server_us
-        before = judge.look(model)
-        answer = carry_out(model, address, call, hub, now_us)
+        before, answer, after = world.run_call(model, address, call, hub)
         world.note("run", link.process.name, hub[:4], address.name, call, "->", answer)
         self._note_what_is_rare(model, call, hub, gone, before)
         network = self._network
         around = Around(frozenset(network.notified), frozenset(network.reached), not link.open)
         trusted = network.holdings.trusted(address.name)
-        if judge.ran(model, before, call, hub, answer, around, trusted):
+        if judge.ran(model, before, call, hub, answer, after, around, trusted):
             self._idle_since, self._idle_calls = world.now, 0
         self._see_that_nothing_spins()
         return answer
