@@ -484,6 +484,19 @@ def twice(slots: Mapping[str, Sequence[int]]) -> Iterator[Broken]:
                 yield Broken(SLOTS, f"{identity} and {other} have one slot: {slot}")
 
 
+def against_reuse(look: Look) -> Iterator[str]:
+    """Why no process may use a lease again by itself: who waits, and limits that are set."""
+    room = look.room()
+    for waiter in look.line:
+        alive = waiter.alive_until > look.now and not waiter.unreachable
+        if alive and not room.is_too_heavy(waiter.request):
+            yield waiter.id
+    if look.set_limit == 0:
+        yield "a pause"
+    if look.key_limits:
+        yield "the limit of a key"
+
+
 # -- whose turn it is
 
 

@@ -20,7 +20,7 @@ from redsem_async._protocol.backend import Command, Link, Listener, OneNode
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.pushes import Push, Recalled
 from redsem_async._protocol.replies import AnyReply
-from redsem_async.testing._spec.keyed import KeyedSpecification
+from tests.worlds.judge import against_reuse
 from tests.worlds.loop import RESOLUTION, running
 from tests.worlds.world import BaseLink, BaseProcess, Violation
 
@@ -291,26 +291,16 @@ class Process(BaseProcess):
 
     def uses(self, permit: Permit) -> None:
         """A permit is this process's from now on: nobody else has to have its lease first."""
-        identity, link, state = id_of(permit), self.link, self.world.model.state
+        identity, link, world = id_of(permit), self.link, self.world
         self.permits.append(permit)
         recalled = link is not None and any(isinstance(c.content, Recalled) for c in link.coming)
-        if identity in self._used and self.world.calm and not recalled:
-            if self.world.waiting_elsewhere(self):
-                raise Violation(f"{self.name} uses a lease again, and another process waits")
-            if state.set_limit == 0:
-                raise Violation(f"{self.name} uses a lease again, and the semaphore is paused")
-            model = self.world.model
-            if isinstance(model, KeyedSpecification):
-                self._check_keys(model)
+        if identity in self._used and world.calm and not recalled:
+            look = world.look(world.model)
+            for reason in against_reuse(look):
+                own = world.owners.get(reason.partition(".")[0]) is self
+                if look.shares or not own:
+                    raise Violation(f"{identity} is used again, in spite of {reason}")
         self._used.add(identity)
-
-    def _check_keys(self, model: KeyedSpecification) -> None:
-        """A lease is used again, which the server does not judge."""
-        if model.key_limits:
-            raise Violation(f"{self.name} uses a lease again, and the limit of a key is set")
-        waits = any(self.world.owners[queued.hub] is self for queued in model.queue)
-        if model.shares and waits:
-            raise Violation(f"{self.name} uses a lease again, past a turn of its own")
 
     def new_hub(self) -> str:
         self.hubs += 1

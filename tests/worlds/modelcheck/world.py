@@ -270,11 +270,6 @@ class World(BaseWorld[Process]):
         with running(process.loop):
             link.listener.connection_lost(ConnectionResetError("the link was cut"))
 
-    def waiting_elsewhere(self, process: Process) -> bool:
-        """Whether a request of another process is in line."""
-        waiting = {self.owners[hub] for hub in self.model.waiting_hubs()}
-        return bool(waiting - {process})
-
     # -- time
 
     def next_moment(self, grain: float = 0.0) -> float | None:

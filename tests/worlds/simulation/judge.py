@@ -7,7 +7,7 @@ import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.replies import AnyReply
 from redsem_async.testing._spec.queue import QueueSpecification
 from redsem_async.testing._spec.records import key_of
-from tests.worlds.judge import Broken, Look, Permit, Trusted, own_ids
+from tests.worlds.judge import Broken, Look, Permit, Trusted, against_reuse, own_ids
 from tests.worlds.judge import Judge as Rules
 
 from .world import Process, World
@@ -26,13 +26,6 @@ from .world import Process, World
 CLOCKS = 1.01  # of two processes, beside each other
 REMEMBERED = 60.0  # seconds for which the judge remembers how everything stood
 NOTHING = Look(0, 0, {}, [])
-
-
-class InLine(NamedTuple):
-    """A request in line, and until when its process counts as alive."""
-
-    since: float
-    alive_until: int
 
 
 @dataclass(eq=False)
@@ -80,10 +73,9 @@ class Judge:
         self.heir: dict[str, str] = {}  # who adopted, by the id that it adopted
         self.flushed_at = -math.inf
         self.prompt = math.inf  # seconds in which everybody learns who waits
-        self._answer_of: dict[str, InLine] = {}  # those whose turn may come
+        self._against_reuse: dict[str, float] = {}  # since when each reason has been one
         self._orders: list[Order] = []
         self._limits: list[tuple[float, int | None]] = [(0.0, None)]  # from when on which was set
-        self._key_limited_since = math.inf  # from when on the limit of any key has been set
         self._looks: deque[tuple[float, Look]] = deque()  # the last ones, each after a call
         self._world = world
         self._rules = Rules()
@@ -121,7 +113,10 @@ class Judge:
                 self.grants += len(new)
         now = self._world.now
         self._since = {i: self._since.get(i, now) for i in after.live}
-        self._note_line(after)
+        for look in (before, after):  # nobody counts who was dead until now
+            old, self._against_reuse = self._against_reuse, {}
+            for reason in against_reuse(look):
+                self._against_reuse[reason] = old.get(reason, now)
         for owner in {identity.partition(".")[0] for identity in new} - around.notified - {hub}:
             no_push = model.state.hub_record(owner).no_push
             self._check(no_push, f"{new} were granted, and nobody was notified")
@@ -148,7 +143,7 @@ class Judge:
         now_ms = self._world.server_us // 1000
         self._rules.flushed(self._last, now_ms, recovers=self.recovers)
         self._since.clear()
-        self._answer_of.clear()
+        self._against_reuse.clear()
         for order in self._orders:
             order.done = False  # what is asked for still is carried out anew
         self._limit_is(None)
@@ -189,23 +184,17 @@ class Judge:
         order.given_up, order.hubs = self._world.now, frozenset(order.by.hubs)
 
     def reused(self, hub: str, semaphore: AnySemaphore, moment: float) -> None:
-        """A lease of *hub* is used again since *moment*: nobody elsewhere has waited for long.
+        """A lease of *hub* is used again since *moment*: nothing has been against it for long.
 
-        And no limit of a key has been set for long, by which nobody judged that. Where *hub* does
-        not learn of it, its right ends after a refresh interval.
+        Where *hub* does not learn of it, its right ends after a refresh interval.
         """
-        now = self._world.server_us // 1000
         longest = min(CLOCKS * semaphore._terms.refresh_interval, self.prompt)
-        for identity, (since, alive_until) in self._answer_of.items():
-            others = not identity.startswith(hub) and alive_until > now
+        for reason in against_reuse(replace(self._last, now_us=self._world.server_us)):
+            since = self._against_reuse[reason]
             self._check(
-                not others or since > moment - longest,
-                f"{hub} uses a lease again, and {identity} waits since {since:.3f}",
+                reason.startswith(hub) or since > moment - longest,
+                f"{hub} uses a lease again, in spite of {reason} since {since:.3f}",
             )
-        self._check(
-            self._key_limited_since > moment - longest,
-            f"{hub} uses a lease again, and limits of keys are set",
-        )
 
     def held_since(self, identity: str, margin: float = 0.0) -> float:
         """From when on a permit has been held under *identity*, without a break until now.
@@ -270,10 +259,6 @@ class Judge:
     ) -> None:
         """What is set and cleared is what somebody asks for now, and who did not get it yet."""
         self._limit_is(after.set_limit)
-        if not after.key_limits:
-            self._key_limited_since = math.inf
-        elif self._key_limited_since == math.inf:
-            self._key_limited_since = self._world.now
         cleared = isinstance(call, op.Clear) and before != after and not before.idle
         if before.set_limit == after.set_limit and not cleared:
             return
@@ -326,18 +311,6 @@ class Judge:
             ended = identity in self._began or identity in self._closed
             self._check(not ended or self.forgot, f"{identity} holds, having ended before")
             self._began.add(identity)
-
-    def _note_line(self, look: Look) -> None:
-        """Who stands in line, without a break in which its turn could not have come."""
-        old, self._answer_of = self._answer_of, {}
-        room = look.room()
-        for waiter in look.line:
-            alive = waiter.alive_until > look.now and not waiter.unreachable
-            if alive and not room.is_too_heavy(waiter.request):
-                known = old.get(waiter.id)
-                steady = known is not None and known.alive_until > look.now
-                since = known.since if known is not None and steady else self._world.now
-                self._answer_of[waiter.id] = InLine(since, waiter.alive_until)
 
     def _report(self, found: Iterable[Broken]) -> None:
         for broken in found:
