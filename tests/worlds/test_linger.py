@@ -52,6 +52,16 @@ async def use_on_and_on(sem: AnySemaphore) -> None:
         await use(sem, 0.01)
 
 
+async def is_served_beside(sem: AnySemaphore, there: AnySemaphore, watches: Watches) -> None:
+    """*there* gets a permit while *sem* is used on and on, with a lease that is used again."""
+    using = in_background(use_on_and_on(sem))
+    await asyncio.sleep(1.0)
+    assert watches.reused, "no lease is reused: nothing is shown"
+    async with there.acquire(timeout=1.0):
+        pass
+    await cancelled(using)
+
+
 # -- the right ends with the hub's id, and with the subscription
 
 
@@ -63,13 +73,8 @@ async def test_another_process_is_served_after_an_idle_close(kind: Kind) -> None
     with observe(watches := Watches()):
         await use(sem)
         await asyncio.sleep(20.0)
-        using = in_background(use_on_and_on(sem))
-        await asyncio.sleep(1.0)
-        assert len(set(watches.hubs)) == 2, "the connection was not closed: nothing is shown"
-        assert watches.reused, "no lease is reused: nothing is shown"
-        async with there.acquire(timeout=1.0):
-            pass
-        await cancelled(using)
+        await is_served_beside(sem, there, watches)
+        assert len(set(watches.hubs)) == 3, "the connection was not closed: nothing is shown"
 
 
 @simulated
@@ -86,12 +91,7 @@ async def test_another_process_is_served_after_a_subscription_has_ended(kind: Ki
         async with there:
             assert await third.try_acquire() is None
             assert client.lost, "no recall was lost: nothing is shown"
-        using = in_background(use_on_and_on(sem))
-        await asyncio.sleep(1.0)
-        assert watches.reused, "no lease is reused: nothing is shown"
-        async with there.acquire(timeout=1.0):
-            pass
-        await cancelled(using)
+        await is_served_beside(sem, there, watches)
 
 
 @simulated

@@ -17,9 +17,7 @@ from redsem_async import (
     Semaphore,
 )
 from redsem_async._protocol.backend import Command, Link, Listener, OneNode
-from redsem_async._protocol.errors import CommandError
-from redsem_async._protocol.pushes import Push, Recalled
-from redsem_async._protocol.replies import AnyReply
+from redsem_async._protocol.pushes import Recalled
 from tests.worlds.judge import against_reuse
 from tests.worlds.loop import RESOLUTION, running
 from tests.worlds.world import BaseLink, BaseProcess, Violation
@@ -42,9 +40,8 @@ def id_of(permit: Permit) -> str:
 class Said(NamedTuple):
     """Something on its way from the server: an answer to a command, or a message."""
 
-    command: Command | None
-    prefix: str
-    content: AnyReply | CommandError | Push
+    content: object
+    arrives: Callable[[], None]
 
 
 class FakeLink(BaseLink["Process"]):

@@ -9,6 +9,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from redsem_async._protocol.backend import Command
@@ -230,7 +231,7 @@ class World(BaseWorld[Process]):
         command, hub = commands.popleft()
         answer = self._carry_out(command, hub)
         if link is not None:
-            link.coming.append(Said(command, "", answer))
+            link.coming.append(Said(answer, partial(link.answered, command, answer)))
         self.note(f"  {process.name}: {command.operation} -> {answer}")
 
     def _carry_out(self, command: Command, hub: str) -> AnyReply | CommandError:
@@ -246,20 +247,17 @@ class World(BaseWorld[Process]):
         link = process.link
         self.note(f"  {process.name} is sent {message}")
         if link is not None and link.known and link.listener.hub_id == owner:
-            link.coming.append(Said(None, "redsem", message))
+            link.coming.append(Said(message, partial(link.notified, "redsem", message)))
             return 1
         return sum(ghost.known and ghost.listener.hub_id == owner for ghost in process.ghosts)
 
     def _receive(self, process: Process) -> None:
         link = process.link
         assert link is not None
-        command, prefix, content = link.coming.popleft()
-        self._note(process, "receive", content)
+        said = link.coming.popleft()
+        self._note(process, "receive", said.content)
         with running(process.loop):
-            if command is None:
-                link.notified(prefix, content)  # type: ignore[arg-type]
-            else:
-                link.answered(command, content)  # type: ignore[arg-type]
+            said.arrives()
 
     def _cut(self, process: Process, *, unnoticed: bool) -> None:
         link = process.link
