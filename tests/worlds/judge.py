@@ -21,9 +21,15 @@ from redsem_async._protocol.operations import Request
 from redsem_async._protocol.replies import FULL, FULL_FOR_KEY, AnyReply, Holding, Reply
 from redsem_async.testing._spec.keyed import KeyedSpecification
 from redsem_async.testing._spec.queue import QueueSpecification
-from redsem_async.testing._spec.records import YOUNG_US, HolderRecord, key_of, requests_of
+from redsem_async.testing._spec.records import (
+    YOUNG_US,
+    BackOffRecord,
+    HolderRecord,
+    key_of,
+    requests_of,
+)
 
-SERVING = (op.Acquire, op.Abandon, op.Release, op.Heartbeat, op.SetLimit, op.Reap)
+SERVING = op.Acquire, op.Abandon, op.BackOff, op.Heartbeat, op.Reap, op.Release, op.SetLimit
 ROUNDED = 2  # milliseconds, of times that are rounded
 
 LIMIT = "never more than the limit"
@@ -34,6 +40,7 @@ ASKED = "a grant is what was asked for"
 KEPT = "a permit is its holder's"
 ANSWERS = "the answer is what happened"
 ORDER = "nobody is passed whose turn it is"
+BACK_OFF = "a back-off is kept until its end"
 MEET = "a free permit and a waiter meet"
 REFUSED = "a call that is sent back changes nothing"
 TRUST = "trust ends before the server lets go"
@@ -95,12 +102,16 @@ class Waiter(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What is in use at a moment, and what may be."""
+    """What is in use at a moment, and what may be.
+
+    *ramps*: how many permits back-offs allow, by key, or None for all requests.
+    """
 
     uses: Counter[str | None]
     set_limit: int | None
     slotted: bool
     key_limits: Mapping[str, int]
+    ramps: Mapping[str | None, int]
 
     def common_limit(self, request: Request) -> int:
         return limit_in_force(request.limit, self.set_limit, slotted=self.slotted)
@@ -113,10 +124,25 @@ class Room(NamedTuple):
 
     def fits_key(self, request: Request) -> bool:
         key = key_of(request)
-        return key is None or self.uses[key] + request.permits <= self.key_limit(request)
+        return key is None or (
+            self.uses[key] + request.permits <= self.key_limit(request)
+            and self._is_within_ramp(request, self.uses[key], key)
+        )
 
     def fits(self, request: Request) -> bool:
-        return self.uses.total() + request.permits <= self.common_limit(request)
+        used, limit = self.uses.total(), self.common_limit(request)
+        return used + request.permits <= limit and self._is_within_ramp(request, used, None)
+
+    def held_off(self, request: Request) -> bool:
+        """Whether a back-off holds *request* up."""
+        within = self._is_within_ramp(request, self.uses.total(), None)
+        key = key_of(request)
+        return not (within and self._is_within_ramp(request, self.uses[key], key))
+
+    def _is_within_ramp(self, request: Request, used: int, key: str | None) -> bool:
+        """A back-off lets nothing start in its pause, and then up to its ramp, or one request."""
+        ramp = self.ramps.get(key, math.inf)
+        return used + request.permits <= ramp or (ramp > 0 and not used)
 
     def is_too_heavy(self, request: Request) -> bool:
         """For the overall limit: it is passed over, unless its key holds it up."""
@@ -139,6 +165,7 @@ class Look:
         passes_over: a request that does not fit is passed over.
         shares: the next permit goes to the key with the fewest.
         by_server: it is kept by the server's clock.
+        back_offs: by key, or None for that of all requests. They may be over.
     """
 
     now_us: int
@@ -152,6 +179,9 @@ class Look:
     shares: bool = False
     slotted: bool = field(default=False, compare=False)
     by_server: bool = field(default=True, compare=False)
+    back_offs: Mapping[str | None, BackOffRecord] = field(
+        default_factory=dict[str | None, BackOffRecord]
+    )
     live: dict[str, Permit] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -172,7 +202,8 @@ class Look:
         for identity, held in self.live.items():
             if held.expiry_ms > now and identity not in without:
                 uses[held.key] += held.permits
-        return Room(uses, self.set_limit, self.slotted, self.key_limits)
+        ramps = {key: ramp.permits for key, b in self.back_offs.items() if (ramp := b.ramp(now))}
+        return Room(uses, self.set_limit, self.slotted, self.key_limits, ramps)
 
     def eligible(self, room: Room) -> Iterator[Waiter]:
         """The requests in line that are not passed over."""
@@ -210,7 +241,16 @@ def look_at(model: QueueSpecification, server_us: int) -> Look:
         keyed is not None and keyed.shares,
         state.slotted,
         (state.kind or "").endswith("server"),
+        _back_offs(model),
     )
+
+
+def _back_offs(model: QueueSpecification) -> dict[str | None, BackOffRecord]:
+    of_keys = model.back_offs if isinstance(model, KeyedSpecification) else {}
+    found: dict[str | None, BackOffRecord] = {key: one for key, (_, one) in of_keys.items()}
+    if model.state.back_off is not None:
+        found[None] = model.state.back_off
+    return found
 
 
 def limit_in_force(declared: int, set_to: int | None, *, slotted: bool) -> int:
@@ -276,6 +316,8 @@ class Judge:
         yield from self._of_all(after)
         yield from self._of_those_gone(before, call, hub, after)
         yield from self._of_those_kept(before, call, hub, after)
+        if not isinstance(call, op.Clear):
+            yield from self._of_back_offs(before, call, after)
         new = sorted(after.live.keys() - before.live.keys(), key=lambda i: after.live[i].token)
         granted: list[str] = []
         lost = [permit for identity, permit in trusted if identity in self.lost]
@@ -370,6 +412,15 @@ class Judge:
             if now != was._replace(expiry_ms=expiry_ms):
                 yield Broken(KEPT, f"{identity} became {now} by {call}, having been {was}")
 
+    def _of_back_offs(self, before: Look, call: op.Operation, after: Look) -> Iterator[Broken]:
+        """One that runs ends no earlier, unless it is ended or the keys are deleted."""
+        for key, was in before.back_offs.items():
+            if isinstance(call, op.BackOff) and not call.pause_ms and call.key == key:
+                continue
+            now, runs = after.back_offs.get(key), was.ramp(before.now) is not None
+            if runs and (now is None or now.ends < was.ends):
+                yield Broken(BACK_OFF, f"{was} of {key or 'all'} became {now} by {call}")
+
     def _of_adopted(
         self, new: Iterable[str], before: Look, call: op.Adopt, hub: str, after: Look
     ) -> Iterator[Broken]:
@@ -421,6 +472,8 @@ class Judge:
             right = (permit.permits, permit.key) == (request.permits, key_of(request))
             if not right or permit.expiry_ms > after.now + request.lease_ms:
                 yield Broken(ASKED, f"{identity} was granted {permit}, having asked {request}")
+            if room.held_off(request):
+                yield Broken(BACK_OFF, f"{identity} was granted, and {room} holds it off")
             room.uses[permit.key] += permit.permits
             used, limit = room.uses.total(), room.common_limit(request)
             if used > limit:

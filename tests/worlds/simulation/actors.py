@@ -24,6 +24,7 @@ from .holdings import RENEWED, Attempt, Hold, Holdings
 from .world import Process, World
 
 KEYS = ("a", "b", "c")
+PAUSES = (0.0, 0.1, 1.0, 5.0)  # seconds of a back-off
 
 
 @dataclass
@@ -36,6 +37,7 @@ class Habits:
     heaviest: int
     cancelled: float  # probability
     blocked: float
+    overloads: float
     actions: tuple[str, ...]
 
 
@@ -285,6 +287,9 @@ class Actor:
                 self._see_that_it_was_cancelled(attempt, permit)
                 if random.random() < 0.1:
                     await permit.refresh()
+                if random.random() < self._common.habits.overloads:
+                    permit.back_off(random.choice(PAUSES[1:]), key=attempt.key is not None)
+                    self._world.fault("backed off")
                 if random.random() < self._common.habits.blocked and not self._common.healed:
                     self._process.block(random.random() * 2 * attempt.semaphore.lease)
         finally:
@@ -310,6 +315,17 @@ class Actor:
             await self._common.order_for_key(semaphore, keys.choice(KEYS), limit)
             return
         await self._common.order(self._process, semaphore, limit)
+
+    async def _hold_off(self, semaphore: AnySemaphore) -> None:
+        """As an operator, for all or for a key; 0 ends it."""
+        seconds = self._random.choice(PAUSES)
+        keys = self._common.keys
+        with suppress(SemaphoreError):
+            if keys is not None and keys.random() < 0.5 and isinstance(semaphore, FairSemaphore):
+                await semaphore.hold_off(seconds, key=keys.choice(KEYS))
+            else:
+                await semaphore.hold_off(seconds)
+            self._world.fault("held off")
 
     async def _clear(self, semaphore: AnySemaphore) -> None:
         await self._common.order(self._process, semaphore, None, clears=True)
@@ -346,5 +362,6 @@ _OTHER_CALLS: dict[str, Callable[[Actor, AnySemaphore], Awaitable[None]]] = {
     "limit": Actor._limit,
     "clear": Actor._clear,
     "look": Actor._look,
+    "hold off": Actor._hold_off,
     "close": Actor._close,
 }

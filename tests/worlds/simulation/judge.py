@@ -239,6 +239,8 @@ class Judge:
                 found.add("paused")
             now = self._world.server_us_at(max(moment, since)) // 1000
             room = look.room(now)
+            if room.held_off(request):
+                found.add("back_off")
             if look.grace_until > now or look.is_held_up or not room.fits(request):
                 found.add("limit")
             of_its_key = [waiter.id for waiter in look.line if waiter.key == key_of(request)]

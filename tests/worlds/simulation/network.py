@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 from redsem_async._core.keys import permit_id
 from redsem_async._protocol.backend import Command, Link, Listener, OneNode
 from redsem_async._protocol.errors import CommandError, ErrorKind
-from redsem_async._protocol.operations import Adopt, Clear, Detach, Refresh, Restore, SetLimit
+from redsem_async._protocol.operations import (
+    Adopt,
+    BackOff,
+    Clear,
+    Detach,
+    Refresh,
+    Restore,
+    SetLimit,
+)
 from redsem_async._protocol.pushes import Cleared, Granted, Push, Revoked
 from redsem_async._protocol.replies import AnyReply, Reply
 from tests.worlds.loop import SimulatedLoop
@@ -23,7 +31,8 @@ if TYPE_CHECKING:
     from .server import Server
 
 
-ONCE = Adopt, Clear, Detach, SetLimit  # calls that change something, and would change it twice
+# Calls that change something, and would change it twice.
+ONCE = Adopt, BackOff, Clear, Detach, SetLimit
 RETURNED = 0.5  # seconds after which a grant that nobody wants was given back
 PATIENCE = 3.3  # seconds without an answer, after which every link is given up
 

@@ -65,6 +65,7 @@ class Schedule:
         self.holdings.judge_of = self.server.judge
         self.faults = Storm(self.world, self.network, self.server, self.holdings, self.lease)
         self.world.trip = self.network.weather.trip
+        self.overloads = random.Random(f"overloads of {seed}")  # and so that others stay
         self.common = Common(self.world, self.holdings, self._habits())
         self.kind = draw.choice((Semaphore, FairSemaphore))
         self.keys = random.Random(f"keys of {seed}")  # so that those without keys stay as they are
@@ -128,6 +129,9 @@ class Schedule:
                 weather.unanswered = weather.overtaken = draw.choice((0.0, 0.2))
         elif theme < 0.22 and not (self.calm or self.gusty):
             actions = ["bare", "guard", "limit", "limit", "limit", "clear"]
+        overloads = self.overloads.choice((0.0, 0.0, 0.0, 0.1))
+        if overloads:
+            actions.append("hold off")
         short = self.lease * 0.2
         timeouts: list[tuple[float | None, ...]] = [
             (None,),
@@ -142,6 +146,7 @@ class Schedule:
             heaviest=draw.choice((1, 1, 3)),
             cancelled=draw.choice((0.0, 0.1, 0.4)),
             blocked=0.0 if self.calm or self.gusty else draw.choice((0.0, 0.0, 0.1)),
+            overloads=overloads,
             actions=tuple(actions),
         )
 
