@@ -130,8 +130,12 @@ class Room(NamedTuple):
         )
 
     def fits(self, request: Request) -> bool:
-        used, limit = self.uses.total(), self.common_limit(request)
-        return used + request.permits <= limit and self._is_within_ramp(request, used, None)
+        ramp_allows = self._is_within_ramp(request, self.uses.total(), None)
+        return self.fits_limit(request) and ramp_allows
+
+    def fits_limit(self, request: Request) -> bool:
+        """Whatever a back-off allows. In a ramp, what fits the limit is not passed over."""
+        return self.uses.total() + request.permits <= self.common_limit(request)
 
     def held_off(self, request: Request) -> bool:
         """Whether a back-off holds *request* up."""
@@ -568,7 +572,7 @@ def patience_ends(request: Request, ticket: float) -> float:
 def next_in_turn(look: Look, room: Room) -> list[Waiter]:
     """Whose turn it may be; several where only their virtual times tell, which are not known."""
     if look.passes_over:
-        return [*islice((w for w in look.eligible(room) if room.fits(w.request)), 1)]
+        return [*islice((w for w in look.eligible(room) if room.fits_limit(w.request)), 1)]
     heads = ready(look.eligible(room), room)
     if not heads or not look.shares:
         return heads[:1]
@@ -666,7 +670,7 @@ def _has_precedence(look: Look, room: Room, waiter: Waiter, ends: float, grant: 
     """
     passed = waiter.ticket < grant.ticket
     if look.passes_over:
-        return passed and room.fits(waiter.request)
+        return passed and room.fits_limit(waiter.request)
     if not look.shares or grant.ticket == math.inf:
         return passed
     its = patience_ends(grant.request, grant.ticket)

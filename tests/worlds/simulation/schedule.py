@@ -299,7 +299,7 @@ class Schedule:
         if not pending or look.in_grace:
             return []
         room = look.room(without=kept)
-        if not look.passes_over and any(look.eligible(room)):
+        if (room.ramps or not look.passes_over) and any(look.eligible(room)):
             return pending if forgotten(look, kept) else []
         asked = ((attempt, attempt.request) for attempt in pending)
         return [a for a, request in asked if room.fits(request) and room.fits_key(request)]
