@@ -1,8 +1,9 @@
-"""The judge finds what clients trust in vain. What it says of calls, wrong histories show."""
+"""The judge finds vain trust and broken back-offs. Wrong histories show the rest."""
 
 import redsem_async._protocol.operations as op
 from redsem_async._protocol.replies import Reply
-from tests.worlds.judge import LIMIT, TRUST, Judge, Look, Permit
+from redsem_async.testing._spec.records import BackOffRecord
+from tests.worlds.judge import BACK_OFF, LIMIT, TRUST, Judge, Look, Permit
 
 HUB = "a" * 32
 OURS, THEIRS = f"{HUB}.1", f"{'b' * 32}.1"
@@ -29,3 +30,21 @@ def test_what_was_lost_is_in_use_where_nobody_else_is_to_be_admitted() -> None:
         judge = Judge()
         judge.flushed(Look(0, 1, {THEIRS: lost}, []), 0, recovers=recovers)
         assert rules_broken(judge, (THEIRS, lost)) == wrong
+
+
+def test_a_back_off_holds_grants_off_and_ends_no_earlier() -> None:
+    pause = {None: BackOffRecord(ends=500, began=0, step=100, limit=4)}
+    shorter = {None: BackOffRecord(ends=400, began=0, step=100, limit=4)}
+    call = op.Acquire([1], 1000, 4)
+    for now_ms, kept, grants, wrong in (
+        (499, pause, True, {BACK_OFF}),
+        (499, pause, False, set[str]()),
+        (499, shorter, False, {BACK_OFF}),
+        (499, {}, False, {BACK_OFF}),
+        (500, pause, True, set[str]()),
+    ):
+        before = Look(1000 * now_ms, 1, {}, [], back_offs=pause)
+        holders = {OURS: Permit(1400, 1, 1)} if grants else {}
+        after = Look(1000 * now_ms, 2, holders, [], back_offs=kept)
+        broken = Judge().ran(before, call, HUB, Reply([int(grants)]), after)
+        assert {rule for rule, _ in broken} == wrong
