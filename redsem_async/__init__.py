@@ -20,6 +20,13 @@ from ._core.errors import (
 )
 from ._core.version import __version__ as __version__
 
+# A traceback names an error as programs import it.
+for _error in (
+    *(AcquireTimeout, BackendError, BackendUnavailable, LayoutMismatch, ModeMismatch, PermitLost),
+    *(QueueFull, SemaphoreClosed, SemaphoreError, SlotsMismatch),
+):
+    _error.__module__ = __name__
+
 __all__ = [
     "AcquireTimeout",
     "AnySemaphore",

@@ -104,7 +104,7 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
         )
         if wrapped is None:
             wrapped = httpx.AsyncHTTPTransport()
-        if not hasattr(wrapped, "handle_async_request"):
+        if not isinstance(wrapped, httpx.AsyncBaseTransport):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"wrapped must be an async transport of httpx, not {wrapped!r}")
         self._wrapped = wrapped
 

@@ -105,7 +105,7 @@ class SemaphoreTransport(httpx2.AsyncBaseTransport):
         )
         if wrapped is None:
             wrapped = httpx2.AsyncHTTPTransport()
-        if not hasattr(wrapped, "handle_async_request"):
+        if not isinstance(wrapped, httpx2.AsyncBaseTransport):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"wrapped must be an async transport of httpx2, not {wrapped!r}")
         self._wrapped = wrapped
 

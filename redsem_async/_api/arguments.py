@@ -49,7 +49,6 @@ def how_to_call(cls: type[Any]) -> str:
     return f"use {cls.__name__}({', '.join(names)}), with options as keywords"
 
 
-def refuse_pickling(made: object) -> NoReturn:
+def refuse_pickling(made: object, instead: str = "create one in each process") -> NoReturn:
     """Say what to do instead of pickling or copying what belongs to one process."""
-    name = type(made).__name__
-    raise TypeError(f"cannot pickle or copy a {name}: create one in each process")
+    raise TypeError(f"cannot pickle or copy a {type(made).__name__}: {instead}")

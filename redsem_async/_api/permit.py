@@ -4,7 +4,7 @@ import asyncio
 import math
 import warnings
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from redsem_async._core import config
 from redsem_async._core.cancellation import finish
@@ -18,6 +18,7 @@ from redsem_async._hub.lease import Guard, Lease, LeaseState
 from redsem_async._hub.pending import BackOffCall, Confirmed
 from redsem_async._protocol.operations import BackOff
 
+from .arguments import refuse_pickling
 from .bound import Bound
 from .remarks import line_outside, log_cut, log_dropped
 
@@ -401,6 +402,9 @@ class Permit:
 
     def _foreign(self) -> RuntimeError:
         return RuntimeError(f"this permit of {self.name!r} belongs to another event loop")
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling(self, "detach it, and adopt its id elsewhere")
 
     def __del__(self) -> None:
         state = self._lease.state

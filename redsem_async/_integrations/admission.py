@@ -17,6 +17,7 @@ from redsem_async._core import config
 from redsem_async._core.errors import (
     AcquireTimeout,
     BackendUnavailable,
+    BlockedBy,
     PermitLost,
     QueueFull,
     SemaphoreClosed,
@@ -32,6 +33,12 @@ OnOutage = Literal["closed", "open"] | int
 RetryAfter = Callable[[AcquireTimeout | QueueFull], float]
 """Returns the seconds for ``Retry-After``, in place of the error's own estimate."""
 
+_REASONS: dict[BlockedBy, str] = {
+    "limit": "all permits are in use",
+    "key": "all permits of this key are in use",
+    "paused": "paused",
+    "back_off": "backing off after an overload",
+}
 LONGEST = 10**9  # seconds in Retry-After
 
 UNAVAILABLE = 503
@@ -103,8 +110,11 @@ class Admission(Generic[Request]):
         """
         try:
             permit = await self._acquire(choice, gone)
-        except (AcquireTimeout, QueueFull) as full:
-            raise Rejected(self.status, "all permits are in use", self._seconds(full)) from full
+        except AcquireTimeout as full:
+            reason = _REASONS[full.blocked_by]
+            raise Rejected(self.status, reason, self._seconds(full)) from full
+        except QueueFull as full:
+            raise Rejected(self.status, "too many requests wait", self._seconds(full)) from full
         except SemaphoreClosed as closed:
             raise Rejected(UNAVAILABLE, "this server is shutting down") from closed
         except BackendUnavailable as unavailable:

@@ -40,30 +40,33 @@ def list_table(rows: Sequence[ListEntry]) -> RenderableType:
         keys: list[str] = []
         if isinstance(status, SemaphoreStatus):
             held, waiting = f"{status.held:,}", f"{status.waiting:,}"
-            state, bar = _state(status), _bar(status)
+            state = _state(status, keyed=row.info.keyed)
+            bar = _bar(status, state)
             keys = [keys_text(status)] if keyed else []
         name = printable(row.info.name)
         table.add_row(name, state, bar, limit_text(row.info), held, waiting, *keys)
     return table
 
 
-def _state(status: SemaphoreStatus) -> Text:
-    """The state in one word, with the dashboard's colours."""
+def _state(status: SemaphoreStatus, *, keyed: bool) -> Text:
+    """The state in a word or two, with the dashboard's colours."""
     if status.limit == 0:
         return Text("paused", "yellow")
     if status.back_off is not None:
         return Text("backing off", "yellow")
     if status.held >= status.limit:
         return Text("full", "red" if status.waiting else "yellow")
+    if status.waiting and keyed:
+        return Text("keys full", "yellow")
     return Text("free", "green") if status.held else Text("idle", "dim")
 
 
-def _bar(status: SemaphoreStatus) -> Text:
-    """The share of the permits that is in use."""
+def _bar(status: SemaphoreStatus, state: Text) -> Text:
+    """The share of the permits that is in use, in the colour of *state*."""
     if not status.limit:
         return Text()
     full = min(BAR, math.ceil(BAR * status.held / status.limit))
-    return Text("█" * full, _state(status).style).append("░" * (BAR - full), "dim")
+    return Text("█" * full, state.style).append("░" * (BAR - full), "dim")
 
 
 def keys_text(status: SemaphoreStatus) -> str:
@@ -132,7 +135,8 @@ def _limit_in_full(info: SemaphoreInfo) -> str:
 def details(info: SemaphoreInfo, status: SemaphoreStatus, *, ids: bool) -> RenderableType:
     """The status of a semaphore with its holders and waiters; *ids*: and those of permits."""
     parts: list[RenderableType] = [Text(headline(info, status))]
-    parts.append(Text.assemble(_bar(status), " " if status.limit else "", _state(status)))
+    state = _state(status, keyed=info.keyed)
+    parts.append(Text.assemble(_bar(status, state), " " if status.limit else "", state))
     if info.versions:
         parts.append(Text(f"versions: {versions_text(info.versions)}"))
     if status.keys:

@@ -31,9 +31,16 @@ def run(
     command: Annotated[list[str], typer.Argument(help="Command and its arguments, after --.")],
     *,
     fair: Annotated[
-        bool, typer.Option("--fair/--no-fair", help="FairSemaphore, or Semaphore.")
-    ] = True,
-    limit: Annotated[int | None, typer.Option(help="Number of permits. Default: 1.")] = None,
+        bool | None,
+        typer.Option(
+            "--fair/--no-fair",
+            help="FairSemaphore, or Semaphore. Default: as others, or fair.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(help="Number of permits. Default: as others declare, or 1."),
+    ] = None,
     slots: Annotated[
         str | None,
         typer.Option(metavar="A,B", help="What the permits stand for, in place of a limit."),
@@ -70,12 +77,13 @@ def run(
     be executed or does not exist.
     """
     target = Target(url, prefix, cluster)
-    if (limit is not None and slots is not None) or (key is not None and not fair):
-        text = "give either --limit or --slots" if fair else "--key needs --fair"
-        fail(SELF + text, USAGE_ERROR)
+    if limit is not None and slots is not None:
+        fail(SELF + "give either --limit or --slots", USAGE_ERROR)
+    if key is not None and fair is False:
+        fail(SELF + "--key needs --fair", USAGE_ERROR)
     label = "".join(c for c in PurePath(command[0]).name if c.isprintable() and c not in "{}")
     options: dict[str, Any] = {
-        "limit": 1 if limit is None and slots is None else limit,
+        "limit": limit,
         "slots": None if slots is None else slots.split(","),
         "lease": lease,
         "max_hold": max_hold,
@@ -87,16 +95,21 @@ def run(
     async def under_a_permit(process: Process) -> None:
         process.listen()
         async with connected(target) as client:
+            known = await discovery.find(client, prefix, name) or discovery.SemaphoreInfo(name)
             of_key: dict[str, Any] = {} if key is None else {"key": key}
-            if key is not None:
-                options.update(await _options_of_keys(client, prefix, name, key_limit))
-            semaphore = (FairSemaphore if fair else Semaphore)(client, name, **options)
+            if (key is not None or known.keyed) and fair is not False:
+                options.update(_options_of_keys(known, key_limit))
+            if limit is None and slots is None:
+                options["limit"] = None if known.slots else max(known.declared, default=1)
+                options["slots"] = known.slots or None
+            is_fair = known.fair if fair is None else fair
+            semaphore = (FairSemaphore if is_fair else Semaphore)(client, name, **options)
             with observe(_Waits(semaphore)) if verbose else contextlib.nullcontext():
                 permit = await semaphore.acquire(timeout=timeout, permits=permits, **of_key)
             async with permit:
                 if verbose:
                     _say(f"{name!r} was granted after {permit.waited:.1f} s")
-                slot = {"REDSEM_SLOT": ",".join(map(str, permit.slots))} if slots else {}
+                slot = {"REDSEM_SLOT": ",".join(map(str, permit.slots))} if permit.slots else {}
                 token = str(permit.fencing_token)
                 process.start(REDSEM_TOKEN=token, REDSEM_PERMIT=permit.id, **slot)
                 await _until_ended(process, permit, lease)
@@ -116,11 +129,8 @@ def run(
     raise typer.Exit(process.code or 0)
 
 
-async def _options_of_keys(
-    client: Any, prefix: str, name: str, key_limit: int | None
-) -> dict[str, Any]:
-    """What *name* needs for requests with a key, as its other clients have it."""
-    known = await discovery.find(client, prefix, name) or discovery.SemaphoreInfo(name)
+def _options_of_keys(known: discovery.SemaphoreInfo, key_limit: int | None) -> dict[str, Any]:
+    """What a semaphore with keys needs, as its other clients have it."""
     each = known.key_limit if key_limit is None else key_limit
     return {"key_limit": dict[str, int]().get if each is None else each, "share": known.shares}
 
