@@ -39,13 +39,12 @@ DISCONNECTS = frozenset({"http.disconnect", "websocket.disconnect"})
 class ConcurrencyLimitMiddleware:
     """Runs a request once it has a permit: ``app = ConcurrencyLimitMiddleware(app, sem)``.
 
-    With Starlette and FastAPI also ``app.add_middleware(ConcurrencyLimitMiddleware,
-    sem_or_group=sem)``. The permit is acquired before the application gets the request. It is
-    held until the body of the response has been sent, or until the application has finished
-    after the client disconnected. A WebSocket holds it until it is closed. Work after the last
-    byte (background tasks) is not covered. The application finds the permit in
-    ``scope["redsem_async.permit"]``. It is ``None`` where *on_outage* admitted the request without
-    one.
+    In Starlette and FastAPI, ``app.add_middleware(ConcurrencyLimitMiddleware, sem_or_group=sem)``
+    works too. The permit is acquired before the application gets the request. It is held until the
+    body of the response has been sent, or until the application has finished after the client
+    disconnected. A WebSocket holds it until it is closed. Work after the last byte (background
+    tasks) is not covered. The application finds the permit in ``scope["redsem_async.permit"]``.
+    The value is ``None`` where *on_outage* admitted the request without a permit.
 
     A request that gets no permit is answered with *status* and a ``Retry-After`` computed from
     the queue. A WebSocket is denied in the same way where the server supports it (the
@@ -67,9 +66,9 @@ class ConcurrencyLimitMiddleware:
         timeout: seconds to wait for a permit, instead of the semaphore's. ``None`` waits
             forever, 0 does not wait.
         on_outage: what happens to requests while Redis is unavailable. With ``"closed"`` they get
-            503. With ``"open"`` all run. With a number, up to so many run at once in this
+            503. With ``"open"`` all run. With a number, up to that many run at once in this
             process, and the others get 503.
-        status: the status code when no permit is free, 503 or for example 429.
+        status: the status code when no permit is free, such as 503 or 429.
         permits: how many permits each request takes.
         cancel_on_loss: whether a lost permit cancels the request. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.

@@ -46,15 +46,15 @@ class _Running(NamedTuple):
 class Portal(AbstractContextManager["Portal"]):
     """An event loop in a thread, which holds the permits of the other threads of this process.
 
-    It starts at the first use, and in a forked child anew, so a portal may be a module-level
-    variable. It ends with the program, with ``close``, or with a ``with`` block.
+    The loop starts at the first use, and separately in a forked child, so a portal may be a
+    module-level variable. It ends with the program, ``close`` or a ``with`` block.
 
     Args:
         redis: a URL, a client of ``redis.asyncio``, or a ``MemoryBackend``.
         options: for ``from_url``.
 
     Attributes:
-        client: what its semaphores are made with.
+        client: the client that its semaphores use.
     """
 
     def __init__(self, redis: "AnyRedis | str", **options: Any) -> None:
@@ -66,13 +66,13 @@ class Portal(AbstractContextManager["Portal"]):
         _PORTALS.add(self)
 
     def fair(self, name: str, limit: int | None = None, **options: Any) -> "BlockingSemaphore":
-        """Make a ``FairSemaphore`` for threads, with its arguments but the client."""
+        """Create a ``FairSemaphore`` for threads, with all of its arguments except the client."""
         return BlockingSemaphore(self, FairSemaphore(self.client, name, limit, **options))
 
     def semaphore(
         self, name: str, limit: int | None = None, **options: Any
     ) -> "BlockingSemaphore":
-        """Make a ``Semaphore`` for threads, with its arguments but the client."""
+        """Create a ``Semaphore`` for threads, with all of its arguments except the client."""
         return BlockingSemaphore(self, Semaphore(self.client, name, limit, **options))
 
     def forget_parent(self) -> None:
@@ -83,7 +83,7 @@ class Portal(AbstractContextManager["Portal"]):
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Return the result of *coroutine*, such as ``reports.wrapped.status()``.
 
-        If the wait is interrupted, by Ctrl-C for example, the coroutine is cancelled.
+        If the wait is interrupted, for example by Ctrl-C, the coroutine is cancelled.
         """
         future = self.start(coroutine)
         try:
@@ -121,9 +121,9 @@ class Portal(AbstractContextManager["Portal"]):
             await self._owned.aclose()
 
     def close(self) -> None:
-        """Release what is held, and end the thread. The next use starts another.
+        """Release all permits and end the thread. The next use starts another thread.
 
-        Threads that wait get ``SemaphoreClosed``, blocks that hold a permit ``PermitLost``.
+        Waiting threads get ``SemaphoreClosed``, and blocks that hold a permit get ``PermitLost``.
         """
         with self._lock:
             running, self._running = self._running, None
@@ -136,10 +136,10 @@ class Portal(AbstractContextManager["Portal"]):
 
 
 class BlockingSemaphore:
-    """A semaphore whose permits any thread may hold; made by `Portal.fair`, `Portal.semaphore`.
+    """A semaphore for threads, created by `Portal.fair` or `Portal.semaphore`.
 
     Attributes:
-        wrapped: the semaphore itself, whose coroutines ``Portal.run`` runs.
+        wrapped: the async semaphore. ``Portal.run`` runs its coroutines.
     """
 
     def __init__(self, portal: Portal, wrapped: AnySemaphore) -> None:
@@ -158,22 +158,21 @@ class BlockingSemaphore:
     ) -> Generator[Permit]:
         """Hold a permit in a ``with`` block. It is refreshed in the thread of the portal.
 
-        A thread cannot be cancelled. So the loss of the permit does not end the block: call
+        A thread cannot be cancelled, so the loss of the permit does not end the block. Call
         ``permit.check()`` before each step that matters, or pass *on_loss*. An exception such as
-        ``KeyboardInterrupt`` ends the wait, and leaves no request behind. The end of the block
-        waits until the server has confirmed the release, within a bounded time.
+        ``KeyboardInterrupt`` ends the wait, and leaves no request behind. Leaving the block waits,
+        for a bounded time, until the server has confirmed the release.
 
         Args:
-            timeout: as ``FairSemaphore.acquire`` has it, and so are *permits* and the others.
+            timeout: seconds to wait, as in ``FairSemaphore.acquire``.
             permits: how many permits to acquire.
-            cancel_on_loss: False if a loss is no error at the end of the block.
-            on_loss: called with the ``PermitLost`` when the permit is lost, in a thread of its
-                own.
+            cancel_on_loss: with False, the end of the block raises nothing after a loss.
+            on_loss: called with the ``PermitLost`` when the permit is lost, in a separate thread.
             of_fair: ``key`` and ``ahead``, of a ``FairSemaphore``.
 
         Raises:
-            PermitLost: at the end of the block, unless the block itself raises. And the errors of
-                ``FairSemaphore.acquire``.
+            PermitLost: at the end of the block, unless the block itself raises.
+            SemaphoreError: as for ``FairSemaphore.acquire``.
         """
         options: dict[str, Any] = {"timeout": timeout, "permits": permits, **of_fair}
         options["cancel_on_loss"] = cancel_on_loss

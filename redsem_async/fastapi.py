@@ -56,7 +56,7 @@ CLIENT_CLOSED_REQUEST = 499  # what proxies log for a client that disconnected
 class RequirePermit:
     """A dependency that holds a permit for as long as its request lasts.
 
-    ``permit: Annotated[Permit, Depends(RequirePermit(sem))]`` passes it to the handler;
+    ``permit: Annotated[Permit, Depends(RequirePermit(sem))]`` passes the permit to the handler.
     ``dependencies=[Depends(...)]`` of a route, router or application only requires it. Plain
     ``def`` handlers may use it too, and WebSocket routes. Create one object and use it everywhere.
     A request then holds one permit, however many of its dependencies name the object.
@@ -67,8 +67,8 @@ class RequirePermit:
     A request that gets no permit is answered with *status* and a ``Retry-After`` computed from
     the queue and from recent hold times. A WebSocket is denied in the same way where the server
     supports it, and is otherwise closed with 1013. A client that disconnects while it waits
-    leaves the queue. If its request has a body, this is noticed if the handler declares the body,
-    or if the body has 64 KiB at most.
+    leaves the queue. If the request has a body over 64 KiB, the disconnect is only noticed if the
+    handler declares the body.
 
     If the permit is lost, the handler is cancelled, unless the semaphore has
     ``cancel_on_loss=False``. Code in a thread continues. The client gets 503 if no header has
@@ -82,10 +82,10 @@ class RequirePermit:
         timeout: seconds to wait for a permit, instead of the semaphore's. ``None`` waits
             forever, 0 does not wait.
         on_outage: what happens to requests while Redis is unavailable. With ``"closed"`` they get
-            503. With ``"open"`` all run. With a number, up to so many run at once in this
+            503. With ``"open"`` all run. With a number, up to that many run at once in this
             process, and the others get 503. A handler that runs without a permit gets ``None``,
             so annotate it ``Permit | None``.
-        status: the status code when no permit is free, 503 or for example 429.
+        status: the status code when no permit is free, such as 503 or 429.
         permits: how many permits each request takes.
         cancel_on_loss: whether a lost permit cancels the handler. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.

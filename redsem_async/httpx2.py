@@ -1,5 +1,5 @@
 # Generated from httpx.py by `nox -s httpx2`: change that file, and run it.
-"""A limit on outbound calls: a transport for httpx2's ``AsyncClient``."""
+"""A transport for httpx2's ``AsyncClient`` that limits outbound calls."""
 
 from collections.abc import Callable
 from types import EllipsisType, TracebackType
@@ -64,16 +64,15 @@ class SemaphoreTransport(httpx2.AsyncBaseTransport):
         key: of a request, in a group or in a semaphore with keys, a string or a function of the
             request. In a group it is the host by default. A semaphore with keys requires it,
             or ``None`` for requests without a key.
-        timeout: seconds to wait for a permit. ``None`` waits forever. By default it waits for
-            the ``pool`` timeout of httpx2 (5 s unless the client has another), or for the timeout
-            of the semaphore if that is shorter. Its other timeouts start after that wait.
-        permits: how many permits each request takes.
+        timeout: seconds to wait for a permit. ``None`` waits forever. The default is the
+            ``pool`` timeout of httpx2 (5 s unless the client has another), or the semaphore's
+            timeout if that is shorter. The other timeouts start after that wait.
+        permits: how many permits each request needs.
         cancel_on_loss: whether a lost permit cancels the request. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
-        back_off: whether a response with status 429 or 503 has the whole fleet back off
-            (``permit.back_off``). It pauses for as long as ``Retry-After`` says, or else for a
-            second, and twice as long for each overload soon after the last one. The response is
-            returned as it is.
+        back_off: whether the whole fleet backs off (``permit.back_off``) after a response with
+            status 429 or 503, for as long as ``Retry-After`` says, or else for a second, doubled
+            by each further overload in quick succession. The response is returned unchanged.
 
     Raises:
         PermitTimeout: (of a request) no permit became free in time.

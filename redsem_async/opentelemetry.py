@@ -1,4 +1,4 @@
-"""OpenTelemetry metrics and spans of semaphores: one call when the program starts.
+"""OpenTelemetry metrics and spans of semaphores, with one call when the program starts.
 
 ```python
 from redsem_async.opentelemetry import instrument
@@ -77,8 +77,8 @@ def instrument(
         tracer_provider: instead of the global one.
         spans: whether to record two spans for each permit, one of waiting and one of holding.
         metric_name: a function from the name of a semaphore to its name in metrics. If there are
-            many names, one for each tenant for example, let it return few, because each costs
-            memory in the metrics server. Spans have the name unchanged.
+            many names, such as one for each tenant, map them to a few, because each costs memory
+            in the metrics server. Spans have the name unchanged.
         metric_key: a function from the ``key`` of a request to the attribute ``redsem.key`` of
             its metrics, such as a tenant's plan, or ``None`` for no attribute. For few tenants
             it may be ``str``. Spans then have the key unchanged. Without this function neither
@@ -95,11 +95,10 @@ async def report_status(
     meter_provider: MeterProvider | None = None,
     metric_name: Callable[[str], str] = str,
 ) -> NoReturn:
-    """Read the status of *semaphores* from Redis again and again, for metrics, until cancelled.
+    """Read the status of *semaphores* from Redis at intervals, for metrics, until cancelled.
 
-    Run it as a task, once in a process, and cancel it to end it. One process of a service
-    suffices, and more do no harm, because each reports the same totals. It costs one command for
-    each semaphore and interval.
+    Run it as a task, once in a process. One process of a service is enough, and more do no harm,
+    because each reports the same totals. It costs one command for each semaphore and interval.
 
     When a status could not be read, ``redsem.status.errors`` counts it, and its values are not
     reported. No value but the age is reported when the last round is older than two intervals.

@@ -1,4 +1,4 @@
-"""A limit on agents and models of Pydantic AI that holds across all processes."""
+"""A limit on agents and models of Pydantic AI, across all processes."""
 
 import asyncio
 from collections.abc import Callable
@@ -29,16 +29,16 @@ class SemaphoreLimiter(AbstractConcurrencyLimiter):
     ```
 
     The errors of ``acquire`` are raised before the run or the request starts. The loss of a
-    permit does not cancel it, because Pydantic AI may release in another task than it acquired
-    in. Such a task releases the oldest permit, so give models that are streamed and have
-    different keys a limiter each.
+    permit does not cancel them, because Pydantic AI may acquire in one task and release in
+    another. Such a release frees the oldest permit, so use a separate limiter for each streamed
+    model with a different key.
 
     Args:
         sem_or_group: a semaphore, or a group with one for each *key*.
-        key: in a group or in a semaphore with keys: a text, or a function of what Pydantic AI
+        key: in a group or in a semaphore with keys, a string or a function of what Pydantic AI
             calls the source, such as ``"model:gpt-5"``. In a group it is the source by default.
-        timeout: seconds to wait, instead of the timeout of the semaphore; ``None`` forever.
-        permits: how many permits each run or request takes.
+        timeout: seconds to wait, instead of the semaphore's. ``None`` waits forever.
+        permits: how many permits each run or request needs.
     """
 
     def __init__(

@@ -52,14 +52,15 @@ class SemaphoreMiddleware(TaskiqMiddleware):
     ```
 
     A broker may have several of these middlewares. A task then holds a permit of each, acquired in
-    the reverse of their order.
+    reverse order.
 
     A worker first fetches the task, and the task then waits for its permit. Errors of ``acquire``
-    and ``PermitLost`` are errors of the task. They are in its result, and a retry middleware may
-    handle them. A waiting task occupies one of its worker's ``--max-async-tasks``, and the wait
+    and ``PermitLost`` fail the task. They are in its result, and a retry middleware can handle
+    them. A waiting task occupies one of its worker's ``--max-async-tasks``, and the wait
     counts towards its ``timeout`` label.
 
-    To limit one task rather than all of a broker, put ``@throttled(sem)`` below ``@broker.task``.
+    To limit one task rather than all tasks of a broker, put ``@throttled(sem)`` below
+    ``@broker.task``.
 
     Args:
         sem: a semaphore, or a group of them.

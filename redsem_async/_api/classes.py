@@ -27,10 +27,10 @@ class Semaphore(AnySemaphore):
 
     Never more than ``limit`` permits are held. A request that fits when it arrives is granted at
     once. The next waiter is the oldest that fits. A request for several permits may therefore
-    starve behind lighter ones, which ``FairSemaphore`` would make wait for it. A release may serve
+    starve behind smaller ones, which a ``FairSemaphore`` would make wait. A release may serve
     waiters of its own process first, while the oldest request has waited for less than 50 ms.
 
-    Its mode is ``zset``. It descends from the counting semaphore of *Redis in Action*, 6.3, which
+    Its mode is ``zset``. It is based on the counting semaphore of *Redis in Action*, 6.3, which
     keeps its holders in a sorted set. Here each operation is one atomic script that uses the
     server's clock.
     """
@@ -39,14 +39,14 @@ class Semaphore(AnySemaphore):
 
 
 class FairSemaphore(AnySemaphore):
-    """A semaphore that serves first come, first served, across all processes.
+    """A semaphore that grants permits first come, first served, across all processes.
 
     Never more than ``limit`` permits are held. Every request draws a ticket from a counter that
     only increases, and permits are granted strictly in that order. No waiter starves, and a
     crashed process's request is skipped.
 
-    Its mode is ``fair``. It descends from the fair semaphore of *Redis in Action*, 6.3. Here each
-    operation is one atomic script. No second process can enter between drawing a ticket and
+    Its mode is ``fair``. It is based on the fair semaphore of *Redis in Action*, 6.3. Here each
+    operation is one atomic script. No other process can intervene between drawing a ticket and
     ranking it, a failed request leaves no entry, and one caller's timeout does not apply to
     others.
     """
@@ -73,16 +73,17 @@ class FairSemaphore(AnySemaphore):
         Args:
             redis: any client of ``redis.asyncio``, or a ``MemoryBackend``.
             name: of the semaphore, the same in every process. 1 to 512 bytes, no braces.
-            limit: maximum number of permits held at once, by all keys together.
+            limit: maximum number of permits held at once, for all keys together.
             key_limit: maximum number of permits that one ``key`` holds at once, or a function of
                 the key, which returns None for a key without a limit. A limit set with
                 ``set_limit(key=)`` overrides it.
             share: whether the next permit goes to the key with the fewest permits in use for its
                 *weight*, and not to the oldest request.
-            weight: a key's weight with *share*, or a function of the key. Finite and above 0. One
-                below a millionth counts as a millionth, and one above a million as a million.
-            patience: seconds for which a request waits with *share* before it goes first, so that
-                none starves. A lease by default.
+            weight: a key's weight with *share*, or a function of the key. Finite and above 0.
+                Weights below a millionth count as a millionth, and those above a million as a
+                million.
+            patience: seconds after which a waiting request goes first with *share*, so that none
+                starves. A lease by default.
             max_waiters_per_key: number of waiting requests of one ``key`` at which ``acquire``
                 raises ``QueueFull``.
             prefix: first part of the keys in Redis. All clients of a name use the same.
@@ -136,10 +137,10 @@ class FairSemaphore(AnySemaphore):
         Args:
             timeout: seconds to wait, instead of the semaphore's ``timeout``. ``None`` waits
                 forever, 0 returns at once.
-            permits: how many permits to acquire. They are held and released as one.
+            permits: how many permits to acquire. They are held and released together.
             cancel_on_loss: instead of the semaphore's.
             ahead: head start in seconds, 0 to 3,600. The request joins the queue as if it had
-                arrived so much earlier. It is finite, so requests without one don't starve.
+                arrived that much earlier. Requests without a head start don't starve.
             key: string of 1 to 512 bytes, such as a tenant. The permit counts against the overall
                 limit and against this key's. A request blocked only by its key's limit does not
                 block other keys.
@@ -148,7 +149,7 @@ class FairSemaphore(AnySemaphore):
             AcquireTimeout: no permit became free in time. ``blocked_by`` says which limit was
                 full, and ``retry_after`` estimates when to retry.
             QueueFull: the queue already has ``max_waiters`` waiters, or ``max_waiters_per_key``
-                of this key. It has ``retry_after`` too.
+                of this key. Also has ``retry_after``.
             PermitLost: the permit was lost in the block of ``async with``.
             SlotsMismatch: the name is in use with another list of slots.
             LayoutMismatch: the name is in use by a version of this library with another layout
@@ -214,14 +215,14 @@ class FairSemaphore(AnySemaphore):
         Redis keeps it without an expiry. A higher limit grants permits to waiters at once. A
         lower limit revokes no permit. 0 pauses the semaphore, or the key.
 
-        Redis loses it with its other data, and nothing restores it, not even
-        ``recovery="grace"``. A limit of 0 is therefore a pause and not a safety lock.
+        If Redis loses its data, nothing restores the set limit, not even ``recovery="grace"``. A
+        limit of 0 is therefore a pause and not a safety lock.
 
         If the caller is cancelled, a command that was already sent may take effect.
 
         Args:
             limit: maximum number of permits held at once.
-            key: the key whose limit it is. By default it is the overall limit.
+            key: the key whose limit to set. By default the overall limit is set.
 
         Raises:
             ModeMismatch: the name is in use by another class, clock or layout, or with other
@@ -239,10 +240,10 @@ class FairSemaphore(AnySemaphore):
         await self._bound().remote.call(SetLimit(limit, key=key))
 
     async def hold_off(self, seconds: float, *, key: str | None = None) -> None:
-        """Grant no permit for *seconds*, in any process; 0 ends a back-off that runs.
+        """Grant no permits for *seconds*, in any process. 0 ends a back-off.
 
-        Requests keep their places, held permits are not touched, and grants then ramp up to the
-        limit, as for every semaphore.
+        Requests keep their places, held permits are not affected, and grants then ramp up to the
+        limit, as in every semaphore.
 
         If the caller is cancelled, a command that was already sent may take effect.
 

@@ -20,14 +20,14 @@ from .backends import backend_of
 def from_url(url: str, **options: Any) -> Redis:
     """A ``redis.asyncio`` client for *url*, with settings that suit this library.
 
-    It does not resend commands automatically, because a command may then run twice. It turns off
-    the maintenance notifications of redis-py, which disable redis-py's check for stale replies.
+    The client does not resend commands automatically, because a command could then run twice. Its
+    maintenance notifications are off, because they disable redis-py's check for stale replies.
 
     Args:
         url: ``redis://``, ``rediss://`` (TLS) or ``unix://``. With Sentinel,
             ``redis+sentinel://host:26379,other:26379/service/0`` (with TLS
-            ``rediss+sentinel://``). User and password are the master's. The sentinels' own are
-            options of the URL, ``?sentinel_username=...&sentinel_password=...``.
+            ``rediss+sentinel://``). User and password are the master's. Those of the
+            sentinels are options of the URL, ``?sentinel_username=...&sentinel_password=...``.
         options: for ``Redis.from_url``. They override the settings chosen here.
 
     Raises:
@@ -60,9 +60,9 @@ def _can_be_read(url: str) -> bool:
 
 @asynccontextmanager
 async def connect(url: str, **options: Any) -> AsyncGenerator[Redis]:
-    """Like ``from_url``, for a block. Its end closes the semaphores and the client.
+    """Like ``from_url``, for a block. Leaving the block closes the semaphores and the client.
 
-    If the task is cancelled, the block ends in the same way.
+    The same happens if the task is cancelled.
 
     Raises:
         ValueError: the URL cannot be parsed.
@@ -83,8 +83,8 @@ async def aclose(redis: object, *, drain: float = 0.0) -> None:
     The client itself stays open, and its semaphores may be used again. A program may also end
     without calling this.
 
-    If the caller is cancelled, waiters have got ``SemaphoreClosed``, and permits that were not
-    released yet stay held.
+    If the caller is cancelled, waiters still get ``SemaphoreClosed``, but permits that have not
+    been released yet stay held.
 
     Args:
         redis: the client, or the ``MemoryBackend``.

@@ -25,12 +25,12 @@ class SemaphoreGroup:
     """A semaphore for each key. ``group[key]`` is the semaphore of that key.
 
     Use it as ``async with group[tenant]: ...`` where the keys have nothing in common, such as
-    domains or models. Every key has a semaphore of its own, with its own queue, and in a cluster
-    they spread over the shards. There is no overall limit.
+    domains or models. Every key has its own semaphore and queue. In a cluster the
+    semaphores spread over the shards. There is no overall limit.
 
     For an overall limit *and* one for each key, or for a limit that keys share fairly, use the
     ``key`` of one ``FairSemaphore`` (``key_limit=``, ``share=True``), which checks both in one
-    step. With two nested semaphores, a task would hold a permit of the one while it waits for the
+    step. With two nested semaphores, a task would hold a permit of one while it waits for the
     other. For two kinds of keys, such as models and tenants, create a ``FairSemaphore`` for each
     model, with a key for each tenant.
 
@@ -38,9 +38,8 @@ class SemaphoreGroup:
     percent-encoded as in URLs, and a key that is too long is replaced by its beginning and a
     digest. Different keys never share a semaphore.
 
-    There may be millions of keys. This process keeps nothing for an idle name. Redis keeps two
-    small keys for some three minutes, because a delayed command may still arrive, and then
-    nothing.
+    There may be millions of keys. A process keeps nothing for an idle name. Redis keeps two small
+    keys for about three minutes, because a delayed command may still arrive, and then nothing.
     """
 
     def __init__(

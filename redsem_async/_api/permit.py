@@ -75,8 +75,8 @@ class Permit:
     def id(self) -> str:
         """The id of this permit in every process. A client that knows it can release it.
 
-        With ``linger`` another permit may have its lease once its block was left. If the id was
-        not read before, it is then a new one, under which nothing is held.
+        With ``linger``, another permit may use the same lease after the block. If the id was not
+        read before that, it is then a new one, under which nothing is held.
         """
         if self._ours:
             self._lease.is_known = True
@@ -93,7 +93,7 @@ class Permit:
 
     @property
     def permits(self) -> int:
-        """How many permits this one stands for."""
+        """How many permits were acquired as this one."""
         return self._lease.permits
 
     @property
@@ -115,8 +115,8 @@ class Permit:
         """A number that increases with every grant of this semaphore and is never reused.
 
         Send it along with every write where only one holder at a time may write, and have the
-        receiver reject a token lower than the highest it has seen. That orders the writes of
-        holders, even those of a holder that does not know yet that its permit is lost. With
+        receiver reject a token lower than the highest it has seen. That rejects late
+        writes, even of a holder that has not yet noticed the loss of its permit. With
         ``linger`` it is 0 if it is read for the first time after the block, because another
         permit may have the token by then.
         """
@@ -151,8 +151,8 @@ class Permit:
     def check(self) -> None:
         """Raise ``PermitLost`` unless the permit can be trusted now.
 
-        It is for work that cannot be cancelled in time, because it does not return to the event
-        loop. Any thread may call it.
+        Call it in work that cannot be cancelled in time, because that work does not return to the
+        event loop. Any thread may call it.
 
         Raises:
             PermitLost: the permit is lost, may be, or was released.
@@ -202,21 +202,21 @@ class Permit:
         return self._loss()
 
     def back_off(self, seconds: float, *, key: bool = False) -> None:
-        """Have no process get a permit for *seconds*, because an upstream is overloaded.
+        """Hold up grants in all processes for *seconds*, because an upstream is overloaded.
 
-        Requests keep their places, and held permits are not touched. Then grants ramp up to the
-        limit: one permit may be in use, then two, four and so on, one step in each usual hold
-        time. Of several calls the latest end counts, and one overload counts once: a permit that
-        was granted before the back-off that runs only makes it longer.
+        Requests keep their places, and held permits are not affected. Then grants ramp up to the
+        limit. One permit may be in use, then two, four and so on, with one step for each typical
+        hold time. Overlapping back-offs end when the last of them ends. A permit granted before
+        the current back-off began can prolong it, but does not count as another overload.
 
-        It returns at once. The command is sent in this turn of the event loop, before the release
-        of the permit, and again after a lost connection for as long as the pause lasts. It may be
-        called in a block or after it, and in a thread.
+        The call returns at once. The command is sent in the current iteration of the event loop,
+        before the permit's release, and again after a lost connection until the back-off would
+        have ended. Call it in a block or after it, in the event loop or in a thread.
 
         Args:
-            seconds: from now on, as an upstream asks for with ``Retry-After``; finite and not
-                negative. ``max_back_off`` of the semaphore cuts it.
-            key: whether only requests with the key of this permit are held up.
+            seconds: from now on, such as the upstream's ``Retry-After``. Finite and not negative.
+                A longer time than the semaphore's ``max_back_off`` is shortened to that.
+            key: whether only requests with this permit's key are held up.
 
         Raises:
             ValueError, TypeError: for invalid arguments, or a permit without a key.
@@ -304,8 +304,7 @@ class Permit:
 
         A process that gets the id takes the permit over with ``adopt``, within *expires_in*
         seconds (a lease by default). Choose the longest time that the job may spend in a queue.
-        ``max_hold`` shortens it to what is left. Leaving a block that the permit guards does
-        nothing afterwards.
+        ``max_hold`` may shorten it. Leaving the permit's block afterwards does nothing.
 
         From the moment the request is sent, this process trusts the permit for *expires_in*
         seconds at most. If the request fails or is cancelled, the permit stays held and is
@@ -369,8 +368,8 @@ class Permit:
     ) -> None:
         """Release the permit, and raise ``PermitLost`` if it was lost.
 
-        It waits for nothing. The release is sent in this turn of the event loop, before whatever
-        this process requests later, and again after a lost connection.
+        Leaving waits for nothing. The release is sent in the current iteration of the event loop,
+        before anything this process requests later, and again after a lost connection.
         """
         guard, self._guarded = self._guarded, None
         cancelled_by_loss = guard.disarm(exc) if guard is not None else False

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class AnySemaphore(StoredSemaphore):
-    """Base class of the semaphores, for annotations: it accepts all of them.
+    """Base class of the semaphores, for annotations that accept all of them.
 
     The constructor does no input or output and needs no event loop, so a semaphore may be a
     module-level variable. Tasks may share it, and several event loops may use it in turn.
@@ -65,7 +65,7 @@ class AnySemaphore(StoredSemaphore):
             lease: seconds after which a permit expires unless its process refreshes it, at least
                 0.05. A crashed holder's permit is free after that time.
             refresh_interval: seconds between two refreshes. A third of the lease by default.
-            timeout: seconds to wait for a permit, unless ``acquire`` gets its own. ``None`` waits
+            timeout: seconds to wait for a permit, unless ``acquire`` has its own. ``None`` waits
                 forever.
             max_waiters: queue length at which ``acquire`` raises ``QueueFull``.
             clock: ``"server"``, or ``"local"`` to measure leases with the clients' wall clocks,
@@ -75,17 +75,17 @@ class AnySemaphore(StoredSemaphore):
             cancel_on_loss: whether the loss of a permit cancels the block that it guards.
             heartbeat: what refreshes permits. With ``"task"`` the event loop does, and permits are
                 lost when it is blocked for longer than the lease. With ``"thread"`` a thread does
-                so whenever the loop is late. It costs a second connection while permits are held
-                (in a cluster, a thread and one to each server that keeps any). It does not help
-                while the process is stopped or an extension holds the interpreter lock, nor with
-                leases well under a second.
+                so while the loop is blocked. It costs a second connection while permits are held
+                (in a cluster, a thread and a connection for each server with permits). It does not
+                help while the process is suspended or an extension holds the interpreter lock, nor
+                with leases well under a second.
             longest_stall: with ``heartbeat="thread"``, seconds for which the thread refreshes
                 after the event loop last ran. Six leases by default, at least one. If the loop is
                 blocked for longer, its permits expire within one lease from then.
             recovery: ``"grace"`` to grant no new permit for one lease after Redis has lost its
-                data (a flush, a restart, a failover), while holders put their permits back. A
+                data (a flush, a restart, a failover), while holders restore their permits. A
                 name that was never used looks the same, so its first ``acquire`` waits that long.
-                All clients of a name use the same, and about the same lease. A limit that was set
+                All clients of a name must use it, with about the same lease. A limit that was set
                 with ``set_limit`` is not restored.
             min_replicas: number of replicas that confirm a grant (``WAIT``) before the caller
                 gets it. It costs one round trip. A failover is then unlikely to lose the grant,
@@ -93,16 +93,17 @@ class AnySemaphore(StoredSemaphore):
             linger: seconds for which an unused lease is kept for the next caller of this
                 process, at most the refresh interval. While no other process wants the
                 semaphore, leaving a block and entering the next then send no command. Do not use
-                it for code that blocks the event loop, because kept leases return when it runs.
-            max_hold: seconds after its grant for which a permit is refreshed, at least a lease.
-                After that it is lost (``PermitLost``), even if it was detached and adopted.
-                ``None`` sets no bound. All clients of a name use the same.
-            slots: what the permits stand for, such as the devices of a host: up to 500 strings or
-                ints, instead of *limit*, which is then their number. ``permit.slot`` is a permit's
-                own, and no two held permits have the same. All clients of a name declare the same
-                slots, or one list begins with the other.
-            max_back_off: seconds for which one ``permit.back_off`` pauses at most. A longer one is
-                cut, and logged.
+                it for code that blocks the event loop, because kept leases are only released when
+                the loop runs.
+            max_hold: seconds for which a permit may be held, counted from its grant, at least a
+                lease. Then it is lost (``PermitLost``), even if it was detached and adopted.
+                ``None`` sets no bound. All clients of a name should use the same.
+            slots: up to 500 strings or ints, such as the devices of a host, instead of *limit*,
+                which is then their number. Each permit is assigned one of them, ``permit.slot``,
+                which no other held permit has. All clients of a name must declare the same
+                slots, or one list must begin with the other.
+            max_back_off: longest time for one ``permit.back_off``, in seconds. A longer one is
+                shortened and logged.
 
         Raises:
             ValueError, TypeError: for invalid arguments. The message says what to do.
@@ -165,12 +166,12 @@ class AnySemaphore(StoredSemaphore):
         Args:
             timeout: seconds to wait, instead of the semaphore's ``timeout``. ``None`` waits
                 forever, 0 returns at once.
-            permits: how many permits to acquire. They are held and released as one.
+            permits: how many permits to acquire. They are held and released together.
             cancel_on_loss: instead of the semaphore's.
 
         Raises:
             AcquireTimeout: no permit became free in time. ``retry_after`` estimates when to retry.
-            QueueFull: the queue already has ``max_waiters`` waiters. It has ``retry_after`` too.
+            QueueFull: the queue already has ``max_waiters`` waiters. Also has ``retry_after``.
             PermitLost: the permit was lost in the block of ``async with``.
             SlotsMismatch: the name is in use with another list of slots.
             LayoutMismatch: the name is in use by a version of this library with another layout
@@ -235,10 +236,9 @@ class AnySemaphore(StoredSemaphore):
     def release(self, permit_id: str | None = None) -> Coroutine[Any, Any, bool]:
         """Revoke a permit by its id, from any process. Await it.
 
-        Returns whether the permit was held. If it was not, nothing changes. The same script may
-        grant the permit to the next waiter, and sends a push message to the holder. A holder
-        that is cut off from Redis does not get the message, and trusts the permit until its lease
-        ends.
+        Returns whether the permit was held. If it was not, nothing changes. In the same step the
+        next waiter may get the permit, and the holder gets a push message. A holder that is cut
+        off from Redis does not get the message, and trusts the permit until its lease ends.
 
         If the caller is cancelled, the permit is still released.
 
@@ -247,7 +247,7 @@ class AnySemaphore(StoredSemaphore):
                 slots.
             SemaphoreClosed: ``aclose`` was called meanwhile.
             BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
-            TypeError: without an id, at the call. ``await permit.release()`` is meant.
+            TypeError: without an id, at the call. Use ``await permit.release()`` instead.
         """
         if not isinstance(permit_id, str):
             text = (

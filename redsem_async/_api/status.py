@@ -21,10 +21,10 @@ class Client:
         host: its host name.
         pid: its process id there.
         limit: the limit that it declares.
-        key_limit: the limit that it declares for each key. None for none, or for a function.
+        key_limit: the limit that it declares for each key. None without one, or for a function.
         reuses_leases: whether it may give a released permit to its own next caller (``linger``).
             Some of the permits that it holds may then be unused.
-        version: of this library in the process. None if it is not known.
+        version: of this library in the process. None if unknown.
         lease: seconds after which its permits expire unless it refreshes them.
         refresh_interval: seconds between two of its refreshes.
     """
@@ -88,11 +88,11 @@ class Waiter:
 
 
 class BackOff(NamedTuple):
-    """A back-off that runs.
+    """A back-off in progress.
 
     Attributes:
-        seconds_left: of its pause, in which no permit is granted; 0 once that is over.
-        ramp: how many permits may be in use now: 0 in the pause, then 1, 2, 4 and so on.
+        seconds_left: for which no permit is granted. 0 once grants ramp up.
+        ramp: how many permits may be in use now, first 0, then 1, 2, 4 and so on.
     """
 
     seconds_left: float
@@ -109,7 +109,7 @@ class KeyStatus:
         held: permits of the key in use.
         waiting: number of its waiting requests.
         set_limit: the limit that was set with ``set_limit(key=)``, if any.
-        back_off: of the key, if one runs.
+        back_off: of the key, if one is in progress.
     """
 
     key: str
@@ -135,10 +135,10 @@ class SemaphoreStatus:
         waiters: waiting requests, in the order of the queue.
         set_limit: the limit that was set with ``set_limit``, if any.
         retry_after: an estimate of the seconds until a new request would be granted. 0 when a
-            permit is free. It is computed from the queue and from the time for which this process
-            recently held permits, or else other processes did. A second if that is not known.
-        keys: that hold permits, wait or back off, in the order of their encoded texts.
-        back_off: of the semaphore, if one runs.
+            permit is free. It is computed from the queue and from this process's recent hold
+            times, or else those of other processes. With no hold times, a second is assumed.
+        keys: those with permits, waiting requests or a back-off, ordered by their encoded names.
+        back_off: of the semaphore, if one is in progress.
     """
 
     name: str
@@ -155,7 +155,7 @@ class SemaphoreStatus:
 
     @property
     def oldest_wait(self) -> float | None:
-        """The longest wait of the listed waiters; None without one.
+        """The longest wait of the listed waiters. None without waiters.
 
         Requests of processes that have died are not among them.
         """

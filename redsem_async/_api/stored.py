@@ -133,8 +133,8 @@ class StoredSemaphore:
         Redis keeps it without an expiry. A higher limit grants permits to waiters at once. A
         lower limit revokes no permit. 0 pauses the semaphore.
 
-        Redis loses it with its other data, and nothing restores it, not even
-        ``recovery="grace"``. A limit of 0 is therefore a pause and not a safety lock.
+        If Redis loses its data, nothing restores the set limit, not even ``recovery="grace"``. A
+        limit of 0 is therefore a pause and not a safety lock.
 
         If the caller is cancelled, a command that was already sent may take effect.
 
@@ -176,13 +176,13 @@ class StoredSemaphore:
         await self._bound().remote.call(SetLimit("resume"))
 
     async def hold_off(self, seconds: float) -> None:
-        """Grant no permit for *seconds*, in any process; 0 ends a back-off that runs.
+        """Grant no permits for *seconds*, in any process. 0 ends a back-off.
 
-        It does what ``permit.back_off`` does, and ``max_back_off`` does not cut it. Requests keep
-        their places, and held permits are not touched. Then grants ramp up to the limit: one
-        permit may be in use, then two, four and so on, one step in each usual hold time. Of
-        several back-offs the latest end counts. Unlike a pause it ends by itself, and ``resume``
-        does not end it.
+        It starts a back-off as ``permit.back_off`` does, but ``max_back_off`` does not apply.
+        Requests keep their places, and held permits are not affected. Then grants ramp up to the
+        limit. One permit may be in use, then two, four and so on, with one step for each typical
+        hold time. Overlapping back-offs end when the last of them ends. Unlike a pause, a back-off
+        ends by itself, and ``resume`` does not end it.
 
         If the caller is cancelled, a command that was already sent may take effect.
 
@@ -203,9 +203,9 @@ class StoredSemaphore:
         await self._bound().remote.hold_off(pause, limit, key)
 
     async def reap(self) -> int:
-        """Remove expired holders and dead waiters now, serve the queue, and return how many.
+        """Remove expired holders and dead waiters, serve the queue, and return the number removed.
 
-        It is never needed, because every acquire, release and heartbeat of a name does the same.
+        You never need it, because every acquire, release and heartbeat of a name does the same.
 
         If the caller is cancelled, a command that was already sent may take effect.
 

@@ -41,11 +41,11 @@ class AcquireTimeout(SemaphoreError, TimeoutError):
         name (str): of the semaphore.
         waited (float): how long the caller waited, in seconds.
         retry_after (float): an estimate of the seconds until a retry may succeed. Never negative.
-        blocked_by (BlockedBy): what was full. ``"limit"`` is the semaphore's limit, ``"key"`` is
-            the key's, ``"paused"`` means that a limit of 0 is set, and ``"back_off"`` that a
-            back-off holds requests up.
-        nested (bool): whether the calling task is inside a block of the same semaphore. It may
-            then wait for itself, forever.
+        blocked_by (BlockedBy): what blocked the request. ``"limit"`` is the semaphore's limit,
+            ``"key"`` is the key's, ``"paused"`` is a set limit of 0, and ``"back_off"`` a
+            back-off.
+        nested (bool): whether the calling task is inside a block of the same semaphore. The task
+            may then wait for itself forever.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class QueueFull(SemaphoreError):
         name (str): of the semaphore.
         max_waiters (int): the limit of the queue that was reached.
         retry_after (float): an estimate of the seconds until a retry may succeed. Never negative.
-        for_key (bool): whether it is ``max_waiters_per_key``, for the key of the request.
+        for_key (bool): whether that is ``max_waiters_per_key``, for the request's key.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class ModeMismatch(SemaphoreError):
         found (str): mode and clock in use. Of a ``LayoutMismatch``, both are numbers of layouts.
         held (bool | None): whether a permit is held. None when not known.
         unused (bool): whether no permit is held, no request waits, and no process has sent a
-            request recently. False while that is not known.
+            request recently. False if unknown.
         free_in (float | None): seconds until the name is free, unless it is used again. None when
             not known.
     """
@@ -177,10 +177,10 @@ class LayoutMismatch(ModeMismatch):
 
     Attributes:
         name (str): of the semaphore.
-        found (int): the layout in use. 0 for that of versions from before layouts had numbers.
+        found (int): the layout in use. 0 for versions from before layouts had numbers.
         own (int): this client's layout, also as ``wanted``.
-        versions (tuple[str, ...]): of the library, in the processes that use the name now, as far
-            as known.
+        versions (tuple[str, ...]): known versions of the library in processes that use the name
+            now.
         free_in (float | None): seconds until the name is free, unless it is used again. None when
             not known.
     """
@@ -217,8 +217,8 @@ class LayoutMismatch(ModeMismatch):
 class SlotsMismatch(ModeMismatch):
     """The name is in use with other slots.
 
-    The slots of all clients of a name have to begin alike, while permits are held or requests
-    wait. A semaphore that is not in use accepts any slots.
+    While permits are held or requests wait, the slots of all clients of a name must begin alike. A
+    semaphore that is not in use accepts any slots.
 
     Attributes:
         name (str): of the semaphore.

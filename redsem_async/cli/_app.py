@@ -54,7 +54,7 @@ def redsem_async(
         ),
     ] = False,
     url: Annotated[
-        str | None, typer.Option(help="The server, for every command.", callback=valid_url)
+        str | None, typer.Option(help="URL of the server, for every command.", callback=valid_url)
     ] = None,
     prefix: Annotated[
         str | None,
@@ -66,14 +66,14 @@ def redsem_async(
     ] = None,
     as_json: Annotated[
         bool | None,
-        typer.Option("--json", help="Print JSON, for every command that can."),
+        typer.Option("--json", help="Print JSON, for every command that supports it."),
     ] = None,
 ) -> None:
     """Distributed semaphores for asyncio, backed by Redis.
 
     Exit codes: 0 success; 1 Redis is unreachable or returned an error, `doctor` found a problem,
     or `clear` was not confirmed; 2 usage error; 3 no semaphore of that name; 4 the id to revoke
-    holds no permit; 130 interrupted (`watch` and `serve` then exit with 0). `run` has its own.
+    holds no permit; 130 interrupted, where `watch` and `serve` exit with 0. `run` has other codes.
     """
 
 
@@ -102,7 +102,7 @@ def demo(
         typer.Option(
             min=1.0,
             max=5.0,
-            help="Lease in seconds: when it ends, a killed worker's permits are free.",
+            help="Lease in seconds, after which a killed worker's permits are free.",
         ),
     ] = 2.0,
     overload: Annotated[
@@ -125,21 +125,21 @@ def demo(
         bool,
         typer.Option(
             "--json",
-            help="Print the summary as JSON; all other output goes to stderr.",
+            help="Print the summary as JSON, and all else on stderr.",
             callback=as_json_too,
         ),
     ] = False,
 ) -> None:
     """Run four processes against an upstream with a concurrency limit. One is killed.
 
-    Worker processes send requests to a small local upstream with a concurrency limit: first
+    Worker processes send requests to a small local upstream with a concurrency limit, first
     without a semaphore, then with one. One worker is killed in each round. Exits with 0 only if
-    the semaphore kept its promises: the limit was never exceeded, the upstream refused no
-    request, and only requests of the killed worker were lost.
+    the semaphore kept the limit, the upstream rejected no request, and only requests of the
+    killed worker were lost.
 
     With --overload no worker is killed. In both rounds the workers have a semaphore, and the
-    upstream refuses everything for five seconds. In the first, each refused request retries. In
-    the second, it has all processes back off.
+    upstream rejects everything for five seconds. In the first round, rejected requests are
+    retried individually. In the second round, all processes back off.
     """
     from .demo._chart import chart_of, make_folder
     from .demo._record import Plan
@@ -187,16 +187,16 @@ def bench(
         bool,
         typer.Option(
             "--json",
-            help="Print the figures as JSON; all other output goes to stderr.",
+            help="Print the figures as JSON, and all else on stderr.",
             callback=as_json_too,
         ),
     ] = False,
 ) -> None:
     """Measure how fast permits are acquired on your own Redis.
 
-    Measures a round trip, and how long acquiring takes in both modes: with one task and a free
-    semaphore, and with many contending tasks. The semaphores have random names and are deleted
-    afterwards.
+    Measures a round trip, and how long acquiring takes with both classes, with one task and a
+    free semaphore, and with many contending tasks. The semaphores have random names and are
+    deleted afterwards.
     """
     from ._bench import measure, print_figures
 

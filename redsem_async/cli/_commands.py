@@ -39,10 +39,10 @@ MAX_DIGITS = 1000  # of a limit, because int() refuses longer text
 MOST_NAMED = 10  # names in a message
 LONGEST_ANSWER = 100  # characters, because the input may be a file without lines
 
-Create = Annotated[bool, typer.Option("--create", help="Also for a name that is not in use yet.")]
-Key = Annotated[str | None, typer.Option(help="The key that it is for. Default: all requests.")]
+Create = Annotated[bool, typer.Option("--create", help="Allow a name that is not in use yet.")]
+Key = Annotated[str | None, typer.Option(help="Only for this key. Default: all requests.")]
 KeysAfter = Annotated[
-    str | None, typer.Option(help="List the keys after this one, which was the last one listed.")
+    str | None, typer.Option(help="List the keys after this one, the last of the previous list.")
 ]
 
 
@@ -72,7 +72,7 @@ async def _not_found(client: Any, target: Target, name: str, hint: str = "") -> 
 
 def ls(
     pattern: Annotated[
-        str, typer.Argument(help="Glob pattern of the names, as in Redis: 'tenant:*'.")
+        str, typer.Argument(help="Glob pattern of the names, such as 'tenant:*'.")
     ] = "*",
     *,
     url: Url = LOCAL,
@@ -176,12 +176,12 @@ def _limit(text: str | None) -> int | None:
 def set_limit(
     name: Name,
     limit: Annotated[
-        str | None, typer.Argument(help="At least 0; 0 pauses, 'none' removes the set limit.")
+        str | None, typer.Argument(help="0 pauses. 'none' removes the set limit.")
     ] = None,
     *,
     clear: Annotated[
         bool,
-        typer.Option("--clear", help="Remove the set limit: the clients' own limits apply again."),
+        typer.Option("--clear", help="Remove the set limit. The declared limits apply again."),
     ] = False,
     key: Key = None,
     create: Create = False,
@@ -189,13 +189,13 @@ def set_limit(
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
 ) -> None:
-    """Set a limit that overrides the clients' own limits until it is cleared.
+    """Set a limit that overrides all declared limits until it is removed.
 
-    A higher limit serves waiters at once. A lower limit revokes no permit: new permits are
-    granted once fewer than the limit are held. Redis stores the set limit: if Redis loses its
-    state, set it again.
+    A higher limit serves waiters at once. A lower limit revokes no permit. New permits are
+    granted once fewer than the limit are held. Redis stores the set limit. If Redis loses its
+    data, set it again.
 
-    With --key it is the limit of one key, which overrides the clients' own limit for that key.
+    With --key, the limit of one key is set.
     """
     if clear == (limit is not None):
         fail("give either a limit or --clear", USAGE_ERROR)
@@ -222,9 +222,10 @@ def pause(
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
 ) -> None:
-    """Grant no new permits: set a limit of 0. Current holders keep theirs; waiters stay queued.
+    """Set a limit of 0, so that no permits are granted until `resume`.
 
-    A pause is not a safety lock, because it is lost if Redis loses its state.
+    Current holders keep their permits, and waiters stay queued. A pause is not a safety lock,
+    because it is lost if Redis loses its data.
     """
     target = Target(url, prefix, cluster)
     before, after = _change(target, name, lambda sem: sem.pause(), create=create)
@@ -234,7 +235,7 @@ def pause(
 def resume(
     name: Name, *, url: Url = LOCAL, prefix: Prefix = "redsem", cluster: IsCluster = False
 ) -> None:
-    """End a pause: the limit that it found applies again."""
+    """End a pause. The limit from before the pause applies again."""
     before, after = _change(Target(url, prefix, cluster), name, lambda sem: sem.resume())
     _say(name, before, changed.resumed(before, after))
 
@@ -242,7 +243,7 @@ def resume(
 def hold_off(
     name: Name,
     seconds: Annotated[
-        str, typer.Argument(metavar="SECONDS", help="At most a day; 0 ends a back-off.")
+        str, typer.Argument(metavar="SECONDS", help="At most 86400. 0 ends a back-off.")
     ],
     *,
     key: Key = None,
@@ -253,7 +254,8 @@ def hold_off(
 ) -> None:
     """Grant no permits for some seconds, then ramp up to the limit again.
 
-    It ends by itself, unlike a pause. Current holders keep their permits, waiters stay queued.
+    Unlike a pause, a back-off ends by itself. Current holders keep their permits, and waiters
+    stay queued.
     """
     try:
         wanted = config.pause_of(float(seconds), "seconds", config.LONGEST_HOLD_OFF)
@@ -318,7 +320,7 @@ def revoke(
 ) -> None:
     """Revoke a permit, and grant it to the next waiter.
 
-    The holder is notified in the same step. A holder that is disconnected from Redis gets no
+    The holder is notified in the same step. A holder that is cut off from Redis gets no
     notification and continues until its lease ends.
 
     Exits with 4 if the id holds no permit (any more).
@@ -340,7 +342,7 @@ def clear(
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
 ) -> None:
-    """Delete a semaphore: holders lose their permits, waiters queue again, a set limit is lost."""
+    """Delete a semaphore with its holders, its queue and its set limit."""
     target = Target(url, prefix, cluster)
     current = on(target, name, lambda _, semaphore: semaphore.status(0))
     if not yes:

@@ -19,8 +19,8 @@ def doctor(
 ) -> None:
     """Check whether semaphores work on this Redis, and recommend what to change.
 
-    It creates temporary semaphores and keys with random names, and deletes them.
-    Exits with 1 if it found a problem.
+    Creates temporary semaphores and keys with random names, and deletes them. Exits with 1 if
+    there is a problem.
     """
     from .doctor._examine import examine
 

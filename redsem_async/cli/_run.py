@@ -34,47 +34,49 @@ def run(
         bool | None,
         typer.Option(
             "--fair/--no-fair",
-            help="FairSemaphore, or Semaphore. Default: as others, or fair.",
+            help="Use a FairSemaphore, or a Semaphore. Default: that of other clients, or fair.",
         ),
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(help="Number of permits. Default: as others declare, or 1."),
+        typer.Option(help="Number of permits. Default: that of other clients, or 1."),
     ] = None,
     slots: Annotated[
         str | None,
-        typer.Option(metavar="A,B", help="What the permits stand for, in place of a limit."),
+        typer.Option(metavar="A,B", help="Names of the permits, instead of a limit."),
     ] = None,
     permits: Annotated[int, typer.Option(help="Number of permits that the command needs.")] = 1,
-    key: Annotated[str | None, typer.Option(help="Key that they count against, too.")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Key that the permits also count against.")
+    ] = None,
     key_limit: Annotated[
-        int | None, typer.Option(help="Limit of the key. Default: as other clients declare.")
+        int | None, typer.Option(help="Limit of the key. Default: that of other clients.")
     ] = None,
     timeout: Annotated[
         float | None, typer.Option(help="Seconds to wait for a permit. Default: forever.")
     ] = None,
     lease: Annotated[
-        float, typer.Option(help="Seconds after which the permit of a crashed host is free.")
+        float, typer.Option(help="Seconds until a crashed host's permit is free.")
     ] = 10.0,
     max_hold: Annotated[
         float | None, typer.Option(help="Seconds after which the command is ended.")
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Say on stderr what it waits for.")
+        bool, typer.Option("--verbose", "-v", help="Say on stderr what the command waits for.")
     ] = False,
     url: Url = LOCAL,
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
 ) -> None:
-    """Run a command while holding a permit, and release the permit when it ends.
+    """Hold a permit while a command runs.
 
-    The command gets REDSEM_TOKEN (the fencing token), REDSEM_PERMIT (the id) and REDSEM_SLOT in
-    its environment, and signals are passed on to it. If the permit is lost, its process group
-    gets SIGTERM, and SIGKILL before the lease ends.
+    The command gets REDSEM_TOKEN (the fencing token), REDSEM_PERMIT (the permit's id) and, with
+    --slots, REDSEM_SLOT in its environment. Signals are passed on to it. If the permit is lost,
+    the command's process group gets SIGTERM, and SIGKILL before the lease ends.
 
-    Exits with the exit code of the command, 128 + n for signal n. Or with 75 if no permit became
-    free in time, 69 if Redis is unreachable or returned an error, 126 or 127 if the command cannot
-    be executed or does not exist.
+    Exits with the command's exit code, or 128 + n if signal n ended the command. If it was not
+    started, exits with 75 if no permit became free in time, 69 if Redis is unreachable or
+    returned an error, and 126 or 127 if the command cannot be executed or does not exist.
     """
     target = Target(url, prefix, cluster)
     if limit is not None and slots is not None:

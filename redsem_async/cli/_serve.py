@@ -28,18 +28,18 @@ def serve(
     *,
     host: Annotated[
         str,
-        typer.Option(help="Address to listen on; 0.0.0.0 for all. Default: this machine only."),
+        typer.Option(help="Address to listen on. 0.0.0.0 listens on all."),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for any.")] = 8642,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 chooses a free port.")] = 8642,
     writable: Annotated[
         bool,
         typer.Option(
-            "--writable", help="Let the page set limits, pause, resume, hold off, revoke, clear."
+            "--writable", help="Add buttons to set limits, pause, hold off, revoke and clear."
         ),
     ] = False,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(help="Another name under which browsers reach it. Repeatable."),
+        typer.Option(help="Another host name of the dashboard. Repeatable."),
     ] = None,
     interval: Annotated[
         float, typer.Option(min=0.1, max=60, help="Seconds between two reads of an open page.")
@@ -51,11 +51,11 @@ def serve(
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
 ) -> None:
-    """Serve the dashboard: who holds permits, who waits, and why.
+    """Serve the dashboard, which shows holders and waiters in a browser.
 
-    It prints the address to open. With --writable, or with a --host that other machines reach,
-    the address has a secret token, which the browser keeps. Anyone who has it can do everything
-    the page can. Changes are logged to stderr.
+    Prints the address to open. With --writable, or with a --host that other machines can reach,
+    the address has a secret token, which the browser keeps. Anyone who has the token can do
+    everything the page can. Changes are logged to stderr.
     """
     for module in NEEDED:
         if find_spec(module) is None:

@@ -60,8 +60,8 @@ def watch(
 ) -> None:
     """Show holders and waiters, live, until Ctrl-C.
 
-    Without a terminal it prints one line per sample; with --json, one object per line. It keeps
-    running after an error and reports it in place of a sample. With --count, the exit code is
+    Without a terminal, prints one line per sample, or with --json one object per line. After an
+    error, `watch` reports it in place of a sample and continues. With --count, the exit code is
     that of the last sample.
     """
     target = Target(url, prefix, cluster)

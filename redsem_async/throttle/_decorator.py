@@ -45,15 +45,15 @@ def throttled(
         permits: how many permits a call holds.
         cancel_on_loss: whether a lost permit cancels the call. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
-        back_off: a function that returns for how many seconds an exception of a call has the
-            whole fleet back off (``permit.back_off``), and ``None`` for one that does not.
+        back_off: a function from an exception of a call to the number of seconds for which the
+            whole fleet backs off (``permit.back_off``), or ``None`` for no back-off.
 
     Returns:
-        A decorator that keeps signature, types and name of the function. A decorated call raises
-        what ``acquire`` raises, before the function has begun. If the permit is lost while the
+        A decorator that keeps the function's signature, types and name. A decorated call raises
+        the errors of ``acquire`` before the function starts. If the permit is lost while the
         function runs, the function is cancelled and the call raises ``PermitLost``. A call that is
-        cancelled while it waits leaves nothing behind. A call that is cancelled later releases
-        the permit once the function has ended.
+        cancelled while it waits leaves nothing behind. A call that is cancelled later releases the
+        permit once the function has ended.
 
     Raises:
         TypeError: *function* is not an async function, *key* is given without a group or a

@@ -48,35 +48,35 @@ def throttled_map(
             ...
     ```
 
-    Items may be endless. The next item is read when there may be a permit for it. At most
+    *items* may be endless. The next item is read when there may be a permit for it. At most
     *max_tasks* calls run or wait for a permit, and the results of at most twice as many items are
     pending. A slow consumer delays further calls, and holds no permit meanwhile.
 
-    Errors are handled as by a task group. When a call fails, or *items*, or *on_progress*, the
-    running calls and the block are cancelled, and an ``ExceptionGroup`` leaves the block. An
-    exception of the block itself is also raised within one. Leaving the block in any way cancels
-    the running calls and waits for their end. An async generator of items is closed. Several
-    tasks may share the results. Each result is given to one of them.
+    Errors are handled as in a task group. If a call, *items* or *on_progress* fails, the running
+    calls and the block are cancelled, and the block raises an ``ExceptionGroup``. An exception of
+    the block itself is also raised in one. Leaving the block in any way cancels the running calls
+    and waits for their end. An async generator of items is closed. Several tasks may share the
+    results. Each result is given to one of them.
 
     Args:
         sem: a semaphore, or a group of them.
         fn: the function to call. A call that ends as cancelled, although the map was not
-            cancelled, has no result, as in a task group. Items that end so are an error.
+            cancelled, has no result, as in a task group. In *items*, that is an error.
         items: iterable or async iterable. Items are read in the event loop, so use an async
             generator where finding the next one blocks.
-        on_progress: called as ``on_progress(done, total)`` in the event loop, once for each call
-            that has returned, before its result is given. *done* counts them from 1, and *total*
-            is ``len(items)``, or ``None`` where *items* has no length.
+        on_progress: called as ``on_progress(done, total)`` in the event loop after each call,
+            before its result is returned. *done* counts the calls from 1, and *total* is
+            ``len(items)``, or ``None`` if *items* has no length.
         key: in a group or in a semaphore with keys, a string or a function of the item. A
             semaphore with keys requires it, or ``None`` for items without a key.
         timeout: seconds that a call waits for its permit, instead of the semaphore's own.
         permits: how many permits a call holds.
         cancel_on_loss: whether a lost permit cancels its call. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
-        max_tasks: how many calls may run or wait in this process at a time. The default is as
-            many as the declared limit has room for, and 100 for a group of semaphores.
-        back_off: a function that returns for how many seconds an exception of a call has the
-            whole fleet back off (``permit.back_off``), and ``None`` for one that does not.
+        max_tasks: how many calls may run or wait in this process at once. The default is the
+            number that the declared limit allows, and 100 for a group of semaphores.
+        back_off: a function from an exception of a call to the number of seconds for which the
+            whole fleet backs off (``permit.back_off``), or ``None`` for no back-off.
 
     Raises:
         ValueError, TypeError: for invalid arguments.

@@ -22,7 +22,7 @@ async def visit(client: httpx.AsyncClient, tenant: str) -> None:
 
 
 async def visits(client: httpx.AsyncClient, tenant: str, rate: float) -> None:
-    """Send requests at random moments, *rate* of them a second on average, for ever."""
+    """Send requests at random moments, *rate* of them a second on average, forever."""
     async with asyncio.TaskGroup() as group:
         while True:
             await asyncio.sleep(random.expovariate(rate))
