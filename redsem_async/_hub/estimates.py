@@ -30,7 +30,7 @@ def note_hold(state: SemaphoreState, held: float) -> None:
 
 
 def hold_to_tell(state: SemaphoreState, now: float) -> int | None:
-    """The usual hold in ms, for a release that is written now; None where others know it."""
+    """The usual hold in ms, for a release written now. None where the others know it."""
     if state.own_hold is None or now < state.hold_told_at + TELL_HOLD:
         return None
     state.hold_told_at = now
@@ -38,7 +38,7 @@ def hold_to_tell(state: SemaphoreState, now: float) -> int | None:
 
 
 def usual_hold(state: SemaphoreState) -> float | None:
-    """As this process measured it, or else the others; None where no process has."""
+    """As this process measured it, or else the others. None where no process has."""
     return state.others_hold if state.own_hold is None else state.own_hold
 
 

@@ -1,4 +1,4 @@
-"""Release: permits are released."""
+"""Release ends permits."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +25,7 @@ class ReleaseBatch(Batch[PendingRelease]):
 
     @classmethod
     def take(cls, state: SemaphoreState, now: float) -> "ReleaseBatch":
-        """The next batch; there is one."""
+        """The next batch. There is one."""
         owner, pending = next(iter(state.releases.items()))
         most = state.max_batch
         if len(pending) > most:
@@ -80,7 +80,7 @@ def fail_old(state: SemaphoreState, age: float, error: Callable[[], SemaphoreErr
 
 
 def fail_all(state: SemaphoreState, error: Callable[[], SemaphoreError]) -> None:
-    """Drop everything: nothing will be sent any more."""
+    """Drop everything, because nothing will be sent any more."""
     for pending in state.releases.values():
         fail(state, pending, error())
     state.releases.clear()
