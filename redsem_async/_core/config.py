@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple, cast
 
 Clock = Literal["server", "local"]
-"""Whose clock measures leases: the server's, or the clients' own."""
+"""Whose clock measures leases. The server's, or the clients' own."""
 Slot = str | int
 """What one of the ``slots`` is."""
 Recovery = Literal["grace"]
 """What happens after Redis has lost its data."""
 HeartbeatBy = Literal["task", "thread"]
-"""What refreshes permits: the event loop, or a thread as well."""
+"""What refreshes permits. The event loop, or a thread as well."""
 
 SHORTEST_LEASE = 0.05
 LONGEST_LEASE = 1e9  # three decades, far below what an expiry in Redis can hold
@@ -267,7 +267,7 @@ def recovery_of(value: object) -> Recovery | None:
 
 
 def longest_stall_of(heartbeat: object, longest_stall: object, lease: float) -> float | None:
-    """Return how long a thread refreshes while the event loop is blocked (None: no thread)."""
+    """Return how long a thread refreshes while the event loop is blocked. None for no thread."""
     if heartbeat not in ("task", "thread"):
         raise ValueError(f"heartbeat must be 'task' or 'thread', not {heartbeat!r}")
     if longest_stall is None:

@@ -20,8 +20,8 @@ Mode = Literal[
     "fair+share+slots",
     "zset+slots",
 ]
-"""Fair without keys, with a limit for each key, also sharing the overall limit; and zset. Each of
-them also with slots."""
+"""Fair without keys, fair with a limit for each key, fair with keys that also share the overall
+limit, and zset. Each of them also with slots."""
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 

@@ -1,7 +1,7 @@
 """A lease is what Redis keeps for this process, with an id, an expiry and a fencing token.
 
-A permit is one task's use of a lease. Most leases are used once; with ``linger`` a lease may be
-idle for a while, and then used again. The table `_NEXT` has every transition between its states.
+A permit is one task's use of a lease. Most leases are used once. With ``linger`` a lease may be
+idle for a while and then be used again. `_NEXT` has every transition between its states.
 """
 
 import asyncio

@@ -37,7 +37,7 @@ class Outage:
         self._since = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.logged_since: float | None = None
-        """When the outage began that was logged; it may outlast the connection."""
+        """When the logged outage began. It may outlast the connection."""
         self._reset_delays()
 
     def _reset_delays(self) -> None:

@@ -22,7 +22,7 @@ from .lease import Lease
 from .request import Request, RequestState
 
 Wakeup = asyncio.Future[Outcome | None]
-"""Of a refresh task: when it continues."""
+"""When a refresh task continues."""
 
 Confirmed = asyncio.Future[bool | SemaphoreError]
 """Gets whether the permit was held until its release, or why that is not known."""

@@ -1,7 +1,7 @@
-"""A request for permits: from the call of ``acquire`` until its caller has a permit, or an error.
+"""A request for permits, from the call of ``acquire`` until its caller has a permit or an error.
 
 The table `_NEXT` has every transition between the states of a request, as in h11. The future of
-a request wakes its caller and carries nothing: the facts are here.
+a request wakes its caller and carries nothing, because the facts are here.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ class QueueReport(NamedTuple):
 
     Attributes:
         sent_at: when the command was sent.
-        next_ms: in how many milliseconds something may change by itself; None for never.
+        next_ms: in how many milliseconds something may change by itself. None for never.
         waiting: the length of the queue.
         set_limit: the limit that replaces the request's own, if one is set.
         key_queues: of the keys whose requests the reply told to wait, or refused.
@@ -93,16 +93,16 @@ class Request:
     Attributes:
         terms: of the semaphore that it was made with.
         waits: False for ``timeout=0`` and for an adoption.
-        deadline: of the caller; infinite where there is none.
+        deadline: of the caller. Infinite where there is none.
         ahead: seconds by which its place in the queue is that of an earlier request (fair).
         key: the key that it also counts against, with its terms (fair).
-        number: half of the permit's id; 0 until it is drawn, which is when it is written.
+        number: half of the permit's id. 0 until it is drawn, which is when it is written.
         call: the number of the adopt that asks for it, if one does.
         was_sent: sent before under this number, without a reply.
         lease: that it was granted.
         report: the last reply that told it to wait.
         waits_for_key: the limit of its key holds it up, as the server said last.
-        unconfirmed: why the last grant could not be confirmed; *unconfirmed_since* when.
+        unconfirmed: why the last grant could not be confirmed (*unconfirmed_since* when).
         look_at: when the deadline is looked at next.
         replies_since: set when the deadline has come. The reply to any command sent since then
             decides the request.
@@ -142,7 +142,7 @@ class Request:
         self.state = _NEXT[_Event.TOLD_TO_WAIT, self.state]
 
     def ask_again(self) -> None:
-        """It is to be written again: before new requests, with the same deadline."""
+        """It is to be written again, before new requests and with the same deadline."""
         self.state = _NEXT[_Event.ASKED_AGAIN, self.state]
 
     def granted(self, lease: Lease) -> None:
