@@ -37,7 +37,7 @@ DISCONNECTS = frozenset({"http.disconnect", "websocket.disconnect"})
 
 
 class ConcurrencyLimitMiddleware:
-    """Runs a request once it has a permit: ``app = ConcurrencyLimitMiddleware(app, sem)``.
+    """Runs a request once it has a permit, as in ``app = ConcurrencyLimitMiddleware(app, sem)``.
 
     With Starlette and FastAPI also ``app.add_middleware(ConcurrencyLimitMiddleware,
     sem_or_group=sem)``. The permit is acquired before the application gets the request. It is
@@ -160,7 +160,7 @@ class ClientLeft(OSError):
 
 
 class _Inbox:
-    """What the client sends, read before the application asks: a disconnect is noticed at once."""
+    """What the client sends, read before the application asks, to notice a disconnect at once."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -215,7 +215,7 @@ class _Inbox:
             self._change()
 
     def _change(self) -> None:
-        # A new event for each change: every waiting task sees it, however late it runs.
+        # A new event for each change, so that every waiting task sees it, however late it runs.
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -231,7 +231,7 @@ class _Inbox:
 
 
 class _Answer:
-    """The response: what has been sent to the client, and so what may still be sent."""
+    """The response, with what has been sent to the client, and so what may still be sent."""
 
     def __init__(self, scope: Scope, send: Send, inbox: _Inbox) -> None:
         self.permit: Permit | None = None
@@ -269,7 +269,7 @@ class _Answer:
                 return kind in ("websocket.close", "websocket.http.response.start")
 
     async def _give_back(self) -> None:
-        """Leave the permit's block: the response is sent, even if the application still runs."""
+        """Leave the permit's block. The response is sent, even if the application still runs."""
         permit, self.permit = self.permit, None
         if permit is not None and not permit.lost:
             await permit.__aexit__(None, None, None)

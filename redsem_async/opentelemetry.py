@@ -1,4 +1,4 @@
-"""OpenTelemetry metrics and spans of semaphores: one call when the program starts.
+"""OpenTelemetry metrics and spans of semaphores, by one call when the program starts.
 
 ```python
 from redsem_async.opentelemetry import instrument
@@ -205,7 +205,7 @@ class _Status:
         self._complete_at: float = time.monotonic()
 
     async def read(self, semaphores: list[AnySemaphore]) -> None:
-        """Read all of them, one after the other: a round is no burst of commands."""
+        """Read all of them, one after the other, so that a round is no burst of commands."""
         readings: dict[str, _Reading] = {}
         complete = True
         for semaphore in semaphores:
@@ -235,7 +235,7 @@ class _Status:
 
     @property
     def age(self) -> float | None:
-        """Seconds since all were read; ``None`` before the first round."""
+        """Seconds since all were read. ``None`` before the first round."""
         return None if self._round_at is None else time.monotonic() - self._complete_at
 
 
@@ -254,8 +254,8 @@ class _Telemetry(Observer):
         self._metric_key = metric_key
         self._tracer = get_tracer(_NAME, tracer_provider=tracer_provider) if spans else None
         self._holding: dict[str, Span] = {}  # by the permit's id
-        # An end is counted with the attributes of its beginning: metric_key may say another value
-        # by then. Waiting requests of the same name and key are alike.
+        # An end is counted with the attributes of its beginning, because metric_key may return
+        # another value by then. Waiting requests of the same name and key are alike.
         self._waits_as: defaultdict[tuple[str, str | None], deque[Attributes]] = defaultdict(deque)
         self._held_as: dict[str, Attributes] = {}  # by the permit's id
         self._lock = threading.Lock()  # event loops may run in several threads

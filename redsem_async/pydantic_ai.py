@@ -35,9 +35,9 @@ class SemaphoreLimiter(AbstractConcurrencyLimiter):
 
     Args:
         sem_or_group: a semaphore, or a group with one for each *key*.
-        key: in a group or in a semaphore with keys: a text, or a function of what Pydantic AI
+        key: in a group or in a semaphore with keys, a string or a function of what Pydantic AI
             calls the source, such as ``"model:gpt-5"``. In a group it is the source by default.
-        timeout: seconds to wait, instead of the timeout of the semaphore; ``None`` forever.
+        timeout: seconds to wait, instead of the timeout of the semaphore. ``None`` forever.
         permits: how many permits each run or request takes.
     """
 

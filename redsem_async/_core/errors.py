@@ -38,13 +38,13 @@ class AcquireTimeout(SemaphoreError, TimeoutError):
     reply, the deadline raises ``BackendUnavailable``.
 
     Attributes:
-        name (str): The semaphore's name.
-        waited (float): How long the caller waited, in seconds.
-        retry_after (float): An estimate of the seconds until a retry may succeed. Never negative.
-        blocked_by (BlockedBy): What was full. ``"limit"`` is the semaphore's limit, ``"key"`` is
+        name (str): the semaphore's name.
+        waited (float): how long the caller waited, in seconds.
+        retry_after (float): an estimate of the seconds until a retry may succeed. Never negative.
+        blocked_by (BlockedBy): what was full. ``"limit"`` is the semaphore's limit, ``"key"`` is
             the key's, ``"paused"`` means that a limit of 0 is set, and ``"back_off"`` that a
             back-off holds requests up.
-        nested (bool): Whether the calling task is inside a block of the same semaphore. It may
+        nested (bool): whether the calling task is inside a block of the same semaphore. It may
             then wait for itself, forever.
     """
 
@@ -76,10 +76,10 @@ class QueueFull(SemaphoreError):
     """The queue already has ``max_waiters`` waiters. Nothing is held.
 
     Attributes:
-        name (str): The semaphore's name.
-        max_waiters (int): The limit of the queue that was reached.
-        retry_after (float): An estimate of the seconds until a retry may succeed. Never negative.
-        for_key (bool): Whether the limit is ``max_waiters_per_key``, for the request's key.
+        name (str): the semaphore's name.
+        max_waiters (int): the limit of the queue that was reached.
+        retry_after (float): an estimate of the seconds until a retry may succeed. Never negative.
+        for_key (bool): whether the limit is ``max_waiters_per_key``, for the request's key.
     """
 
     def __init__(
@@ -102,10 +102,10 @@ class PermitLost(SemaphoreError):
     """The permit is no longer held, or the process cannot be sure that it is.
 
     Attributes:
-        name (str): The semaphore's name.
-        permit_id (str): The permit's id. The message does not contain it, because any client
+        name (str): the semaphore's name.
+        permit_id (str): the permit's id. The message does not contain it, because any client
             that knows the id can release the permit.
-        reason (str): Why, in a few words.
+        reason (str): why, in a few words.
     """
 
     def __init__(self, name: str, permit_id: str, reason: str) -> None:
@@ -123,14 +123,14 @@ class ModeMismatch(SemaphoreError):
     semaphore of the class that is in use frees the name at once.
 
     Attributes:
-        name (str): The semaphore's name.
-        wanted (str): Mode and clock of this client, such as ``"fair server"``. The mode ``"fair"``
+        name (str): the semaphore's name.
+        wanted (str): mode and clock of this client, such as ``"fair server"``. The mode ``"fair"``
             means ``FairSemaphore``, and ``"zset"`` means ``Semaphore``.
-        found (str): Mode and clock in use. Of a ``LayoutMismatch``, both are numbers of layouts.
-        held (bool | None): Whether a permit is held. None when not known.
-        unused (bool): Whether no permit is held, no request waits, and no process has sent a
+        found (str): mode and clock in use. Of a ``LayoutMismatch``, both are numbers of layouts.
+        held (bool | None): whether a permit is held. None when not known.
+        unused (bool): whether no permit is held, no request waits, and no process has sent a
             request recently. False while that is not known.
-        free_in (float | None): Seconds until the name is free, unless it is used again. None when
+        free_in (float | None): seconds until the name is free, unless it is used again. None when
             not known.
     """
 
@@ -176,12 +176,12 @@ class LayoutMismatch(ModeMismatch):
     process that uses it needs a version with that layout.
 
     Attributes:
-        name (str): The semaphore's name.
-        found (int): The layout in use. 0 for that of versions from before layouts had numbers.
-        own (int): This client's layout, also as ``wanted``.
-        versions (tuple[str, ...]): The library's versions in the processes that use the name now,
+        name (str): the semaphore's name.
+        found (int): the layout in use. 0 for that of versions from before layouts had numbers.
+        own (int): this client's layout, also as ``wanted``.
+        versions (tuple[str, ...]): the library's versions in the processes that use the name now,
             as far as known.
-        free_in (float | None): Seconds until the name is free, unless it is used again. None when
+        free_in (float | None): seconds until the name is free, unless it is used again. None when
             not known.
     """
 
@@ -221,9 +221,9 @@ class SlotsMismatch(ModeMismatch):
     wait. A semaphore that is not in use accepts any slots.
 
     Attributes:
-        name (str): The semaphore's name.
-        wanted (str): The slots of this client, such as ``"a, b"``.
-        found (str): The slots in use.
+        name (str): the semaphore's name.
+        wanted (str): the slots of this client, such as ``"a, b"``.
+        found (str): the slots in use.
     """
 
     def __init__(self, name: str, wanted: str, found: str) -> None:
@@ -270,7 +270,7 @@ class SemaphoreClosed(SemaphoreError):
     """``aclose`` closed the semaphore in this process. Nothing is held.
 
     Attributes:
-        name (str): The semaphore's name.
+        name (str): the semaphore's name.
     """
 
     def __init__(self, name: str) -> None:
@@ -287,8 +287,8 @@ class BackendError(SemaphoreError):
     ``__cause__`` is the error of redis-py.
 
     Attributes:
-        name (str): The semaphore's name.
-        detail (str): The text of the error reply.
+        name (str): the semaphore's name.
+        detail (str): the text of the error reply.
     """
 
     def __init__(self, name: str, detail: str) -> None:

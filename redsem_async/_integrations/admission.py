@@ -1,4 +1,4 @@
-"""Which requests are let in. The web modules share it: they translate, and this decides."""
+"""Decides which requests are let in. The web modules translate between it and a framework."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ from .selector import Choice, Selector
 logger = logging.getLogger("redsem_async")
 
 OnOutage = Literal["closed", "open"] | int
-"""What happens to requests while Redis cannot be asked; a number is a limit for this process."""
+"""What happens to requests while Redis is unavailable. A number is a limit for this process."""
 
 RetryAfter = Callable[[AcquireTimeout | QueueFull], float]
 """Returns the seconds for ``Retry-After``, in place of the error's own estimate."""
@@ -41,7 +41,7 @@ Request = TypeVar("Request")
 
 
 class Rejected(Exception):
-    """The request is answered with an error instead; ``__cause__`` is why.
+    """The request is answered with an error instead. ``__cause__`` is why.
 
     Attributes:
         status: of the answer.
@@ -57,7 +57,7 @@ class Rejected(Exception):
 
 
 class ClientDisconnected(Exception):
-    """The client hung up while it waited; nothing is held."""
+    """The client hung up while it waited. Nothing is held."""
 
 
 class Admission(Generic[Request]):
@@ -95,7 +95,7 @@ class Admission(Generic[Request]):
     async def admitted(
         self, choice: Choice, gone: "asyncio.Future[Any] | None"
     ) -> AsyncGenerator[Permit | None]:
-        """Hold a permit for the block; ``None`` where an outage lets requests through without.
+        """Hold a permit for the block. ``None`` where an outage lets requests through without.
 
         Raises:
             Rejected: nothing was free, or the permit was lost in the block.
@@ -127,7 +127,7 @@ class Admission(Generic[Request]):
             raise Rejected(UNAVAILABLE, "the permit of this request was lost") from lost
 
     def _seconds(self, full: AcquireTimeout | QueueFull) -> float:
-        """What the user's function says; the error's estimate without one, or where it fails."""
+        """What the user's function says. The error's estimate without one, or where it fails."""
         estimate = min(full.retry_after, LONGEST)
         if self._retry_after is None:
             return estimate

@@ -1,4 +1,4 @@
-"""What a change has done, in words: the same for the command and for the dashboard."""
+"""What a change has done, in the same words for the command and for the dashboard."""
 
 from redsem_async._api.status import SemaphoreStatus
 

@@ -1,4 +1,4 @@
-"""A permit for each outbound request: what the transports of both HTTP clients share."""
+"""A permit for each outbound request. The transports of both HTTP clients share this."""
 
 import asyncio
 import logging
@@ -68,7 +68,7 @@ class OutboundLimiter(Generic[Request]):
         return held
 
     def answered(self, held: "HeldPermit", status: int, retry_after: str | None) -> None:
-        """The upstream answered: have the fleet back off where it is overloaded."""
+        """The upstream answered. Have the fleet back off where it is overloaded."""
         if self._overloads is not None and status in OVERLOADED and held.permit is not None:
             self._overloads.note(held.permit, held.granted_at, retry_after)
 
@@ -101,7 +101,7 @@ class HeldPermit:
         _holding.add(self._task)
 
     async def begin(self) -> None:
-        """Wait until the permit is held; raises what ``acquire`` does."""
+        """Wait until the permit is held. Raises what ``acquire`` does."""
         try:
             await asyncio.wait([self._granted, self._task], return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
@@ -132,7 +132,7 @@ class HeldPermit:
             self._task.result()
 
     def expect_reading(self, request: str) -> None:
-        """The response to *request* is handed out: warn when it is left unread for a lease.
+        """The response to *request* is handed out. Warn when it is left unread for a lease.
 
         *request* is method and host, and nothing that may be secret.
         """
@@ -158,7 +158,7 @@ class HeldPermit:
         await finish(self._task, self._end_timeout)
 
     def drop(self) -> None:
-        """Have the permit released; may be called in any thread."""
+        """Have the permit released. May be called in any thread."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._over.set)
 
@@ -169,7 +169,7 @@ class HeldPermit:
             try:
                 await self._over.wait()
             except asyncio.CancelledError:
-                self._stop(permit)  # first: giving a permit back may take its time in an outage
+                self._stop(permit)  # first, as releasing a permit may take a while in an outage
                 raise
             finally:
                 if self._timer is not None:
@@ -191,7 +191,7 @@ _holding: set["asyncio.Task[None]"] = set()  # a loop keeps no task alive
 def _ended(task: "asyncio.Task[None]") -> None:
     _holding.discard(task)
     if not task.cancelled():
-        task.exception()  # retrieved: the caller gets it from `check`
+        task.exception()  # retrieved here, as the caller gets it from `check`
 
 
 class Stream(Protocol):

@@ -12,10 +12,10 @@ class Event:
 
     Attributes:
         name: of the semaphore.
-        mode: ``"fair"`` or ``"zset"``; behind it ``"+keys"`` or ``"+share"`` where requests have
+        mode: ``"fair"`` or ``"zset"``, followed by ``"+keys"`` or ``"+share"`` where requests have
             keys, and ``"+slots"`` where permits stand for slots.
         permits: how many the request or the permit stands for.
-        key: of the request, for an observer that is registered with ``keys=True``; otherwise
+        key: of the request, for an observer that is registered with ``keys=True``. Otherwise
             None.
     """
 
@@ -49,7 +49,7 @@ class Granted(Outcome):
 
     Attributes:
         fencing_token: of the permit.
-        permit_id: of the permit: a secret, and the same in all of its events.
+        permit_id: of the permit. A secret, and the same in all of its events.
         reused: whether the lease was used before by another permit of this process (``linger``).
             Id and token are those of the lease.
     """
@@ -96,7 +96,7 @@ class PermitEvent(Event):
     Attributes:
         held: seconds since it was granted.
         fencing_token: of the permit.
-        permit_id: of the permit: a secret, and the same in all of its events.
+        permit_id: of the permit. A secret, and the same in all of its events.
     """
 
     held: float
@@ -155,13 +155,13 @@ class Reclaimed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackedOff:
-    """This process began a back-off: no process gets a permit for so long.
+    """This process began a back-off, in which no process gets a permit.
 
     Attributes:
         name: of the semaphore.
         mode: as in other events.
         seconds: for which it pauses.
-        key: whose requests it is for, for an observer that is registered with ``keys=True``;
+        key: whose requests it is for, for an observer that is registered with ``keys=True``.
             None for all requests.
     """
 
@@ -178,16 +178,16 @@ class Observer:
         """A request has to wait."""
 
     def granted(self, event: Granted) -> None:
-        """A request was granted: called in the context of the task that asked."""
+        """A request was granted. Called in the context of the task that asked."""
 
     def abandoned(self, event: Abandoned) -> None:
-        """A request was cancelled: called in the context of the task that asked."""
+        """A request was cancelled. Called in the context of the task that asked."""
 
     def shed(self, event: Shed) -> None:
         """A request was rejected. Called in the context of the task that asked."""
 
     def failed(self, event: Failed) -> None:
-        """A request failed: called in the context of the task that asked."""
+        """A request failed. Called in the context of the task that asked."""
 
     def refreshed(self, event: Refreshed) -> None:
         """A lease was refreshed."""

@@ -74,7 +74,7 @@ class Notifier:
                 self._notify("queued", events.Queued(**self._facts(request)))
 
     def granted(self, permit: PermitFacts, request: Subject, waited: float) -> None:
-        """The caller has its permit; *request* is the permit itself where no request was made."""
+        """The caller has its permit. *request* is the permit itself where no request was made."""
         self._held[permit] = clock()
         outcome = self._outcome(request, waited)
         event = events.Granted(

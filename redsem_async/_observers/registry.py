@@ -1,4 +1,4 @@
-"""The registry of observers. It is usually empty: notifying is then a loop over an empty tuple.
+"""The registry of observers. It is usually empty, and notifying is a loop over an empty tuple.
 
 `notifier` turns facts into events. It is imported when the first observer registers.
 """
@@ -15,7 +15,7 @@ logger = logging.getLogger("redsem_async")
 
 
 class ObserverRegistry:
-    """The observers of this process; the log is one of them while its level is DEBUG.
+    """The observers of this process. The log is one of them while its level is DEBUG.
 
     Attributes:
         notifiers: one for each observer.
@@ -58,7 +58,7 @@ class ObserverRegistry:
         (self.add if self.debug else self.remove)(LOG)
 
     def forget_parent(self) -> None:
-        """In a forked child: keep the observers, forget what they know of the parent's permits."""
+        """In a forked child, keep the observers but forget the parent's permits."""
         self._lock = threading.Lock()
         known = self.notifiers
         self.notifiers = ()

@@ -20,7 +20,7 @@ class Statement(NamedTuple):
     """A statement that is not inside another one.
 
     Attributes:
-        defines: locals, and members of tables as ``table.member``; none for one that only acts.
+        defines: locals, and members of tables as ``table.member``. None for one that only acts.
         uses: every name in it, whether defined here or elsewhere.
     """
 

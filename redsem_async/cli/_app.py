@@ -132,9 +132,9 @@ def demo(
 ) -> None:
     """Run four processes against an upstream with a concurrency limit. One is killed.
 
-    Worker processes send requests to a small local upstream with a concurrency limit: first
+    Worker processes send requests to a small local upstream with a concurrency limit, first
     without a semaphore, then with one. One worker is killed in each round. Exits with 0 only if
-    the semaphore kept its promises: the limit was never exceeded, the upstream refused no
+    the semaphore kept its promises. The limit was never exceeded, the upstream refused no
     request, and only requests of the killed worker were lost.
 
     With --overload no worker is killed. In both rounds the workers have a semaphore, and the
@@ -194,7 +194,7 @@ def bench(
 ) -> None:
     """Measure how fast permits are acquired on your own Redis.
 
-    Measures a round trip, and how long acquiring takes in both modes: with one task and a free
+    Measures a round trip, and how long acquiring takes in both modes, with one task and a free
     semaphore, and with many contending tasks. The semaphores have random names and are deleted
     afterwards.
     """

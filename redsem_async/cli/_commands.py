@@ -1,4 +1,4 @@
-"""The operator's commands: inspect semaphores, set limits, revoke permits."""
+"""The operator's commands, which inspect semaphores, set limits and revoke permits."""
 
 import json
 import shlex
@@ -49,7 +49,7 @@ KeysAfter = Annotated[
 def on(
     target: Target, name: str, work: Callable[[SemaphoreInfo, AnySemaphore], Awaitable[T]]
 ) -> T:
-    """Do *work* with the semaphore called *name*; exit with `NOT_FOUND` if there is none."""
+    """Do *work* with the semaphore called *name*. Exit with `NOT_FOUND` if there is none."""
 
     async def ask() -> T:
         async with connected(target) as client:
@@ -156,7 +156,7 @@ def status(
 
 
 def _with_keys(semaphore: AnySemaphore) -> FairSemaphore:
-    """The same; a usage error where requests have no keys."""
+    """The same, with a usage error where requests have no keys."""
     if not isinstance(semaphore, FairSemaphore) or not semaphore.keyed:
         fail(f"{semaphore.name!r} has no keys", USAGE_ERROR)
     return semaphore
@@ -191,8 +191,8 @@ def set_limit(
 ) -> None:
     """Set a limit that overrides the clients' own limits until it is cleared.
 
-    A higher limit serves waiters at once. A lower limit revokes no permit: new permits are
-    granted once fewer than the limit are held. Redis stores the set limit: if Redis loses its
+    A higher limit serves waiters at once. A lower limit revokes no permit, and new permits are
+    granted once fewer than the limit are held. Redis stores the set limit. If Redis loses its
     state, set it again.
 
     With --key it is the limit of one key, which overrides the clients' own limit for that key.
@@ -222,7 +222,7 @@ def pause(
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
 ) -> None:
-    """Grant no new permits: set a limit of 0. Current holders keep theirs; waiters stay queued.
+    """Grant no new permits, by a set limit of 0. Holders keep theirs, and waiters stay queued.
 
     A pause is not a safety lock, because it is lost if Redis loses its state.
     """
@@ -234,7 +234,7 @@ def pause(
 def resume(
     name: Name, *, url: Url = LOCAL, prefix: Prefix = "redsem", cluster: IsCluster = False
 ) -> None:
-    """End a pause: the limit that it found applies again."""
+    """End a pause. The limit from before the pause applies again."""
     before, after = _change(Target(url, prefix, cluster), name, lambda sem: sem.resume())
     _say(name, before, changed.resumed(before, after))
 
@@ -278,10 +278,10 @@ def _change(
     create: bool | None = None,
     keyed: bool = False,
 ) -> tuple[SemaphoreInfo, SemaphoreStatus]:
-    """Change the limit: with *create*, also before the name is first used.
+    """Change the limit, with *create* also before the name is first used.
 
-    *create* is None for a command without that option. *keyed*: the change is one of a key, so
-    that a name that is not in use is taken for one with keys.
+    *create* is None for a command without that option. *keyed* says that the change is one of a
+    key, so that a name that is not in use is taken for one with keys.
     """
 
     async def ask() -> tuple[SemaphoreInfo, SemaphoreStatus]:
@@ -340,7 +340,7 @@ def clear(
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
 ) -> None:
-    """Delete a semaphore: holders lose their permits, waiters queue again, a set limit is lost."""
+    """Delete a semaphore. Holders lose their permits, waiters queue again, a set limit is lost."""
     target = Target(url, prefix, cluster)
     current = on(target, name, lambda _, semaphore: semaphore.status(0))
     if not yes:

@@ -1,4 +1,4 @@
-"""``redsem-async run``: any command, while it has a permit."""
+"""``redsem-async run`` runs any command while it has a permit."""
 
 import asyncio
 import contextlib
@@ -126,9 +126,9 @@ async def _options_of_keys(
 
 
 async def _until_ended(process: Process, permit: Permit, lease: float) -> None:
-    """Wait for the end of the command, and see to it before the lease ends.
+    """Wait for the end of the command, and make sure that it ends before the lease does.
 
-    Of a lost permit, no process of its group may be left: a shell ends before what it runs.
+    After a lost permit, no process of its group may be left, as a shell ends before its children.
     """
     lost = asyncio.ensure_future(permit.wait_lost())
     asked, until = False, 0.0

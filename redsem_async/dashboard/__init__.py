@@ -50,25 +50,25 @@ def dashboard(
     Served by itself, it also reads every three seconds, so that charts are full from the start.
 
     Args:
-        redis: any client of ``redis.asyncio``. One that is in use elsewhere will do: the dashboard
+        redis: any client of ``redis.asyncio``, which may be in use elsewhere. The dashboard
             uses at most four of its connections, and the one connection of the library.
         prefix: of the keys of the semaphores.
         writable: whether the pages have controls to set limits, pause, resume, hold off, revoke
             and clear. It needs *authorize*.
-        authorize: ``authorize(request, action, name)``, a function or coroutine function that
-            says whether the sender of a request may do something: False or an empty text for no;
-            True, or a text that says who it is, for the log. *action* is ``"view"``,
+        authorize: ``authorize(request, action, name)``, a function or coroutine function. It
+            returns False or an empty string to deny a request, or else True, or a string that
+            names its sender in the log. *action* is ``"view"``,
             ``"metrics"``, or a change: ``"set_limit"``, ``"pause"``, ``"resume"``, ``"hold_off"``,
             ``"revoke"`` or ``"clear"``. *name* is that of the semaphore, and None for the list of
             all and for metrics. It is also called to find out which controls a page shows, so it
             must not have side effects. Without it, every request may view.
-        interval: seconds between two reads while a page is open; at least 0.1.
-        metrics: names that ``GET metrics`` has: a text that they contain, a glob such as
+        interval: seconds between two reads while a page is open, at least 0.1.
+        metrics: names that ``GET metrics`` has, as a string that they contain, a glob such as
             ``"tenant:*"``, or a function of the name. By default all, 2,000 at most.
         title: of the pages, such as ``"Production"``.
 
     Raises:
-        ValueError, TypeError: for invalid arguments; ``writable=True`` without *authorize*.
+        ValueError, TypeError: for invalid arguments, and ``writable=True`` without *authorize*.
     """
     prefix = config.text(prefix, "prefix")
     writable = config.flag(writable, "writable")

@@ -90,8 +90,8 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
             coro: what to run. It is closed if it is never started.
             name: of the task.
             context: of the task.
-            key: in a group of semaphores, which of them; or the key of a semaphore with keys. By
-                default as this task group says.
+            key: in a group of semaphores, which of them. Otherwise the key of a semaphore with
+                keys. By default as this task group says.
 
         Raises:
             RuntimeError: as from ``asyncio.TaskGroup``: not entered, shutting down, finished.

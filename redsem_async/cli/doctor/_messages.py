@@ -25,9 +25,9 @@ from redsem_async.cli._target import Target, describe
 from ._finding import Finding, note, ok, problem
 
 WHERE = "see the page «Where it runs» of the documentation"
-LEASE = 10.0  # seconds; a heartbeat is sent every third of it
+LEASE = 10.0  # seconds. A heartbeat is sent every third of it
 STEP_TIMEOUT = 5.0  # seconds for each step of a hand-over
-MAX_BY_MESSAGE = 0.9  # seconds; a heartbeat takes longer
+MAX_BY_MESSAGE = 0.9  # seconds. A heartbeat takes longer
 
 
 async def scripts_and_messages(client: Any, target: Target) -> list[Finding]:

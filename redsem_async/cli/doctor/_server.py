@@ -20,8 +20,8 @@ HIGH_USAGE = 0.9  # share in use that is reported
 # A master that needs replicas takes no writes once it heard of too few of them for longer than
 # `min-replicas-max-lag`. It counts that in whole seconds, and looks once a second.
 LATE = 2  # seconds
-LARGE_LAG = 5  # seconds: half of a lease, by default
-GOOD_LAG = 3  # seconds: a replica reports every second, and may be late
+LARGE_LAG = 5  # seconds, half of a lease by default
+GOOD_LAG = 3  # seconds, as a replica reports every second and may be late
 
 _HOSTS = (
     (r"\.serverless\..*\.cache\.amazonaws\.com", "Amazon ElastiCache Serverless"),
@@ -38,7 +38,7 @@ _FIELDS = {"dragonfly_version": "Dragonfly", "storage_provider_read_hits": "KeyD
 
 
 def service_of(host: str, info: Info, hello: Mapping[str, str]) -> str | None:
-    """The name of the service; None where a server passes for Redis or Valkey.
+    """The name of the service. None where a server passes for Redis or Valkey.
 
     *info* is the reply to INFO and *hello* that to HELLO, empty where it is refused.
     """

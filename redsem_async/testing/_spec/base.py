@@ -1,4 +1,4 @@
-"""One semaphore: carries out operations. What the two modes choose is abstract here."""
+"""One semaphore, which carries out operations. What the two modes choose is abstract here."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -357,7 +357,7 @@ class Specification(ABC):
         raise AssertionError("only requests in a queue have keys")
 
     def _return_parked(self) -> None:
-        """Have the next call look at requests that were parked: they may be servable now."""
+        """Have the next call look at requests that were parked, as they may be servable now."""
 
     @abstractmethod
     def _remove_dead_waiters(self, context: CallContext) -> int:
@@ -372,6 +372,6 @@ class Specification(ABC):
 
 
 def notify_head(context: CallContext, publish: Publish, hubs: Sequence[str]) -> None:
-    """Have the first of *hubs* look again: the queue may continue earlier than they were told."""
+    """Have the first of *hubs* look again, as the queue may continue earlier than reported."""
     for hub in dict.fromkeys(hubs[:MAX_NOTIFIED]):
         publish(hub, Recheck(context.name))

@@ -1,4 +1,4 @@
-"""Operations on permits that serve no waiters: refresh, restore, adopt, detach."""
+"""The operations on permits that serve no waiters (refresh, restore, adopt and detach)."""
 
 from redsem_async._core.keys import permit_id
 from redsem_async._protocol.operations import Adopt, Detach, Refresh, Restore

@@ -1,4 +1,4 @@
-"""The queue: requests in the order of their tickets, and a freed permit goes to the first."""
+"""The queue has requests in the order of their tickets. A freed permit goes to the first."""
 
 from collections.abc import Sequence
 
@@ -157,7 +157,7 @@ class QueueSpecification(Serving):
         return queued.request.ahead_ms > 0
 
     def _held_up(self, context: CallContext, request: Request, limit: int) -> Answer | None:
-        """Whether a new request has to wait, and for what; None where it is granted at once."""
+        """Whether a new request has to wait, and for what. None where it is granted at once."""
         state, now = self.state, context.now
         admits = not context.line_is_blocked and state.grace.until <= now
         used = state.taken(now)

@@ -1,4 +1,4 @@
-"""The operation status: reads, and changes nothing."""
+"""The operation status, which reads and changes nothing."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
