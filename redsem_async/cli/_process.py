@@ -38,7 +38,7 @@ class Process:
         self._tty: int | None = None
         with suppress(OSError):  # there is no terminal
             self._tty = os.open("/dev/tty", os.O_RDWR)
-        # Others in a pipeline may read from the terminal, so it is handed over only when asked for.
+        # Others in a pipeline may read from the terminal, so it is passed on only when asked for.
         self._wants_tty = os.isatty(0) and os.isatty(1)
         self._has_tty = False
         self._started = False
