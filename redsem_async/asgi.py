@@ -1,4 +1,4 @@
-"""A limit on the requests of any ASGI application: HTTP and WebSockets."""
+"""A limit on the requests of any ASGI application, over HTTP and WebSockets."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 READ_AHEAD = 65_536  # bytes that are read before the application asks for them
-MESSAGE = 256  # bytes that a message counts beside its content, because it may be empty
+MESSAGE = 256  # bytes that a message counts besides its content, because it may be empty
 DISCONNECTS = frozenset({"http.disconnect", "websocket.disconnect"})
 
 
@@ -112,7 +112,7 @@ class ConcurrencyLimitMiddleware:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request, as ASGI defines it. A cancelled request gives its permit back."""
+        """Handle one request, as ASGI defines it. A cancelled request releases its permit."""
         limited = scope["type"] in ("http", "websocket")
         if not limited or (self._exempt is not None and self._exempt(scope)):
             await self._app(scope, receive, send)

@@ -6,8 +6,8 @@ from redsem_async.opentelemetry import instrument
 instrument()
 ```
 
-`report_status` adds what Redis keeps for chosen semaphores: limit, permits held by all processes,
-waiting requests, oldest wait.
+`report_status` adds what Redis keeps for chosen semaphores, which are the limit, the permits held
+by all processes, waiting requests and the oldest wait.
 """
 
 import asyncio
@@ -142,8 +142,8 @@ class _Reading:
 class _Gauges:
     """The instruments of one meter provider. Their callbacks may run in a thread of the SDK.
 
-    A provider keeps the first instrument of a name, with its callbacks, forever. So these serve
-    all runs of `report_status`, at once and one after the other.
+    A provider keeps the first instrument of a name, with its callbacks, forever. These therefore
+    serve all runs of `report_status`, at once and one after the other.
     """
 
     _of_providers: ClassVar["WeakValueDictionary[int, _Gauges]"] = WeakValueDictionary()
@@ -177,7 +177,7 @@ class _Gauges:
 
     @classmethod
     def of(cls, provider: MeterProvider | None) -> "_Gauges":
-        """Those of *provider*, or of the global one. The provider's callbacks keep them alive."""
+        """The instruments of *provider*, or of the global one, whose callbacks keep them alive."""
         provider = provider or get_meter_provider()
         gauges = cls._of_providers.get(id(provider))
         if gauges is None:
@@ -205,7 +205,7 @@ class _Status:
         self._complete_at: float = time.monotonic()
 
     async def read(self, semaphores: list[AnySemaphore]) -> None:
-        """Read all of them, one after the other, so that a round is no burst of commands."""
+        """Read all semaphores, one after the other, so that a round is no burst of commands."""
         readings: dict[str, _Reading] = {}
         complete = True
         for semaphore in semaphores:

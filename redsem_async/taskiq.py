@@ -87,7 +87,7 @@ class SemaphoreMiddleware(TaskiqMiddleware):
     ) -> None:
         super().__init__()
         if key is not None and key is not ...:
-            key_function(key)  # raises for what is neither a text nor a function
+            key_function(key)  # raises for what is neither a string nor a function
         given = _itself if callable(key) else key
         self._acquire = acquirer(
             sem, given, timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss

@@ -190,7 +190,7 @@ def flag(value: object, what: str) -> bool:
 
 
 def text(value: object, what: str, most: int = MOST_BYTES) -> str:
-    """Return *value*, text that may be a part of a key next to its hash tag."""
+    """Return *value*, a string that may be a part of a key next to its hash tag."""
     checked = encodable(value, what, most)
     if "{" in checked or "}" in checked:
         raise ValueError(f"{what} must not contain a brace: Redis Cluster reads it as a hash tag")
@@ -198,7 +198,7 @@ def text(value: object, what: str, most: int = MOST_BYTES) -> str:
 
 
 def encodable(value: object, what: str, most: int = MOST_BYTES) -> str:
-    """Return *value*, text that is not too long."""
+    """Return *value*, a string that is not too long."""
     if not isinstance(value, str):
         raise TypeError(f"{what} must be a str, not {type(value).__name__}")
     try:

@@ -1,4 +1,4 @@
-"""The exceptions of this library, all of them.
+"""All exceptions of this library.
 
 One base class, and one class for each decision that a caller can make. Every error has its facts
 as attributes and keeps them through copying and pickling. Its message says what is true now.

@@ -1,7 +1,7 @@
 """Until when a permit may be trusted, and what a refresh outcome means.
 
 These are rules only. Every one takes its instants as arguments, read from one monotonic clock of
-this machine, and they are never compared with an instant of the server's clock.
+this machine. They are never compared with an instant of the server's clock.
 """
 
 import enum
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 MAX_REPLY_TIMEOUT = 3.0  # seconds without a reply, before a connection counts as broken
 CONNECT_TIMEOUT = 5.0  # seconds for one attempt to connect
-UNKNOWN_HOLD = 1.0  # seconds to wait where nobody has measured how long permits are held
+UNKNOWN_HOLD = 1.0  # seconds to wait where no process has measured how long permits are held
 
 
 def heartbeat_interval(lease: float) -> float:
@@ -45,7 +45,7 @@ def handoff_lease(lease: float) -> float:
 def reply_timeout(lease: float) -> float:
     """For how long an answer may be missing before its connection counts as dead, in seconds.
 
-    Bounded for long leases, because a caller waits that has no other bound.
+    Bounded for long leases, because some callers wait without any other bound.
     """
     return min(max(1.0, lease / 3), 5.0)
 
@@ -120,8 +120,8 @@ def refresh_due(now: float, interval: float) -> float:
 def ahead_in_turns(of_key: int, keys: int, limit: int) -> int:
     """How many requests are served before one with *of_key* of its key before it, by turns.
 
-    *keys* share *limit*: each request of its own key costs a round of all of them. In the last
-    round those come first that find no room next to each other.
+    *keys* share *limit*, so each request of its own key costs a round of all of them. In the last
+    round, the keys that find no room next to each other come first.
     """
     return of_key * keys + max(0, keys - limit)
 
@@ -129,7 +129,7 @@ def ahead_in_turns(of_key: int, keys: int, limit: int) -> int:
 def retry_after(
     ahead: float, limit: int, usual_hold: float | None, next_change: float | None, lease: float
 ) -> float:
-    """An estimate of when a request is served that has *ahead* requests before it, in seconds.
+    """An estimate of when a request with *ahead* requests before it is served, in seconds.
 
     By Little's law, where the usual hold is known (*usual_hold*, in seconds times permits).
     Otherwise the next moment at which something changes by itself, if there is one, and

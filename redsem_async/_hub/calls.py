@@ -45,7 +45,7 @@ def given_up(state: SemaphoreState, call: Call) -> None:
 
 
 def withdraw(state: SemaphoreState, call: Call) -> None:
-    """*call* is not wanted any more, and not in flight."""
+    """*call* is no longer wanted, and not in flight."""
     if call.numbered and call.was_sent and not isinstance(call, AdoptCall):
         state.void.append(call)  # its bytes may be somewhere still
         state.stirred = True

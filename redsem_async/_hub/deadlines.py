@@ -41,7 +41,7 @@ def look(state: SemaphoreState, now: float) -> float:
 
 
 def _come(state: SemaphoreState, request: Request, now: float, lead: float) -> bool:
-    """Called up to three times: *lead* before the deadline, at it, and OVERTIME after it.
+    """Called up to three times, *lead* before the deadline, at it, and OVERTIME after it.
 
     The reply to a heartbeat decides in between. Returns whether it is awaited.
     """

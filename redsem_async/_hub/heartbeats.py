@@ -26,11 +26,11 @@ class Heartbeats:
         return self.due or self.in_flight
 
     def written(self) -> None:
-        """One is on its way."""
+        """A heartbeat is on its way."""
         self.due, self.in_flight = False, True
 
     def answered(self, now: float, interval: float) -> None:
-        """The next one is *interval* away, whatever else is sent.
+        """The next heartbeat is *interval* away, whatever else is sent.
 
         Other commands say that this process is alive, too. But they ask about no waiters, and do
         not keep the queue.

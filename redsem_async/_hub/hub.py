@@ -36,7 +36,7 @@ class Hub:
     """Talks to one backend on one event loop, for all semaphores of a client.
 
     Attributes:
-        keepalive: what keeps its permits, once there was one.
+        keepalive: what keeps its permits, once it has had one.
     """
 
     def __init__(self, backend: Backend, loop: asyncio.AbstractEventLoop) -> None:

@@ -107,7 +107,7 @@ class Lease:
         since: float,
         state: LeaseState = LeaseState.HELD,
     ) -> None:
-        """It was granted at *since*, or later."""
+        """The lease was granted at *since*, or later."""
         terms = asked.terms
         self.address: Address = asked.address
         self.terms: Terms = terms
@@ -141,7 +141,7 @@ class Lease:
         self.state = _NEXT[_Event.HANDED_OUT, self.state]
 
     def rest(self, until: float) -> None:
-        """Its permit is released here, but not to the server. It is idle *until* then."""
+        """The permit is released here, but not to the server. The lease is idle *until* then."""
         self.state = _NEXT[_Event.LEFT, self.state]
         self.idle_until = until
         self.reused = True
@@ -157,7 +157,7 @@ class Lease:
                 future.set_result(None)
 
     def end(self) -> None:
-        """It is released or detached."""
+        """The lease is released or detached."""
         self.state = _NEXT[_Event.ENDED, self.state]
 
     # -- facts
@@ -168,11 +168,11 @@ class Lease:
 
     @property
     def holding(self) -> bool:
-        """Whether the server holds it for this process, as far as is known here."""
+        """Whether the server holds the lease for this process, as far as is known here."""
         return self.state <= LeaseState.IDLE
 
     def fits(self, terms: Terms, permits: int, key: KeyTerms | None = None) -> bool:
-        """Whether a caller with these terms may use it."""
+        """Whether a caller with these terms may use the lease."""
         same_key = key is self.key or key == self.key
         same_terms = terms is self.terms or terms == self.terms
         return permits == self.permits and same_terms and same_key
@@ -195,7 +195,7 @@ class Lease:
         return "it could not be refreshed in time"
 
     def loss(self, doubt: str | None = None) -> PermitLost:
-        """The error that says why it is lost. Because of *doubt*, while that is not known."""
+        """The error that says why the permit is lost. Because of *doubt*, until that is known."""
         reason = doubt or self.doubt if self.holding else "it was released"
         return PermitLost(self.address.name, self.id, self.lost_reason or reason)
 
@@ -206,7 +206,7 @@ class Lease:
         self.trusted_until = min(trusted_until, self.hold_ends)
 
     def hold_left(self, now: float) -> float:
-        """For how many more seconds the server may hold it, by its ``max_hold``."""
+        """For how many more seconds the server may hold the lease, by its ``max_hold``."""
         return self.hold_ends + clock_margin(self.terms.lease) - now
 
     def note_hold_left(self, answer: int, sent_at: float) -> None:
@@ -219,7 +219,7 @@ class Lease:
             self.hold_ends = min(self.hold_ends, ends)
 
     def disown(self) -> None:
-        """The server does not hold it any more. May be called in any thread."""
+        """The server does not hold the lease any more. May be called in any thread."""
         self.trusted_until = -math.inf
 
     def shorten(self, trusted_until: float) -> None:

@@ -155,7 +155,7 @@ def forget_in_flight(state: SemaphoreState) -> None:
 
 
 def fail_outlasted(state: SemaphoreState, since: float) -> None:
-    """End what has waited for longer than an outage, since *since*, is waited for."""
+    """End what has waited for longer than an outage, which began at *since*, is tolerated."""
     now = clock()
     for request in state.pending():
         lasts = now - max(since, request.started) > request.terms.lease

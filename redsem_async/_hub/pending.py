@@ -44,13 +44,13 @@ class PendingRefresh:
     wakeups: list[Wakeup] = field(default_factory=list[Wakeup])
 
     def join(self, other: "PendingRefresh") -> None:
-        """Tell those too whom *other* was to tell."""
+        """Also tell those that *other* was to tell."""
         self.request = self.request or other.request
         self.futures += other.futures
         self.wakeups += other.wakeups
 
     def settle(self, outcome: Outcome) -> None:
-        """Wake the callers that wait for it."""
+        """Wake the callers that wait for the refresh."""
         for future in self.futures:
             if not future.done():
                 future.set_result(outcome)

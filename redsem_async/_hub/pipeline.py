@@ -137,7 +137,7 @@ class Pipeline:
         remote.change(machine.look, max(at, clock()))  # a loop's timers may be early
 
     def _rest(self, remote: RemoteSemaphore) -> None:
-        """Nothing is left of *remote*: no timer keeps it from being forgotten."""
+        """Nothing is left of *remote*, so no timer keeps it from being forgotten."""
         if remote.timer is not None:
             remote.timer.cancel()
             remote.timer, remote.look_at = None, math.inf
@@ -392,7 +392,7 @@ class Pipeline:
         return bool(self._in_flight) or any(r.active for r in self.semaphores.values())
 
     def _check_quiet(self) -> None:
-        """Tell whoever waits for the end of the work, if this is it."""
+        """Notify those that wait for the end of the work, if this is it."""
         if self.has_work():
             return
         if self._quiet is not None:

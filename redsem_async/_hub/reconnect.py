@@ -128,7 +128,7 @@ class Connector:
         return self._loop.create_task(pipeline.redirects.explore(pipeline.semaphores))
 
     async def _drain(self) -> None:
-        """Send what the tasks still say that were cancelled together with this one."""
+        """Send what the tasks that were cancelled together with this one still say."""
         known = self._open_ones()
         with suppress(asyncio.CancelledError):
             await drain(self.pipeline, self._connect)

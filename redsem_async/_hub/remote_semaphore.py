@@ -134,7 +134,7 @@ class RemoteSemaphore:
     async def let_others_run(self, lease: Lease) -> Lease | None:
         """Let the loop run before the caller uses *lease*, which was idle.
 
-        Returns None where the lease is gone then. Cancelled, it gives the lease back.
+        Returns None where the lease is gone then. If it is cancelled, it releases the lease.
         """
         state = self.state
         state.uses_in_a_row = 0
@@ -155,7 +155,7 @@ class RemoteSemaphore:
     def release(
         self, lease: Lease, now: float, held: float, future: Confirmed | None = None
     ) -> PendingRelease:
-        """Give a permit back, after *held* seconds. *future* gets whether it was held."""
+        """Release a permit after *held* seconds. *future* gets whether it was held."""
         state = self.state
         note_hold(state, lease.permits * held)
         pending = state.release(lease, now, future)

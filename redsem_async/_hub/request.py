@@ -134,7 +134,7 @@ class Request:
     # -- transitions
 
     def written(self) -> None:
-        """A command that asks for it is written."""
+        """A command that asks for the permit is written."""
         self.state = _NEXT[_Event.WRITTEN, self.state]
 
     def told_to_wait(self) -> None:
@@ -142,11 +142,11 @@ class Request:
         self.state = _NEXT[_Event.TOLD_TO_WAIT, self.state]
 
     def ask_again(self) -> None:
-        """It is to be written again, before new requests and with the same deadline."""
+        """The request is to be written again, before new ones and with the same deadline."""
         self.state = _NEXT[_Event.ASKED_AGAIN, self.state]
 
     def granted(self, lease: Lease) -> None:
-        """The server granted it. The caller is not told yet."""
+        """The server granted the request. The caller is not notified yet."""
         self.state = _NEXT[_Event.GRANTED, self.state]
         self.lease = lease
 
@@ -158,7 +158,7 @@ class Request:
             self.future.set_result(None)
 
     def end(self) -> None:
-        """Its caller left."""
+        """The caller left."""
         self.state = _NEXT[_Event.ENDED, self.state]
 
     def fail(self, error: Exception) -> None:
@@ -180,12 +180,12 @@ class Request:
 
     @property
     def plain(self) -> bool:
-        """Whether it asks for one permit and nothing else."""
+        """Whether the request asks for one permit and nothing else."""
         return self.permits == 1 and self.waits and not self.ahead and self.key is None
 
     @property
     def options(self) -> RequestOptions:
-        """What it asks for, unless it is plain."""
+        """What the request asks for, unless it is plain."""
         return RequestOptions(self.permits, self.waits, math.ceil(1000 * self.ahead), self.key)
 
     @property
@@ -195,5 +195,5 @@ class Request:
 
     @property
     def unserved(self) -> bool:
-        """Whether the server may grant it."""
+        """Whether the server may grant the request."""
         return self.state is RequestState.SENT or self.state is RequestState.WAITING

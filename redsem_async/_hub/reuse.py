@@ -3,7 +3,7 @@
 Where a semaphore has `linger`, and this process has the right to reuse leases, leaving a block
 passes the lease to the oldest request of this process, or keeps it, idle, for the next caller.
 
-Prior art: lock caching in Chubby, and delegations with recall in NFSv4.
+Lock caching in Chubby, and delegations with recall in NFSv4, are prior art.
 """
 
 import math

@@ -91,7 +91,7 @@ class ReuseRight:
         return self.end()
 
     def end(self) -> bool:
-        """It is over, for example because the link, the server or the limit changed."""
+        """The right is over, for example because the link, the server or the limit changed."""
         self._ask_at, self._asked, self.look_at = -math.inf, None, math.inf
         was_given = self.until > -math.inf
         self.until = -math.inf
@@ -105,5 +105,5 @@ class ReuseRight:
         return False
 
     def to_be_renewed(self, now: float) -> bool:
-        """Whether it is used, and a command is to be written that asks for it."""
+        """Whether the right is used, and a command that asks for it is to be written."""
         return self.used and now >= self._ask_at

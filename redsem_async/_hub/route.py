@@ -40,7 +40,7 @@ class LinkState:
 
     @property
     def fresh_at(self) -> float | None:
-        """When the newest command was sent that got its reply, for any semaphore."""
+        """When the newest command that got its reply was sent, for any semaphore."""
         return self.link.fresh_at if self.link else None
 
     @property
@@ -50,7 +50,7 @@ class LinkState:
 
     @property
     def lead(self) -> float:
-        """How long before a reply is needed to send the command: 0 where OVERTIME is enough."""
+        """How long before a reply is needed to send the command. 0 where OVERTIME is enough."""
         return self.round_trip if OVERTIME / 2 < self.round_trip < math.inf else 0.0
 
 

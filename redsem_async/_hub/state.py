@@ -4,9 +4,9 @@ Tasks ask, leave and release. Commands are built from what is then to be written
 push messages change it again. Nothing here needs an event loop or a socket. After a change,
 `stirred`, `to_confirm` and `look_at` say what the caller has to do.
 
-The parts of the machine are functions on this state: `handout` (a grant on its way to its
-caller), `trust`, `deadlines`, `reuse` (idle leases), `calls`, `estimates`, the batches in
-`commands`, and `machine` (what is written next).
+The parts of the machine are functions on this state. `handout` has a grant on its way to its
+caller, `reuse` the idle leases, and `machine` what is written next. The others are `trust`,
+`deadlines`, `calls`, `estimates`, and the batches in `commands`.
 """
 
 import heapq
@@ -33,7 +33,7 @@ from .right import ReuseRight
 from .route import LinkState, Route
 
 MAX_BATCH = 256  # requests or permits in one script, because it holds the server for as long
-MAX_KEYED = 32  # the same where each may have another key, for all of these are looked at
+MAX_KEYED = 32  # the same where each may have another key, because all of these are looked at
 
 CLEAN_UP = 64  # deadlines, from which on those of the past are looked for
 
@@ -179,7 +179,7 @@ class SemaphoreState(SemaphoreRef):
         self.heartbeats.due = self.stirred = True
 
     def look_again(self, request: Request, at: float) -> None:
-        """Look at the deadline of *request* then, and not when was said before."""
+        """Look at the deadline of *request* at another time than before."""
         deadlines = self.deadlines
         if len(deadlines) > self._clean_up_at:  # most may be of the past
             deadlines[:] = [d for d in deadlines if d[2].pending and d[0] == d[2].look_at]
@@ -244,7 +244,7 @@ class SemaphoreState(SemaphoreRef):
             self.give_back(lease, clock(), trusted=False)
 
     def withdraw(self, request: Request) -> None:
-        """What *request* asked for, and what it is granted yet, is undone at the server."""
+        """Undo at the server what *request* asked for, and what it is granted yet."""
         self.stop_waiting(request)
         if request.number:
             self.leaving.append(request)
@@ -258,7 +258,7 @@ class SemaphoreState(SemaphoreRef):
     # -- releasing
 
     def release(self, lease: Lease, now: float, future: Confirmed | None = None) -> PendingRelease:
-        """Give a permit back. *future* gets whether it was held until *now*."""
+        """Release a permit. *future* gets whether it was held until *now*."""
         trusted = now < lease.trusted_until and lease.state is LeaseState.HELD
         pending = self.give_back(lease, now, trusted=trusted, future=future)
         for notifier in observers.notifiers:

@@ -1,6 +1,6 @@
 """Whether a lease may be trusted, from what a refresh says of it to how it comes to be lost.
 
-The rules by which trust is counted are in `_core.lease`.
+The rules for counting trust are in `_core.lease`.
 """
 
 import logging

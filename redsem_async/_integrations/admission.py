@@ -88,7 +88,7 @@ class Admission(Generic[Request]):
         self._inside = 0  # let in by the local limit
 
     def choose(self, request: Request) -> Choice:
-        """What *request* needs a permit of."""
+        """The permit that *request* needs."""
         return self._choose(request)
 
     @asynccontextmanager
@@ -206,7 +206,7 @@ class Admission(Generic[Request]):
 
 
 def on_outage_of(value: object) -> OnOutage:
-    """Return what to do while Redis cannot be asked."""
+    """Return what to do while Redis is unavailable."""
     match value:
         case "closed":
             return "closed"

@@ -6,7 +6,7 @@ from .discovery import SemaphoreInfo
 
 
 def limit_set(limit: int | None, before: SemaphoreInfo, after: SemaphoreStatus) -> str:
-    """After `set_limit`: *before* is what Redis stored until then."""
+    """After `set_limit`. *before* is what Redis stored until then."""
     if limit is None:
         return f"set limit removed, {_own_limit(before)}"
     parts = [f"limit {limit:,}" if limit else "paused"]

@@ -28,7 +28,7 @@ class SemaphoreInfo:
     """What Redis stores of a semaphore.
 
     Attributes:
-        name: name of the semaphore.
+        name: of the semaphore.
         mode: None if Redis stores only a set limit, because the next client decides the mode. Or
             if the name is in use in another layout, so that any command raises `LayoutMismatch`.
         clock: None in the same cases.
@@ -103,7 +103,7 @@ class SemaphoreInfo:
     ) -> AnySemaphore:
         """A semaphore object with this name, mode and clock.
 
-        *keyed*: one with keys where Redis does not know the mode.
+        With *keyed*, one with keys where Redis does not know the mode.
         """
         if keyed and self.mode is None:
             return replace(self, mode="fair+keys").semaphore(client, prefix, label=label)
@@ -141,7 +141,7 @@ def versions_of(clients: Iterable[Client]) -> dict[str, int]:
 
 
 def _unknown(_: str) -> None:
-    """The clients' own limit of a key. No request is made here that needs it."""
+    """The clients' own limit of a key. No request that needs it is made here."""
 
 
 @dataclass(frozen=True, slots=True)

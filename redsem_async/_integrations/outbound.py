@@ -53,9 +53,9 @@ class OutboundLimiter(Generic[Request]):
         )
 
     async def acquire(self, request: Request, pool_timeout: float | None) -> "HeldPermit":
-        """Wait for a permit. Cancelled meanwhile, it leaves nothing behind.
+        """Wait for a permit. A call that is cancelled meanwhile leaves nothing behind.
 
-        *pool_timeout*: for how long the client waits for a connection, and so for a permit, where
+        *pool_timeout* is how long the client waits for a connection, and so for a permit, where
         the transport has no timeout of its own.
         """
         choice = self._choose(request)
@@ -125,7 +125,7 @@ class HeldPermit:
             self.check()
 
     def check(self) -> None:
-        """Raise why the permit is not held, if that is to stop us."""
+        """Raise the reason why the permit is not held, if that is to stop us."""
         if self._loss is not None:
             raise self._loss
         if self._task.done():
@@ -153,7 +153,7 @@ class HeldPermit:
         )
 
     async def end(self) -> None:
-        """Give the permit back, though we may be cancelled."""
+        """Release the permit, though we may be cancelled."""
         self._over.set()
         await finish(self._task, self._end_timeout)
 
@@ -203,7 +203,7 @@ class Stream(Protocol):
 
 
 class ReleasingStream:
-    """A response's body, which gives the permit back when it was read or is closed."""
+    """A response's body, which releases the permit when it was read or is closed."""
 
     def __init__(self, wrapped: Stream, held: HeldPermit) -> None:
         self._wrapped = wrapped
@@ -224,7 +224,7 @@ class ReleasingStream:
             await self.aclose()
 
     async def aclose(self) -> None:
-        """Close what is read, and give the permit back."""
+        """Close what is read, and release the permit."""
         if not self._closed:
             self._closed = True
             try:

@@ -110,7 +110,7 @@ class Watchdog:
     # -- in any thread
 
     def have_thread(self, node: Node, *, look: bool = False) -> None:
-        """Have a thread for *node*, for a while at least. *look*: it looks at once."""
+        """Have a thread for *node*, for a while at least. With *look* it looks at once."""
         with self._lock:
             if not self.watched:
                 return  # the hub has ended
@@ -257,7 +257,7 @@ class WatchdogThread(threading.Thread):
             self._link = None
 
     def _overdue(self) -> list[_Batch]:
-        """What the hub's loop should have refreshed by now."""
+        """The permits that the hub's loop should have refreshed by now."""
         watchdog, now = self._watchdog, clock()
         silence = now - watchdog.seen_at
         groups: defaultdict[tuple[RemoteSemaphore, int, float | None], list[Lease]]
@@ -296,7 +296,7 @@ class WatchdogThread(threading.Thread):
         while batches and self._link is not None:
             try:
                 replies = self._link.exchange(batches, timeout)
-            except Exception:  # noqa: BLE001 - the network's: no answer is not a no
+            except Exception:  # noqa: BLE001 - the network's, and no answer is not a no
                 self._disconnect()
                 return
             self._delays, self._warned = delays(random.random), False

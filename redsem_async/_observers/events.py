@@ -8,7 +8,7 @@ from redsem_async._core.keys import Mode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Base of the events.
+    """Base class of the events.
 
     Attributes:
         name: of the semaphore.
@@ -80,7 +80,7 @@ class Shed(Outcome):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed(Outcome):
-    """The request was refused for another reason: Redis is away, say, or it was closed.
+    """The request was refused for another reason, say because Redis is away or it was closed.
 
     Attributes:
         error: that the caller gets.
@@ -91,7 +91,7 @@ class Failed(Outcome):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermitEvent(Event):
-    """Base of what happens to a permit.
+    """Base class of the events of a permit.
 
     Attributes:
         held: seconds since it was granted.
@@ -117,12 +117,12 @@ class Refreshed(PermitEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released(PermitEvent):
-    """The permit is on its way back. Its holder has nothing from now on."""
+    """The permit is on its way back. Its holder no longer has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detached(PermitEvent):
-    """The permit is held on, for the process that adopts it."""
+    """The permit stays held, for the process that adopts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +172,7 @@ class BackedOff:
 
 
 class Observer:
-    """Base of observers. Each method gets one kind of event, and does nothing here."""
+    """Base class of observers. Each method gets one kind of event, and does nothing here."""
 
     def queued(self, event: Queued) -> None:
         """A request has to wait."""

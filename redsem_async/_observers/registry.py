@@ -32,7 +32,7 @@ class ObserverRegistry:
     def add(self, observer: "Observer", *, keys: bool = False) -> bool:
         """Notify *observer* from now on. Returns False where it is registered already.
 
-        *keys*: its events carry the keys of requests.
+        With *keys*, its events carry the keys of requests.
         """
         from .notifier import Notifier
 
@@ -43,7 +43,7 @@ class ObserverRegistry:
             return True
 
     def remove(self, observer: "Observer") -> None:
-        """Notify *observer* no more."""
+        """Stop notifying *observer*."""
         with self._lock:
             for notifier in self.notifiers:
                 if notifier.observer is observer:

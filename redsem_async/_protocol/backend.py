@@ -124,7 +124,7 @@ class BlockingLink(Protocol):
     def exchange(
         self, commands: Sequence[Command], timeout: float
     ) -> Sequence[AnyReply | CommandError]:
-        """Send *commands*, and wait for a reply to each: *timeout* seconds at most.
+        """Send *commands*, and wait for a reply to each, for *timeout* seconds at most.
 
         After an exception the link is of no more use, and commands may have arrived.
         """

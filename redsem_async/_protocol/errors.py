@@ -25,12 +25,12 @@ class ErrorKind(enum.Enum):
 
 
 class NameUse(NamedTuple):
-    """How a name is used that is in use in another mode or by another clock.
+    """How a name that is in use in another mode or by another clock is used.
 
     Attributes:
         kind: mode and clock in use.
         held: whether permits are held.
-        unused: whether no permit is held and no process waits or has asked of late.
+        unused: whether no permit is held and no process waits or has asked recently.
         free_in: seconds until the name is free unless it is used again. None when unknown.
     """
 
@@ -46,7 +46,7 @@ class LayoutUse(NamedTuple):
     Attributes:
         found: the number of that layout. 0 for one that has none.
         own: the number of the caller's layout.
-        versions: that the processes which use the name say they have.
+        versions: what the processes that use the name report.
         free_in: as in `NameUse`.
     """
 

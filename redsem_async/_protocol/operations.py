@@ -1,4 +1,4 @@
-"""The operations that a hub asks of a store of semaphores: Redis, or memory.
+"""The operations that a hub asks of a store of semaphores, which is Redis or memory.
 
 Durations are in milliseconds. No operation carries an instant, because an instant means nothing
 on another machine's clock.
@@ -95,7 +95,7 @@ class Release(NamedTuple):
     Attributes:
         owner: the hub that drew the ids.
         numbers: of the ids.
-        hold_ms: for how long requests of the caller's process hold their permits recently, times
+        hold_ms: for how long requests of the caller's process recently held their permits, times
             permits. Most do not say it.
         waits: a request of the caller's hub waits, or may, so the reply describes the queue.
         own: the oldest of those, as many as numbers at most. They may come before older ones of
@@ -139,7 +139,7 @@ class RestoredPermit(NamedTuple):
 class Restore(NamedTuple):
     """Put permits back that a refresh did not find, or found without their key or slots.
 
-    *slots*: what permits stand for, as in ``Acquire``. *max_hold_ms*: as in ``Refresh``.
+    *slots* is what permits stand for, as in ``Acquire``. *max_hold_ms* is as in ``Refresh``.
     """
 
     permits: Sequence[RestoredPermit]
@@ -159,7 +159,7 @@ class Confirm(NamedTuple):
 class Abandon(NamedTuple):
     """Leave the queue, or release what was granted unheard.
 
-    *void*: calls with numbers up to this one may not act any more (see ``Adopt``).
+    Calls with numbers up to *void* may not act any more (see ``Adopt``).
     """
 
     requests: Sequence[Request]
@@ -167,7 +167,7 @@ class Abandon(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """Keep the hub alive and ask what became of its waiters.
+    """Keep the hub alive and ask about the state of its waiters.
 
     Attributes:
         lease_ms: the longest lease among the waiters.
@@ -203,7 +203,7 @@ class Adopt(NamedTuple):
 
 
 class Detach(NamedTuple):
-    """Set the expiry of a held permit once. *max_hold_ms*: as in ``Refresh``."""
+    """Set the expiry of a held permit once. *max_hold_ms* is as in ``Refresh``."""
 
     number: int
     expires_ms: int
@@ -214,7 +214,7 @@ class Detach(NamedTuple):
 class Status(NamedTuple):
     """Read how things stand, with at most *max_entries* holders, waiters and keys each.
 
-    *after*: the key after which keys are listed.
+    *after* is the key after which keys are listed.
     """
 
     max_entries: int

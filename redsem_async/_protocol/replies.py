@@ -53,7 +53,7 @@ class Reply(NamedTuple):
         next_ms: in how many milliseconds something may change by itself. ``None`` for never.
         waiting: how many requests are in the queue.
         set_limit: what replaces the limits of the callers, if it is set (acquire, heartbeat).
-        hold_ms: for how long requests of all processes hold their permits recently, times permits,
+        hold_ms: for how long requests of all processes recently held their permits, times permits,
             if that is known and one of the caller has to wait (acquire, heartbeat).
         granted: number and token of waiters of the caller's hub that were served.
         right: whether the caller's hub has the right to reuse leases that it asked for.
@@ -123,7 +123,7 @@ class StatusReply(NamedTuple):
     """The reply to a status. Tokens and tickets follow the clock, so they give ages.
 
     Attributes:
-        hubs: what each hub that occurs said of itself.
+        hubs: what each hub that occurs reports of itself.
         reusing: those of them that may reuse leases.
         keys: those that hold, wait or back off, in the order of their encoded texts.
         slots: the longest list that a client declared.

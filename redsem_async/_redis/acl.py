@@ -1,6 +1,6 @@
 """What a Redis user has to be allowed for semaphores, and nothing beyond it.
 
-Documentation and tests read it from here, so that what is said, tested and sent is one thing.
+Documentation and tests read it from here, so that what is documented, tested and sent agrees.
 """
 
 import re

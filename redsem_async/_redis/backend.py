@@ -126,12 +126,12 @@ class ClusterBackend:
         return node
 
     async def meet(self, node: ClusterNode) -> None:
-        """Ask *node*, which can be reached, which other nodes there are, unless that is known."""
+        """Ask *node*, which can be reached, about the other nodes, unless they are known."""
         if not self._met:
             self._met = await self._ask(node)
 
     async def explore(self, *, but: Node) -> None:
-        """Ask the nodes, but for that one, until one answers."""
+        """Ask the nodes, except that one, until one answers."""
         others = [node for node in self._known() if node is not but]
         random.shuffle(others)
         for node in others:

@@ -77,8 +77,8 @@ class Codec:
     ) -> tuple[Script, tuple[Argument, ...]]:
         """Return the script for *operation*, and the number of its keys, the keys, its arguments.
 
-        *recovers*: the script looks for a loss of state. *sharded*: its push messages stay
-        within the shard of a cluster.
+        With *recovers* the script looks for a loss of state. With *sharded* its push messages
+        stay within the shard of a cluster.
         """
         if isinstance(operation, Refresh):
             keys = self._heavy_keys if operation.heavy else self._light_keys
@@ -268,7 +268,7 @@ def _bounded(lease_ms: int, max_hold_ms: int | None) -> Argument:
 
 
 def _bound(operation: Acquire) -> Argument:
-    """The longest queues that a request joins: -1 for any."""
+    """The longest queues that a request joins. -1 for any."""
     most, of_key = operation.max_waiters, operation.max_waiters_per_key
     bound = -1 if most is None else most
     return bound if of_key is None else f"{bound}:{of_key}"

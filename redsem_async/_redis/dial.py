@@ -46,7 +46,7 @@ class Opened(NamedTuple):
     Attributes:
         transport: ours to read from and write to.
         received: bytes that came before we took over.
-        no_push: why no messages come over it that can be relied on, if so.
+        no_push: why no messages that can be relied on come over it, if so.
         sharded: whether messages travel within a shard of a cluster.
         keep: to be kept for as long as the transport is open.
         replies: the reader that may have read a part of what comes next.
@@ -122,7 +122,7 @@ def on_close(client: SingleClient | ClusterClient, callback: Callable[[], None])
 def _watch_closing(
     client: SingleClient | ClusterClient, callbacks: Sequence[WeakMethod[Callable[[], None]]]
 ) -> None:
-    """Have `aclose` of *client* call *callbacks*: redis-py does not report that it was called.
+    """Have `aclose` of *client* call *callbacks*, because redis-py does not report that call.
 
     ``async with client`` and ``client.close()`` call it, too. `disconnect` of a pool does not say
     that the client is not used any more.

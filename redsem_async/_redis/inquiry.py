@@ -69,7 +69,7 @@ async def inquire(
 ) -> Met | None:
     """Ask, and wait for the answers. None where it has to be asked again, or another node.
 
-    *push*: whether push messages can come. *sharded*: whether they stay within a shard.
+    *push* says whether push messages can come, *sharded* whether they stay within a shard.
     """
     key = asker.address.keys[0]
     own = channel(key.removesuffix(":holders") if sharded else asker.address.prefix, asker.hub)

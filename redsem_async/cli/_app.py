@@ -71,14 +71,14 @@ def redsem_async(
 ) -> None:
     """Distributed semaphores for asyncio, backed by Redis.
 
-    Exit codes: 0 success; 1 Redis is unreachable or returned an error, `doctor` found a problem,
-    or `clear` was not confirmed; 2 usage error; 3 no semaphore of that name; 4 the id to revoke
-    holds no permit; 130 interrupted (`watch` and `serve` then exit with 0). `run` has its own.
+    Exit codes are 0 (success), 1 (Redis is unreachable or returned an error, `doctor` found a
+    problem, or `clear` was not confirmed), 2 (usage error), 3 (no such semaphore), 4 (the id to
+    revoke holds no permit) and 130 (interrupted, 0 for `watch` and `serve`). `run` has its own.
     """
 
 
 for command in (*COMMANDS, run, watch, doctor, serve):
-    # "set-limit x -1": a negative number is no option, so that the command says what is wrong.
+    # A negative number as in "set-limit x -1" is no option, so the command says what is wrong.
     unknown = {"ignore_unknown_options": command.__name__ in {"set_limit", "hold_off"}}
     app.command(context_settings=unknown)(command)
 app.command("kick", hidden=True)(revoke)  # its other name

@@ -108,7 +108,7 @@ class Process:
             task.cancel()
 
     def _changed(self) -> None:
-        """It has ended, or was stopped."""
+        """The command has ended, or was stopped."""
         if self.code is not None:
             return
         pid, status = os.waitpid(self._pid, os.WNOHANG | os.WUNTRACED)
@@ -198,7 +198,7 @@ def _become(command: list[str], reading: int) -> None:
 
 def _kill_at_the_end(group: int, reading: int) -> None:
     """Kill *group* when the process that forked this one has ended."""
-    os.setsid()  # away from the signals of its terminal, and of those who signal by name
+    os.setsid()  # away from the signals of its terminal, and of programs that signal by name
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     pipe = select.poll()
     pipe.register(reading, 0)  # there is always POLLHUP, whatever was not read

@@ -86,7 +86,7 @@ def limit_text(info: SemaphoreInfo) -> str:
 
 
 def _set_limit_text(info: SemaphoreInfo, limit: int) -> str:
-    """A set limit, and before it what is in force, because there may be fewer slots."""
+    """A set limit, after the one in force, because there may be fewer slots."""
     if limit == 0:
         return "0 (paused)"
     if info.slots and len(info.slots) < limit:

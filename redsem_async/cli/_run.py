@@ -22,7 +22,7 @@ UNAVAILABLE, TRY_AGAIN = 69, 75  # EX_UNAVAILABLE and EX_TEMPFAIL of sysexits.h
 TERM_BELOW, KILL_BELOW = 1 / 4, 1 / 20  # of the lease that is left
 LOOK = 0.05  # seconds between two looks at what is to end
 LABEL = 100  # characters
-NAMED = 5  # holders for whom it waits
+NAMED = 5  # holders named in the message while it waits
 SELF = "redsem-async: "  # before each message, because the command writes to stderr, too
 
 
@@ -155,7 +155,7 @@ async def _until_ended(process: Process, permit: Permit, lease: float) -> None:
 
 
 class _Waits(Observer):
-    """Says for whom the command waits."""
+    """Names the holders that the command waits for."""
 
     def __init__(self, semaphore: AnySemaphore) -> None:
         self._semaphore = semaphore
@@ -175,5 +175,5 @@ class _Waits(Observer):
 
 
 def _say(text: str) -> None:
-    with contextlib.suppress(OSError):  # nobody reads it
+    with contextlib.suppress(OSError):  # no process reads it
         typer.echo(printable(SELF + text), err=True)

@@ -56,12 +56,12 @@ def dashboard(
         writable: whether the pages have controls to set limits, pause, resume, hold off, revoke
             and clear. It needs *authorize*.
         authorize: ``authorize(request, action, name)``, a function or coroutine function. It
-            returns False or an empty string to deny a request, or else True, or a string that
-            names its sender in the log. *action* is ``"view"``,
-            ``"metrics"``, or a change: ``"set_limit"``, ``"pause"``, ``"resume"``, ``"hold_off"``,
-            ``"revoke"`` or ``"clear"``. *name* is that of the semaphore, and None for the list of
-            all and for metrics. It is also called to find out which controls a page shows, so it
-            must not have side effects. Without it, every request may view.
+            returns False or an empty string to deny a request, and otherwise True, or a string
+            that names the user in the log. *action* is ``"view"``, ``"metrics"``, or one of the
+            changes ``"set_limit"``, ``"pause"``, ``"resume"``, ``"hold_off"``, ``"revoke"`` and
+            ``"clear"``. *name* is the semaphore's, or None for the list of all and for metrics.
+            It is also called to find out which controls a page shows, so it must not have side
+            effects. Without it, every request may view.
         interval: seconds between two reads while a page is open, at least 0.1.
         metrics: names that ``GET metrics`` has, as a string that they contain, a glob such as
             ``"tenant:*"``, or a function of the name. By default all, 2,000 at most.

@@ -81,7 +81,7 @@ def token_of(request: Request) -> str:
 
 
 def set_token(request: Request, response: Response, token: str) -> None:
-    """Let the browser keep *token*: scripts cannot read it, and other sites' requests lack it."""
+    """Let the browser keep *token*. Scripts cannot read it, and other sites' requests lack it."""
     response.set_cookie(
         COOKIE,
         token,
@@ -93,7 +93,7 @@ def set_token(request: Request, response: Response, token: str) -> None:
 
 
 def forgery(request: Request) -> str | None:
-    """Why a request to change does not come from a page of ours. None if it does."""
+    """Why a request for a change does not come from our own page. None if it does."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:  # the browser says it, whatever a proxy makes of the host
         if site != "same-origin":

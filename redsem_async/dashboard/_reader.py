@@ -42,7 +42,7 @@ BREATH = 0.02  # seconds between two ticks while not all names were read once
 AT_ONCE = 4  # connections of the client in use at the same time
 ENTRIES = 100  # holders, waiters and keys that are read of a name that a page shows
 INFO_AGE = 15.0  # seconds until mode and clients of a name are read again
-SHORT_AGE = 2.0  # the same of an unused name, which may be gone, or one with waiters, who may die
+SHORT_AGE = 2.0  # the same of an unused name, which may be gone, or one with waiters that may die
 READ_TIMEOUT = 4.0  # seconds for one page of names
 OLD = 10.0  # seconds without a tick after which readings are not shown any more
 MAX_NAMES = 100_000  # names that are remembered
@@ -190,7 +190,7 @@ class Reader:
             self._due.clear()
             try:
                 await self.tick()
-            except Exception:  # the pages go on, and show it
+            except Exception:  # the pages continue, and show it
                 logger.exception(
                     "reading for the dashboard failed", extra={"event": "dashboard failed"}
                 )

@@ -1,6 +1,6 @@
 """What a page is sent. Plain dicts for JSON, made from what the reader has read.
 
-Names, labels, hosts and keys are text from outside. The page writes them as text only.
+Names, labels, hosts and keys are strings from outside. The page writes them as text only.
 """
 
 import re
@@ -72,7 +72,7 @@ def matcher(words: str) -> Callable[[str], bool]:
 def start_of_keys(text: str) -> str | None:
     """A key before those that begin with *text*, in the order of the list, and close to them.
 
-    The list is in the order of the percent-encoded texts.
+    The list is in the order of the percent-encoded strings.
     """
     text = text[:LONGEST_START]
     place = _ORDER.find(text[-1:])

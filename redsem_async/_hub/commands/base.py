@@ -71,11 +71,11 @@ class Batch(Command, ABC, Generic[T]):
 
     @abstractmethod
     def refused(self, error: SemaphoreError, now: float) -> None:
-        """It was not carried out, or in part, and sending it again will not help."""
+        """The command failed, or was carried out in part, and sending it again will not help."""
 
     @abstractmethod
     def write_again(self, *, arrived: bool) -> None:
-        """Have it written again, before what is new. It may have *arrived* all the same."""
+        """Have the command written again, before new ones. It may have *arrived* all the same."""
 
 
 def error_for(

@@ -45,7 +45,7 @@ class ReleaseBatch(Batch[PendingRelease]):
     def apply(self, reply: AnyReply, now: float) -> None:
         assert isinstance(reply, Reply)
         for pending, held in zip(self.items, reply.answers, strict=True):
-            # Sent twice, the second finds nothing although the first did.
+            # If it is sent twice, the second finds nothing although the first did.
             pending.settle(bool(held) or (pending.was_sent and pending.trusted))
         effects.apply(self.state, reply, self.sent_at, now)
 
@@ -87,7 +87,7 @@ def fail_all(state: SemaphoreState, error: Callable[[], SemaphoreError]) -> None
 
 
 def fail(state: SemaphoreState, releases: Iterable[PendingRelease], error: SemaphoreError) -> None:
-    """End *releases* with *error*: it is logged where no caller gets it."""
+    """End *releases* with *error*, which is logged where no caller gets it."""
     unawaited = 0
     for pending in releases:
         unawaited += pending.future is None

@@ -94,13 +94,13 @@ class Round:
 
     @property
     def most_inside(self) -> int:
-        """The maximum number of requests inside the upstream at once."""
+        """The maximum number of concurrent requests inside the upstream."""
         steps = ((event.kind == "entered") - (event.kind == "left") for event in self.events)
         return max(accumulate(steps), default=0)
 
     @property
     def most_asked(self) -> int:
-        """The maximum number of requests that were asked of the upstream at once."""
+        """The maximum number of concurrent requests to the upstream."""
         return max(asked for _, asked in self.asked_at_once())
 
     def asked_at_once(self) -> list[tuple[float, int]]:

@@ -88,7 +88,7 @@ class _Workers:
     ) -> None:
         """Let the workers hold a permit for each request, if there is a *semaphore*.
 
-        *backs_off*: a refused request has all of them back off.
+        With *backs_off*, a refused request has all of them back off.
         """
         self._backs_off = backs_off
         self._plan = plan

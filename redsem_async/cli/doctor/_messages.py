@@ -72,7 +72,7 @@ async def check_handover(
 ) -> AsyncGenerator[Finding]:
     """In both modes, hold a permit with one client, wait with the other, and release it.
 
-    *no_push*: the server has no push messages that semaphores could use.
+    *no_push* says why the server has no push messages that semaphores could use.
     """
     for kind in (FairSemaphore, Semaphore):
         name = f"doctor-{secrets.token_hex(8)}"

@@ -99,7 +99,7 @@ async def _denial(call: Awaitable[Any]) -> str:
     except NoPermissionError as error:
         return str(error)
     except ResponseError:
-        pass  # allowed, but it failed: NOSCRIPT, for example
+        pass  # allowed, although it failed (with NOSCRIPT, for example)
     return ""
 
 

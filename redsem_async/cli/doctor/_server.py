@@ -55,7 +55,7 @@ def service_of(host: str, info: Info, hello: Mapping[str, str]) -> str | None:
 
 
 def version(info: Info, service: str | None = None) -> Finding:
-    """Whether the server is supported. *service*: that it belongs to, where that is known."""
+    """Whether the server is supported. *service* is the one it belongs to, where known."""
     if not info:
         text = "INFO and HELLO are denied" + (f", at {service}" if service else "")
         return unknown("server", text, "ACL SETUSER ... +info")

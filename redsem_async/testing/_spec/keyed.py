@@ -131,7 +131,7 @@ class KeyedSpecification(QueueSpecification):
         return max(self.virtual_time, self.virtual_times.get(key, 0.0))
 
     def _advance(self, request: Request) -> None:
-        """The key of *request* got its permits."""
+        """Advance the virtual times, because *request* got its permits."""
         key, weight = key_of(request) or NO_KEY, request.key.weight if request.key else 1.0
         self.virtual_time = start = round(self._virtual_time(key), 6)
         self.virtual_times[key] = round(start + request.permits / weight, 6)
@@ -260,7 +260,7 @@ class KeyedSpecification(QueueSpecification):
     def _set_back_off(
         self, context: CallContext, key: str | None, back_off: BackOffRecord | None
     ) -> None:
-        """One of a key that is over is forgotten."""
+        """Keep the back-off of a key, unless it is over."""
         if key is None:
             super()._set_back_off(context, key, back_off)
             return

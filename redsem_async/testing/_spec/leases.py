@@ -61,7 +61,7 @@ def restore(state: State, context: CallContext, call: Restore) -> Reply:
 
 
 def refuse_spent(state: State, context: CallContext, call: Adopt) -> None:
-    """Let no adoption run twice, but for one whose permit is still held.
+    """Let no adoption run twice, except one whose permit is still held.
 
     Raises:
         Void: it ran before, or must not run any more.

@@ -102,7 +102,7 @@ class QueueSpecification(Serving):
         )
 
     def _answer(self, context: CallContext, call: Acquire, request: Request, mark: int) -> Answer:
-        """Grant, queue or refuse one request. One that is not above *mark* ran before."""
+        """Grant, queue or refuse one request. One whose number is not above *mark* ran before."""
         state, now = self.state, context.now
         identity = permit_id(context.hub, request.number)
         if request.number <= mark:
@@ -244,5 +244,5 @@ class QueueSpecification(Serving):
 
 
 def _count_living(queue: Sequence[QueuedRequest]) -> int:
-    """How many wait, without those whose hubs are unreachable."""
+    """The number of waiters, without those whose hubs are unreachable."""
     return sum(not queued.unreachable for queued in queue)

@@ -58,7 +58,7 @@ class SlotsInUse(Exception):
 
 @dataclass(slots=True)
 class HolderRecord:
-    """A permit in use. *known*: neither its key nor its slots were lost."""
+    """A permit in use. It is *known* where neither its key nor its slots were lost."""
 
     expiry_ms: int
     token: int
@@ -107,7 +107,7 @@ class BackOffRecord:
 def room_in(most: float, used: int, ramp: Ramp | None) -> float:
     """How many permits may be in use under the limit *most*, where *used* are.
 
-    In a ramp no more than that. But the first request may have more.
+    In a ramp, no more than the ramp allows, except that the first request may have more.
     """
     is_first = ramp is not None and ramp.permits > 0 and used == 0
     return most if ramp is None or is_first else min(most, ramp.permits)
@@ -189,7 +189,7 @@ class CallContext:
         name: of the semaphore.
         kind: mode and clock, as the key `meta` has them.
         wall_us: the clock of the server or the caller.
-        now_us: the same, without steps backwards.
+        now_us: the same, but never going backwards.
         granted: number and token of the caller's requests that were served.
         queued: requests of the call that join the queue.
         joined: how many of these have.

@@ -29,8 +29,8 @@ def answer_right(
 ) -> bool:
     """Whether the caller gets the right to reuse leases. The one that it had ends.
 
-    *waiting* requests of *hubs* are in the queue. Not *allowed*: a key has a set limit or a
-    back-off.
+    *waiting* requests of *hubs* are in the queue. It is not *allowed* where a key has a set limit
+    or a back-off.
     """
     if asked is None:
         return False

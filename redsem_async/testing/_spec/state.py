@@ -300,7 +300,7 @@ class State:
         return died and now - since >= LOOK_AGAIN_MS
 
     def raise_mark(self, context: CallContext, number: int) -> None:
-        """Note that the caller has used *number*: no request up to it is granted any more."""
+        """Note that the caller has used *number*. No request up to it is granted any more."""
         if number > self.hub_record(context.hub).mark:
             self.hub_record(context.hub).mark = number
             self.keep_hub_alive(context, 0)
