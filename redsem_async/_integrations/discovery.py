@@ -35,7 +35,7 @@ class SemaphoreInfo:
         set_limit: the limit set by an operator, if any.
         clients: the processes that use it. If there is none, those that used it last.
         grace: seconds until the grace period after a loss of state ends. 0 if there is none.
-        slots: the longest list of slots that a client declares, as texts.
+        slots: the longest list of slots that a client declares, as strings.
         dead_in: by the id of a process, for how many seconds it counts as alive without another
             sign of life.
     """

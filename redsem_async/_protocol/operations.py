@@ -224,7 +224,7 @@ class Status(NamedTuple):
 class SetLimit(NamedTuple):
     """Set the limit that overrides every client's own, or end it. For all, or for *key*.
 
-    A pause sets 0, and resuming restores what the pause found.
+    A pause sets 0, and resuming restores the set limit from before the pause.
     """
 
     limit: int | Literal["pause", "resume"] | None

@@ -66,7 +66,7 @@ def status_reply(raw: Sequence[Any], address: Address) -> StatusReply:
 
 
 def limit_and_ramp(told: Any) -> tuple[int, Ramp | None]:
-    """A limit as a script tells it, and the back-off that runs, if any."""
+    """A limit as a script writes it, and the back-off that runs, if any."""
     if isinstance(told, int | bytes):
         return int(told), None
     limit, lasts_ms, permits = told

@@ -35,10 +35,10 @@ class Stored:
             if the name is in use in another layout of the keys, which every script of it says.
         clock: None in the same cases.
         set_limit: the limit set by an operator, if any.
-        hubs: what each live hub says of itself, by its id. If none is alive, the last known ones.
+        hubs: what each live hub reports, by its id. If none is alive, the last known ones.
         dead_in: seconds for which each of them counts as alive without another sign of life.
         grace: seconds until the grace period after a loss of state ends. 0 if there is none.
-        slots: the longest list of slots that a client declares, as texts.
+        slots: the longest list of slots that a client declares, as strings.
     """
 
     mode: Mode | None
@@ -101,12 +101,12 @@ def _slots(listed: str) -> tuple[str, ...]:
 
 
 def _limit(text: bytes | str) -> int:
-    """The set limit. After a pause, the limit that it found follows."""
+    """The set limit. After a pause, the limit from before the pause follows."""
     return int(as_text(text).partition(" ")[0])
 
 
 async def _fields(client: Any, key: str, fields: Sequence[str]) -> dict[str, str]:
-    """Those of *fields* that the hash has."""
+    """The *fields* that the hash has."""
     values: list[bytes | str | None] = await client.hmget(key, fields)
     pairs = zip(fields, values, strict=True)
     return {field: as_text(value) for field, value in pairs if value is not None}
@@ -162,5 +162,5 @@ async def scanned_names(client: Any, prefix: str, pattern: str = "*") -> AsyncGe
 
 
 def as_text(value: bytes | str) -> str:
-    """A reply as text, whether or not the client decodes replies."""
+    """A reply as a string, whether or not the client decodes replies."""
     return value if isinstance(value, str) else value.decode(errors="replace")

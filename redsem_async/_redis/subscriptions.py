@@ -41,7 +41,7 @@ class Subscriptions:
         self._by_name: dict[str, _Subscription] = {}
         self._prefixes: dict[bytes, str] = {}  # by channel
         self.unused: deque[str] = deque()
-        """Of semaphores that this process does not use any more, so to be unsubscribed."""
+        """Subscriptions of semaphores that this process no longer uses, to be ended."""
 
     def lacks(self, codec: Codec) -> bool:
         """Whether push messages of the semaphore of *codec* are not subscribed to."""
@@ -63,7 +63,7 @@ class Subscriptions:
         return Subscribe(name), command
 
     def unsubscribe(self) -> tuple[Unsubscribe, bytes]:
-        """Return the slot and the bytes of a command for the first that is unused."""
+        """Return the slot and the bytes of a command that ends the first unused subscription."""
         name = self.unused.popleft()
         own = channel(name, self._hub)
         self._by_name.pop(name, None)

@@ -73,7 +73,7 @@ def version(info: Info, service: str | None = None) -> Finding:
 
 
 def info_of_hello(hello: Mapping[str, str]) -> Info:
-    """What INFO would say of the version, from the reply to HELLO, which every user may call."""
+    """The version as INFO has it, from the reply to HELLO, which every user may call."""
     return {f"{hello.get('server', 'redis')}_version": hello.get("version", "?")} if hello else {}
 
 
@@ -133,7 +133,7 @@ def durability(info: Info) -> Iterator[Finding]:
 
 
 async def two_masters(client: Any, target: Target, info: Info) -> list[Finding]:
-    """For how long two masters may take writes, where a failover replaces one that lives.
+    """For how long two masters may take writes, where a failover replaces a live one.
 
     In a cluster, a master that does not reach most of the others takes no writes anyway.
     """

@@ -99,7 +99,7 @@ class State:
         kept_until: when the key `meta` expires in Redis, in milliseconds of the callers' clock.
         counter: of tokens and tickets.
         set_limit: the limit that overrides every client's own.
-        paused_limit: the set limit that a pause found.
+        paused_limit: the set limit from before a pause.
         holders: permits in use, by id.
         hubs: by hub id.
         grace: the period after the last loss of state.
@@ -108,7 +108,7 @@ class State:
         slotted: permits stand for slots.
         slots: the longest list of slots that a client declares.
         back_off: of all requests, which may be over.
-        hold_ms: for how long requests hold their permits recently, times permits, if it was told.
+        hold_ms: for how long requests recently held their permits, times permits, if it was told.
         looked_at: when the queue was looked through for requests of dead hubs, in milliseconds.
             None where that is to be done again.
         on_removed: called with holders that were removed.
@@ -146,7 +146,7 @@ class State:
         return room_in(self.effective_limit(declared), used, self.ramp(now))
 
     def ramp(self, now: int) -> Ramp | None:
-        """Of the back-off that runs, if one does."""
+        """The ramp of the back-off that runs, if one does."""
         return None if self.back_off is None else self.back_off.ramp(now)
 
     def usage(self, now_us: int) -> str:
@@ -157,7 +157,7 @@ class State:
         return f"{self.kind} {held} {alive} {self._left_ms(now_us)}"
 
     def versions(self, now_us: int) -> str:
-        """Of live hubs, and how long the name is kept, as the error LAYOUT says it."""
+        """Versions of live hubs, and how long the name is kept, as the error LAYOUT says it."""
         now = (now_us + self.counter.ahead_us) // 1000
         alive = (hub for hub in self.hubs.values() if hub.alive_until > now)
         found = {str(facts_of(hub.description).get("version", "")) for hub in alive} - {""}

@@ -11,7 +11,7 @@ from .state import State
 
 
 class Listing(NamedTuple):
-    """What a mode tells of its waiters.
+    """What a mode reports of its waiters.
 
     Attributes:
         waiting: how many requests wait.
