@@ -1,4 +1,4 @@
-"""Distributed semaphores for asyncio, kept in Redis: never more than N at a time, fleet-wide."""
+"""Distributed semaphores for asyncio, kept in Redis. Never more than N at a time, fleet-wide."""
 
 from ._api.classes import FairSemaphore, Mutex, Semaphore
 from ._api.client import aclose, connect, from_url

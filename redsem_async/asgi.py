@@ -1,4 +1,4 @@
-"""A limit on the requests of any ASGI application: HTTP and WebSockets."""
+"""A limit on the requests of any ASGI application, over HTTP and WebSockets."""
 
 import asyncio
 import json
@@ -32,12 +32,12 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 READ_AHEAD = 65_536  # bytes that are read before the application asks for them
-MESSAGE = 256  # bytes that a message counts beside its content, because it may be empty
+MESSAGE = 256  # bytes that a message counts besides its content, because it may be empty
 DISCONNECTS = frozenset({"http.disconnect", "websocket.disconnect"})
 
 
 class ConcurrencyLimitMiddleware:
-    """Runs a request once it has a permit: ``app = ConcurrencyLimitMiddleware(app, sem)``.
+    """Runs a request once it has a permit, as in ``app = ConcurrencyLimitMiddleware(app, sem)``.
 
     In Starlette and FastAPI, ``app.add_middleware(ConcurrencyLimitMiddleware, sem_or_group=sem)``
     works too. The permit is acquired before the application gets the request. It is held until the
@@ -111,7 +111,7 @@ class ConcurrencyLimitMiddleware:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request, as ASGI defines it. A cancelled request gives its permit back."""
+        """Handle one request, as ASGI defines it. A cancelled request releases its permit."""
         limited = scope["type"] in ("http", "websocket")
         if not limited or (self._exempt is not None and self._exempt(scope)):
             await self._app(scope, receive, send)
@@ -159,7 +159,7 @@ class ClientLeft(OSError):
 
 
 class _Inbox:
-    """What the client sends, read before the application asks: a disconnect is noticed at once."""
+    """What the client sends, read before the application asks, to notice a disconnect at once."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -214,7 +214,7 @@ class _Inbox:
             self._change()
 
     def _change(self) -> None:
-        # A new event for each change: every waiting task sees it, however late it runs.
+        # A new event for each change, so that every waiting task sees it, however late it runs.
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -230,7 +230,7 @@ class _Inbox:
 
 
 class _Answer:
-    """The response: what has been sent to the client, and so what may still be sent."""
+    """The response, with what has been sent to the client, and so what may still be sent."""
 
     def __init__(self, scope: Scope, send: Send, inbox: _Inbox) -> None:
         self.permit: Permit | None = None
@@ -268,7 +268,7 @@ class _Answer:
                 return kind in ("websocket.close", "websocket.http.response.start")
 
     async def _give_back(self) -> None:
-        """Leave the permit's block: the response is sent, even if the application still runs."""
+        """Leave the permit's block. The response is sent, even if the application still runs."""
         permit, self.permit = self.permit, None
         if permit is not None and not permit.lost:
             await permit.__aexit__(None, None, None)

@@ -82,7 +82,7 @@ def observe(observer: Observer, *, keys: bool = False) -> Observation:
 
     Its methods are called synchronously, in the event loop that the permit belongs to. The event
     loop waits for them, so they should be quick. In a process with several event loops they are
-    called in several threads. An exception that a method raises is logged and has no other effect.
+    called in several threads. An exception in a method is logged and has no other effect.
 
     An observer gets events of permits that are granted, and of requests that begin to wait, from
     now on. For each of these it gets the end exactly once, unless the process or the event loop

@@ -6,8 +6,8 @@ from redsem_async.opentelemetry import instrument
 instrument()
 ```
 
-`report_status` adds what Redis keeps for chosen semaphores: limit, permits held by all processes,
-waiting requests, oldest wait.
+`report_status` adds what Redis keeps for chosen semaphores, which are the limit, the permits held
+by all processes, waiting requests and the oldest wait.
 """
 
 import asyncio
@@ -141,8 +141,8 @@ class _Reading:
 class _Gauges:
     """The instruments of one meter provider. Their callbacks may run in a thread of the SDK.
 
-    A provider keeps the first instrument of a name, with its callbacks, forever. So these serve
-    all runs of `report_status`, at once and one after the other.
+    A provider keeps the first instrument of a name, with its callbacks, forever. These therefore
+    serve all runs of `report_status`, at once and one after the other.
     """
 
     _of_providers: ClassVar["WeakValueDictionary[int, _Gauges]"] = WeakValueDictionary()
@@ -176,7 +176,7 @@ class _Gauges:
 
     @classmethod
     def of(cls, provider: MeterProvider | None) -> "_Gauges":
-        """Those of *provider*, or of the global one. The provider's callbacks keep them alive."""
+        """The instruments of *provider*, or of the global one, whose callbacks keep them alive."""
         provider = provider or get_meter_provider()
         gauges = cls._of_providers.get(id(provider))
         if gauges is None:
@@ -204,7 +204,7 @@ class _Status:
         self._complete_at: float = time.monotonic()
 
     async def read(self, semaphores: list[AnySemaphore]) -> None:
-        """Read all of them, one after the other: a round is no burst of commands."""
+        """Read all semaphores, one after the other, so that a round is no burst of commands."""
         readings: dict[str, _Reading] = {}
         complete = True
         for semaphore in semaphores:
@@ -234,7 +234,7 @@ class _Status:
 
     @property
     def age(self) -> float | None:
-        """Seconds since all were read; ``None`` before the first round."""
+        """Seconds since all were read. ``None`` before the first round."""
         return None if self._round_at is None else time.monotonic() - self._complete_at
 
 
@@ -253,8 +253,8 @@ class _Telemetry(Observer):
         self._metric_key = metric_key
         self._tracer = get_tracer(_NAME, tracer_provider=tracer_provider) if spans else None
         self._holding: dict[str, Span] = {}  # by the permit's id
-        # An end is counted with the attributes of its beginning: metric_key may say another value
-        # by then. Waiting requests of the same name and key are alike.
+        # An end is counted with the attributes of its beginning, because metric_key may return
+        # another value by then. Waiting requests of the same name and key are alike.
         self._waits_as: defaultdict[tuple[str, str | None], deque[Attributes]] = defaultdict(deque)
         self._held_as: dict[str, Attributes] = {}  # by the permit's id
         self._lock = threading.Lock()  # event loops may run in several threads

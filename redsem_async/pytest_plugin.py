@@ -74,11 +74,11 @@ def _loop_scope(mark: pytest.Mark, config: pytest.Config) -> str:
 
 
 def _closing() -> Callable[[EmbeddedRedis], AsyncIterator[Redis]]:
-    """Make a fixture function: its client is closed in the event loop of the test."""
+    """Make a fixture function, whose client is closed in the event loop of the test."""
 
     async def closing(redsem_server: EmbeddedRedis) -> AsyncIterator[Redis]:
         redis = from_url(redsem_server.url)
-        yield redis  # not from `async with`: one in the test would then close nothing
+        yield redis  # not from `async with`, where one in the test would then close nothing
         await aclose(redis)
         await redis.aclose()
 

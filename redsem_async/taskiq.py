@@ -88,7 +88,7 @@ class SemaphoreMiddleware(TaskiqMiddleware):
     ) -> None:
         super().__init__()
         if key is not None and key is not ...:
-            key_function(key)  # raises for what is neither a text nor a function
+            key_function(key)  # raises for what is neither a string nor a function
         given = _itself if callable(key) else key
         self._acquire = acquirer(
             sem, given, timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss
@@ -100,9 +100,9 @@ class SemaphoreMiddleware(TaskiqMiddleware):
     def pre_execute(self, message: TaskiqMessage) -> TaskiqMessage:
         """Guard the function of a task that is about to run.
 
-        It does not acquire here and release in ``post_execute``, for two reasons: taskiq skips
-        ``post_execute`` when something in between fails, and a task has no result when this
-        method fails.
+        It does not acquire here and release in ``post_execute``, because taskiq skips
+        ``post_execute`` when something in between fails, and because a task has no result when
+        this method fails.
         """
         task = self.broker.find_task(message.task_name)
         if task is not None:
@@ -135,7 +135,7 @@ class SemaphoreMiddleware(TaskiqMiddleware):
         return under_a_permit if inspect.iscoroutinefunction(function) else refused
 
     def _permit(self, name: str) -> Acquisition | None:
-        """The permit that the current task has to acquire: once, not for calls from it."""
+        """The permit that the current task has to acquire once, and not for calls from it."""
         message = self._due.get()
         if message is None or message.task_name != name:  # called by a dependency of that task
             return None

@@ -2,7 +2,7 @@
 
 `errors` has the exceptions, `config` the validated arguments, `keys` the names in Redis and the
 ids of permits, `lease` the rules of time and trust, `backoff` the delays between attempts,
-`clock` the clock that trust is counted by, and `cancellation` a wait that survives being
+`clock` the clock that trust is counted by, and `cancellation` a wait that survives
 cancelled.
 
 May import the standard library, and anyio in `cancellation`. Rules take instants as arguments,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 def delays(
     random: Callable[[], float], *, first: float = 0.01, longest: float = 1.0
 ) -> Iterator[float]:
-    """Yield delays in seconds: each up to twice the last, and no two processes in step.
+    """Yield delays in seconds. Each is at most twice the last, and no two processes are in step.
 
     Half of each delay is random. All random ("full jitter") would now and then retry at once.
     """

@@ -9,8 +9,8 @@ import anyio
 async def finish(future: "asyncio.Future[Any]", timeout: float) -> None:
     """Wait until *future* is done, for *timeout* seconds, and only then pass a cancellation on.
 
-    The future itself is never cancelled. An anyio scope repeats its cancellation for as long as
-    it is not left, so it is kept out by a shield; a task's own comes once for each call of
+    The future itself is never cancelled. An anyio scope repeats its cancellation until the task
+    has left it, so a shield keeps it out. A task's own cancellation comes once for each call of
     ``cancel()``, and is remembered.
     """
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The options of a semaphore: validated once, by its constructor. Durations are in seconds."""
+"""The options of a semaphore, validated once by its constructor. Durations are in seconds."""
 
 import inspect
 import math
@@ -7,24 +7,24 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple, cast
 
 Clock = Literal["server", "local"]
-"""Whose clock measures leases: the server's, or the clients' own."""
+"""Whose clock measures leases. The server's, or the clients' own."""
 Slot = str | int
 """What one of the ``slots`` is."""
 Recovery = Literal["grace"]
 """What happens after Redis has lost its data."""
 HeartbeatBy = Literal["task", "thread"]
-"""What refreshes permits: the event loop, or a thread as well."""
+"""What refreshes permits. The event loop, or a thread as well."""
 
 SHORTEST_LEASE = 0.05
-LONGEST_LEASE = 1e9  # three decades: far below what an expiry in Redis can hold
+LONGEST_LEASE = 1e9  # three decades, far below what an expiry in Redis can hold
 MOST_BYTES = 512
 MOST_PERMITS = 10**15  # exact where Redis counts them, in doubles
 MOST_AHEAD = 3600  # seconds
 MOST_SLOTS = 500  # because a script reads them all
 LONGEST_HOLD_OFF = 86_400.0  # seconds
-LEAST_WEIGHT = 1e-6  # of a key: a script writes six decimals
+LEAST_WEIGHT = 1e-6  # of a key, because a script writes six decimals
 STALL_LEASES = 6  # the default of `longest_stall`
-TOLERANCE = 1e-9  # by which arithmetic may put a duration beyond its bound: of it, and in seconds
+TOLERANCE = 1e-9  # how far arithmetic may put a duration beyond a bound (relative, and seconds)
 
 
 class Terms(NamedTuple):
@@ -33,16 +33,16 @@ class Terms(NamedTuple):
     Attributes:
         lease: seconds for which a permit is held without a refresh.
         limit: the limit that this client declares.
-        max_waiters: the longest queue that a request joins; ``None`` for any length.
+        max_waiters: the longest queue that a request joins. ``None`` for any length.
         refresh_interval: seconds between two refreshes.
         lease_ms: the lease in milliseconds, for the server.
         min_replicas: how many replicas confirm a grant before the caller gets it.
         longest_stall: seconds for which a thread refreshes permits while the event loop is
-            blocked; ``None`` for no thread.
+            blocked. ``None`` for no thread.
         linger: seconds for which a lease that is not used is kept for the next caller.
-        max_hold: seconds after its grant in which a permit is refreshed; ``None`` for any time.
+        max_hold: seconds after its grant in which a permit is refreshed. ``None`` for any time.
         max_waiters_per_key: the longest queue of its key that a request joins.
-        slots: what the permits stand for; None for nothing in particular.
+        slots: what the permits stand for. None for nothing in particular.
         max_back_off: seconds for which one back-off pauses at most.
     """
 
@@ -83,8 +83,8 @@ def seconds(value: object, what: str) -> float:
 def bounded(value: object, what: str, least: float, most: float, bounds: str) -> float:
     """Return a duration in seconds, from *least* to *most*.
 
-    One that is beyond a bound only because floats are rounded is the bound: ``0.2`` is at most
-    ``0.6 / 3``. *bounds* says in the error what is allowed.
+    A value that only float rounding puts beyond a bound counts as the bound, so ``0.2`` is
+    allowed where ``0.6 / 3`` is the most. *bounds* says in the error what is allowed.
     """
     given = seconds(value, what)
     nearest = min(max(given, least), most)
@@ -94,12 +94,12 @@ def bounded(value: object, what: str, least: float, most: float, bounds: str) ->
 
 
 def shown(duration: float) -> str:
-    """*duration* for a message: rounded, but not so far that it would be allowed."""
+    """*duration* for a message. It is not rounded so far that it would be allowed."""
     return f"{duration:.10g}"
 
 
 def timeout_of(value: object) -> float | None:
-    """Return a timeout in seconds; ``None`` waits forever, and so does infinity."""
+    """Return a timeout in seconds. ``None`` and infinity both wait forever."""
     if value is None:
         return None
     timeout = seconds(value, "timeout")
@@ -122,12 +122,12 @@ def check_function(value: object, what: str) -> None:
 
 
 def key_of(value: object) -> str:
-    """Return a key: any text that is not too long."""
+    """Return a key, which may be any string that is not too long."""
     return encodable(value, "key")
 
 
 def slots_of(value: object) -> tuple[Slot, ...]:
-    """Return slots: texts or ints, each of them once.
+    """Return slots. Each is a string or an int, and occurs once.
 
     A set is refused, because its order differs from process to process.
     """
@@ -190,7 +190,7 @@ def flag(value: object, what: str) -> bool:
 
 
 def text(value: object, what: str, most: int = MOST_BYTES) -> str:
-    """Return *value*, text that may be a part of a key next to its hash tag."""
+    """Return *value*, a string that may be a part of a key next to its hash tag."""
     checked = encodable(value, what, most)
     if "{" in checked or "}" in checked:
         raise ValueError(f"{what} must not contain a brace: Redis Cluster reads it as a hash tag")
@@ -198,7 +198,7 @@ def text(value: object, what: str, most: int = MOST_BYTES) -> str:
 
 
 def encodable(value: object, what: str, most: int = MOST_BYTES) -> str:
-    """Return *value*, text that is not too long."""
+    """Return *value*, a string that is not too long."""
     if not isinstance(value, str):
         raise TypeError(f"{what} must be a str, not {type(value).__name__}")
     try:
@@ -267,7 +267,7 @@ def recovery_of(value: object) -> Recovery | None:
 
 
 def longest_stall_of(heartbeat: object, longest_stall: object, lease: float) -> float | None:
-    """Return for how long a thread refreshes for a blocked event loop; None for no thread."""
+    """Return how long a thread refreshes while the event loop is blocked. None for no thread."""
     if heartbeat not in ("task", "thread"):
         raise ValueError(f"heartbeat must be 'task' or 'thread', not {heartbeat!r}")
     if longest_stall is None:

@@ -1,7 +1,7 @@
-"""The exceptions of this library, all of them.
+"""All exceptions of this library.
 
 One base class, and one class for each decision that a caller can make. Every error has its facts
-as attributes and keeps them through copying and pickling; its message says what is true now.
+as attributes and keeps them through copying and pickling. Its message says what is true now.
 """
 
 import math
@@ -26,8 +26,8 @@ class SemaphoreError(Exception):
     _facts: tuple[Any, ...] = ()
 
     def __reduce__(self) -> tuple[type[Self], tuple[Any, ...], dict[str, Any]]:
-        # By default exceptions are rebuilt from `args`: the message, and for subclasses of OSError
-        # only a part of it. `__dict__` has the other attributes, notes included.
+        # By default exceptions are rebuilt from `args`, which has the message, and for subclasses
+        # of OSError only a part of it. `__dict__` has the other attributes, notes included.
         return type(self), self._facts, self.__dict__
 
 
@@ -38,7 +38,7 @@ class AcquireTimeout(SemaphoreError, TimeoutError):
     reply, the deadline raises ``BackendUnavailable``.
 
     Attributes:
-        name (str): of the semaphore.
+        name (str): the semaphore's name.
         waited (float): how long the caller waited, in seconds.
         retry_after (float): an estimate of the seconds until a retry may succeed. Never negative.
         blocked_by (BlockedBy): what blocked the request. ``"limit"`` is the semaphore's limit,
@@ -76,7 +76,7 @@ class QueueFull(SemaphoreError):
     """The queue already has ``max_waiters`` waiters. Nothing is held.
 
     Attributes:
-        name (str): of the semaphore.
+        name (str): the semaphore's name.
         max_waiters (int): the limit of the queue that was reached.
         retry_after (float): an estimate of the seconds until a retry may succeed. Never negative.
         for_key (bool): whether that is ``max_waiters_per_key``, for the request's key.
@@ -102,9 +102,9 @@ class PermitLost(SemaphoreError):
     """The permit is no longer held, or the process cannot be sure that it is.
 
     Attributes:
-        name (str): of the semaphore.
-        permit_id (str): of the permit. The message does not contain it, because any client that
-            knows the id can release the permit.
+        name (str): the semaphore's name.
+        permit_id (str): the permit's id. The message does not contain it, because any client
+            that knows the id can release the permit.
         reason (str): why, in a few words.
     """
 
@@ -123,7 +123,7 @@ class ModeMismatch(SemaphoreError):
     semaphore of the class that is in use frees the name at once.
 
     Attributes:
-        name (str): of the semaphore.
+        name (str): the semaphore's name.
         wanted (str): mode and clock of this client, such as ``"fair server"``. The mode ``"fair"``
             means ``FairSemaphore``, and ``"zset"`` means ``Semaphore``.
         found (str): mode and clock in use. Of a ``LayoutMismatch``, both are numbers of layouts.
@@ -221,7 +221,7 @@ class SlotsMismatch(ModeMismatch):
     semaphore that is not in use accepts any slots.
 
     Attributes:
-        name (str): of the semaphore.
+        name (str): the semaphore's name.
         wanted (str): the slots of this client, such as ``"a, b"``.
         found (str): the slots in use.
     """
@@ -270,7 +270,7 @@ class SemaphoreClosed(SemaphoreError):
     """``aclose`` closed the semaphore in this process. Nothing is held.
 
     Attributes:
-        name (str): of the semaphore.
+        name (str): the semaphore's name.
     """
 
     def __init__(self, name: str) -> None:
@@ -287,7 +287,7 @@ class BackendError(SemaphoreError):
     ``__cause__`` is the error of redis-py.
 
     Attributes:
-        name (str): of the semaphore.
+        name (str): the semaphore's name.
         detail (str): the text of the error reply.
     """
 
@@ -306,7 +306,7 @@ class BackendUnavailable(BackendError, ConnectionError):
 
 
 def unreachable(error: BaseException) -> str | None:
-    """Why no connection could be made, in words; None for any other error."""
+    """Why no connection could be made, in words. None for any other error."""
     text = str(error)
     if number := re.match(r"Error (\d+) connecting to |.*\[Errno (\d+)\] Connect call", text):
         if "SSL" in text:

@@ -1,4 +1,4 @@
-"""Names in Redis: keys, channels, and the ids of hubs and permits.
+"""Names in Redis, that is, keys, channels, and the ids of hubs and permits.
 
 One hash tag per semaphore puts all its keys into one slot, so that scripts may use them
 together, and spreads many semaphores over the shards.
@@ -20,8 +20,8 @@ Mode = Literal[
     "fair+share+slots",
     "zset+slots",
 ]
-"""Fair without keys, with a limit for each key, also sharing the overall limit; and zset. Each of
-them also with slots."""
+"""Fair without keys, fair with a limit for each key, fair with keys that also share the overall
+limit, and zset. Each of them also with slots."""
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
@@ -70,7 +70,7 @@ class Address(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Mode and clock, as kept in Redis: one name has one of each."""
+        """Mode and clock, as kept in Redis. One name has one of each."""
         return f"{self.mode} {self.clock}"
 
 
@@ -88,7 +88,7 @@ def channel(prefix: str, hub: str) -> str:
 
 
 def new_hub_id() -> str:
-    """128 random bits: as hard to guess as a permit id has to be."""
+    """128 random bits, which is as hard to guess as a permit id has to be."""
     return secrets.token_hex(16)
 
 
@@ -97,6 +97,6 @@ def permit_id(hub: str, number: int) -> str:
 
 
 def parse_permit_id(text: str) -> tuple[str, int] | None:
-    """Hub and number of a permit id; None when *text* is none."""
+    """Hub and number of a permit id. None when *text* is none."""
     match = _PERMIT_ID.match(text)
     return (match[1], int(match[2])) if match else None

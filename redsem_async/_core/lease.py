@@ -1,7 +1,7 @@
 """Until when a permit may be trusted, and what a refresh outcome means.
 
-Rules only: every one takes its instants as arguments, read from one monotonic clock of this
-machine. No instant of the server's clock is ever compared with them.
+These are rules only. Every one takes its instants as arguments, read from one monotonic clock of
+this machine. They are never compared with an instant of the server's clock.
 """
 
 import enum
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 MAX_REPLY_TIMEOUT = 3.0  # seconds without a reply, before a connection counts as broken
 CONNECT_TIMEOUT = 5.0  # seconds for one attempt to connect
-UNKNOWN_HOLD = 1.0  # seconds to wait where nobody has measured how long permits are held
+UNKNOWN_HOLD = 1.0  # seconds to wait where no process has measured how long permits are held
 
 
 def heartbeat_interval(lease: float) -> float:
@@ -36,8 +36,8 @@ def heartbeat_is_overdue(dead_in: float, lease: float) -> bool:
 def handoff_lease(lease: float) -> float:
     """The lease of a permit handed to another process, until that process refreshes it.
 
-    Short, so that handing it to a stopped process costs less than a lease; two heartbeats at
-    least, so that a process whose message was lost finds it in time.
+    It is short, so that handing it to a stopped process costs less than a lease. It lasts for at
+    least two heartbeats, so that a process whose message was lost finds it in time.
     """
     return min(lease, max(2 * heartbeat_interval(lease), 1.0))
 
@@ -45,7 +45,7 @@ def handoff_lease(lease: float) -> float:
 def reply_timeout(lease: float) -> float:
     """For how long an answer may be missing before its connection counts as dead, in seconds.
 
-    Bounded for long leases, because a caller waits that has no other bound.
+    Bounded for long leases, because some callers wait without any other bound.
     """
     return min(max(1.0, lease / 3), 5.0)
 
@@ -60,12 +60,12 @@ def confirmation_time(lease: float) -> float:
 
 
 def clock_margin(lease: float) -> float:
-    """By how much trust ends before the server lets go: clock rates differ, timers are late."""
+    """How much earlier trust ends than the lease, as clock rates differ and timers are late."""
     return 0.01 * lease + 0.005
 
 
 class Outcome(enum.Enum):
-    """How a refresh ended. Three different facts: no answer is not a no."""
+    """How a refresh ended. A missing answer is not a no, so there are three outcomes."""
 
     RENEWED = enum.auto()
     GONE = enum.auto()
@@ -101,8 +101,8 @@ def after_refresh(
 def overdue(trusted: float, lease: float, now: float) -> bool:
     """Whether a permit that is trusted until *trusted* should have been refreshed by *now*.
 
-    Half of the lease is gone by then: one and a half refresh intervals, as they are by default.
-    Never where trust has ended: it is not revived.
+    By then half of the lease is gone, which is one and a half of the default refresh intervals.
+    It is never overdue once trust has ended, because trust is not revived.
     """
     return now < trusted < now + lease / 2
 
@@ -110,7 +110,7 @@ def overdue(trusted: float, lease: float, now: float) -> bool:
 def refresh_due(now: float, interval: float) -> float:
     """When to refresh a permit that was granted or refreshed at *now*.
 
-    At most *interval* later, and at least three quarters of it: due times are rounded down to
+    At most *interval* later, and at least three quarters of it. Due times are rounded down to
     a grid that all permits share, so that their refreshes travel together.
     """
     tick = interval / 4
@@ -120,8 +120,8 @@ def refresh_due(now: float, interval: float) -> float:
 def ahead_in_turns(of_key: int, keys: int, limit: int) -> int:
     """How many requests are served before one with *of_key* of its key before it, by turns.
 
-    *keys* share *limit*: each request of its own key costs a round of all of them. In the last
-    round those come first that find no room next to each other.
+    *keys* share *limit*, so each request of its own key costs a round of all of them. In the last
+    round, the keys that find no room next to each other come first.
     """
     return of_key * keys + max(0, keys - limit)
 
@@ -129,11 +129,11 @@ def ahead_in_turns(of_key: int, keys: int, limit: int) -> int:
 def retry_after(
     ahead: float, limit: int, usual_hold: float | None, next_change: float | None, lease: float
 ) -> float:
-    """An estimate of when a request is served that has *ahead* requests before it, in seconds.
+    """An estimate of when a request with *ahead* requests before it is served, in seconds.
 
-    By Little's law, where it is known for how long a request usually holds its permits
-    (*usual_hold*: seconds times permits). Otherwise the next moment at which something changes by
-    itself, if there is one, and `UNKNOWN_HOLD` at most; while no permit is given, a lease.
+    By Little's law, where the usual hold is known (*usual_hold*, in seconds times permits).
+    Otherwise the next moment at which something changes by itself, if there is one, and
+    `UNKNOWN_HOLD` at most. While no permit is given, a lease.
     """
     longest = lease
     if limit > 0:

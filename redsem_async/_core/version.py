@@ -1,3 +1,3 @@
-"""The version of this library, which hubs say of themselves."""
+"""The version of this library, as hubs report it."""
 
 __version__ = "0.1.0"

@@ -1,9 +1,9 @@
-"""This process's end of the protocol: what is asked of the servers, and what replies mean.
+"""This process's end of the protocol. It sends commands, and interprets their replies.
 
-One semaphore is a state machine without input and output: `state` has what this process knows of
-it, `machine` its verbs, `commands` its commands and what their replies change. `pipeline` does
-all input and output; `remote_semaphore` is what tasks use.
+One semaphore is a state machine without input and output. `state` has what this process knows of
+it, `machine` its verbs, and `commands` its commands and what their replies change. `pipeline` does
+all input and output, and tasks use `remote_semaphore`.
 
-May import `_protocol`, `_observers` and `_core`, and never `_redis`: a backend is handed to it.
+May import `_protocol`, `_observers` and `_core`, but never `_redis`. A backend is passed in.
 Start reading with `request` and `lease`, then `state`, then `commands.release`.
 """

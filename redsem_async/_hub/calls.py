@@ -1,4 +1,4 @@
-"""Calls that are not batched: when they are written, and what happens to the others."""
+"""Calls that are not batched. When they are written, and what happens to the others."""
 
 from collections.abc import Callable
 
@@ -38,14 +38,14 @@ def write_again(state: SemaphoreState, call: Call) -> None:
 
 
 def given_up(state: SemaphoreState, call: Call) -> None:
-    """The caller waits no more: what is not sent yet never will be, nor does it keep the hub."""
+    """The caller waits no more. An unsent call never will be sent, and does not keep the hub."""
     if call in state.calls:
         state.calls.remove(call)
         withdraw(state, call)
 
 
 def withdraw(state: SemaphoreState, call: Call) -> None:
-    """*call* is not wanted any more, and not in flight."""
+    """*call* is no longer wanted, and not in flight."""
     if call.numbered and call.was_sent and not isinstance(call, AdoptCall):
         state.void.append(call)  # its bytes may be somewhere still
         state.stirred = True
@@ -54,7 +54,7 @@ def withdraw(state: SemaphoreState, call: Call) -> None:
 
 
 def ended(state: SemaphoreState, call: Call) -> None:
-    """It got its reply, was refused or made void: it will not be carried out any more."""
+    """The call got its reply, was refused or made void, so it will not be carried out any more."""
     if isinstance(call, DetachCall) and call.unsettled:
         call.unsettled = False
         lease = call.lease
@@ -70,7 +70,7 @@ def first(state: SemaphoreState) -> Call | None:
     while calls:
         call = calls[0]
         if not call.wanted:
-            # An adopt, whose request is among those that leave; or a back-off that is over.
+            # An adopt, whose request is among those that leave, or a back-off that is over.
             withdraw(state, calls.popleft())
         elif call.numbered and (
             state.alone_in_flight or (call.alone and state.numbered_in_flight)
@@ -82,7 +82,7 @@ def first(state: SemaphoreState) -> Call | None:
 
 
 def take(state: SemaphoreState) -> Call:
-    """The call that `first` has returned; it is in flight from now on."""
+    """The call that `first` has returned. It is in flight from now on."""
     call = state.calls.popleft()
     if call.numbered:
         state.numbered_in_flight += 1

@@ -20,7 +20,7 @@ from .state import SemaphoreState
 
 
 def look(state: SemaphoreState, now: float) -> float:
-    """Look at the deadlines that have come by *now*; return when the next one comes."""
+    """Look at the deadlines that have come by *now*, and return when the next one comes."""
     deadlines = state.deadlines
     awaited: list[tuple[Request, float]] = []
     while deadlines:
@@ -41,7 +41,7 @@ def look(state: SemaphoreState, now: float) -> float:
 
 
 def _come(state: SemaphoreState, request: Request, now: float, lead: float) -> bool:
-    """Called up to three times: *lead* before the deadline, at it, and OVERTIME after it.
+    """Called up to three times, *lead* before the deadline, at it, and OVERTIME after it.
 
     The reply to a heartbeat decides in between. Returns whether it is awaited.
     """
@@ -63,7 +63,7 @@ def _come(state: SemaphoreState, request: Request, now: float, lead: float) -> b
 
 
 def ask_early(state: SemaphoreState, requests: Iterable[Request], now: float) -> None:
-    """*requests* wait: far away, have the server asked before their deadlines come."""
+    """*requests* wait. If the server is far away, have it asked before their deadlines come."""
     lead = state.route.link.lead
     if not lead:
         return
@@ -77,7 +77,7 @@ def ask_early(state: SemaphoreState, requests: Iterable[Request], now: float) ->
 
 
 def settle(state: SemaphoreState, now: float) -> None:
-    """A reply came: end the requests whose deadline has come, unless they are served."""
+    """A reply came. End the requests whose deadline has come, unless they are served."""
     overdue = state.overdue
     for request in list(overdue):
         if request.state is RequestState.WAITING and (error := _verdict(state, request)):
@@ -99,7 +99,7 @@ def _ask(state: SemaphoreState) -> None:
 
 
 def _verdict(state: SemaphoreState, request: Request) -> SemaphoreError | None:
-    """The error for *request*, by what is known; None while a reply is awaited."""
+    """The error for *request*, by what is known. None while a reply is awaited."""
     route = state.route
     if route.error is not None:
         return route.unavailable()
@@ -112,8 +112,8 @@ def _surely_waits(state: SemaphoreState, request: Request) -> bool:
     """Whether the server said that *request* waits, recently enough for its deadline.
 
     It did where it said so itself. Where push messages come and nothing is in doubt, any reply
-    says so: a push message for *request* would have come before it. With keys, only a reply to
-    *request* says what holds it up.
+    says so, because a push message for *request* would have come before it. With keys, only a
+    reply to *request* says what holds it up.
     """
     since, report = request.replies_since, request.report
     if request.state is not RequestState.WAITING or since is None:

@@ -1,4 +1,4 @@
-"""For how long permits are held usually, and when a request that was refused may be served."""
+"""How long permits are usually held, and when a request that was refused may be served."""
 
 import asyncio
 import math
@@ -13,7 +13,7 @@ from .request import QueueReport, Request, RequestState
 from .state import SemaphoreState
 
 AVERAGED = 8  # over about so many, the usual hold is averaged
-TELL_HOLD = 5.0  # seconds, at least, between two releases that tell it to others
+TELL_HOLD = 5.0  # seconds, at least, between two releases that report it to the other processes
 
 
 def queue_report_of(state: SemaphoreState, sent_at: float, reply: Reply) -> QueueReport:
@@ -24,13 +24,13 @@ def queue_report_of(state: SemaphoreState, sent_at: float, reply: Reply) -> Queu
 
 
 def note_hold(state: SemaphoreState, held: float) -> None:
-    """A permit is released, after *held* seconds times permits."""
+    """A permit is released after a hold of *held* seconds times permits."""
     usual = state.own_hold
     state.own_hold = held if usual is None else usual + (held - usual) / AVERAGED
 
 
 def hold_to_tell(state: SemaphoreState, now: float) -> int | None:
-    """The usual hold in ms, for a release that is written now; None where others know it."""
+    """The usual hold in ms, for a release written now. None where the others know it."""
     if state.own_hold is None or now < state.hold_told_at + TELL_HOLD:
         return None
     state.hold_told_at = now
@@ -38,12 +38,12 @@ def hold_to_tell(state: SemaphoreState, now: float) -> int | None:
 
 
 def usual_hold(state: SemaphoreState) -> float | None:
-    """As this process measured it, or else the others; None where no process has."""
+    """The usual hold as this process measured it, or else the others. None where none has."""
     return state.others_hold if state.own_hold is None else state.own_hold
 
 
 def retry_after_of(state: SemaphoreState, request: Request) -> float:
-    """When asking again may be worth it, in seconds, by the last reply about the queue."""
+    """In how many seconds asking again may be worth it, by the last reply about the queue."""
     report = request.report or QueueReport(0.0, None, 0)
     moment = None if report.next_ms is None else report.next_ms / 1000
     terms, key, hold = request.terms, request.key, usual_hold(state)
@@ -71,7 +71,7 @@ def retry_after_of(state: SemaphoreState, request: Request) -> float:
 
 
 def _ramp_of(request: Request) -> Ramp | None:
-    """Of the back-off that held *request* up, by the last reply."""
+    """The ramp of the back-off that held *request* up, by the last reply."""
     report, key = request.report, request.key
     if report is None or report.ramp is not None:
         return report and report.ramp

@@ -1,7 +1,7 @@
 """Delivers grants to callers.
 
 Most grants are handed out at once. One that came late, or that replicas have to confirm, is
-confirmed first: until then the request is GRANTED, and its caller waits on.
+confirmed first. Until then the request is GRANTED, and its caller continues to wait.
 """
 
 import math
@@ -14,7 +14,7 @@ from .lease import Lease, LeaseState
 from .request import Request, RequestState
 from .state import SemaphoreState
 
-SOON = 0.05  # seconds; a lease is refreshed first if it has less than four times that left
+SOON = 0.05  # seconds. A lease is refreshed first if it has less than four times that left
 
 
 def granted(
@@ -25,7 +25,7 @@ def granted(
     sent_at: float,
     slots: Sequence[int] = (),
 ) -> None:
-    """The server granted *number*, with *left* seconds of its lease left (None: all of it).
+    """The server granted *number*, with *left* seconds of its lease left (None if it is whole).
 
     It said so in reply to a command sent at *sent_at*, or later.
     """
@@ -36,7 +36,7 @@ def granted(
             state.give_back_unknown(state.identity.id, number)
         return
     if not request.unserved:
-        return  # known already; or its caller left, and an abandon is on its way
+        return  # known already, or its caller left and an abandon is on its way
     duration = request.terms.lease
     if left is None:
         trusted = trusted_until(duration, sent_at=sent_at, left=duration)
@@ -49,9 +49,9 @@ def granted(
     if request.terms.min_replicas:
         confirm_anew(state, request)
         return
-    # The message came late, or the lease is short: a refresh makes it whole. Where much of the
-    # lease is gone, or where that is unknown, the caller gets the permit once the refresh has its
-    # reply. Otherwise it is sent soon, unless the permit is back by then, as most are.
+    # The message came late, or the lease is short, so it is refreshed. Where much of the lease is
+    # gone, or where that is unknown, the caller gets the permit once the refresh has its reply.
+    # Otherwise it is sent soon, unless the permit is released by then, as most are.
     if lease.trusted_until - now >= max(left / 2, 4 * SOON):
         state.refresh_within(lease, now, SOON)
         serve(state, request, lease)

@@ -1,4 +1,4 @@
-"""When a process with waiters sends a heartbeat: nothing polls, but time brings changes."""
+"""When a process with waiters sends a heartbeat. Nothing polls, but time brings changes."""
 
 import math
 
@@ -6,12 +6,12 @@ STAGGER = 0.03  # seconds, once to twice that, for which a process leaves an exp
 
 
 class Heartbeats:
-    """At the earlier of the next heartbeat and the next moment that matters.
+    """Sent at the earlier of the next heartbeat and the next moment that matters.
 
     Attributes:
         due: whether a heartbeat is to be written.
         in_flight: whether one has no reply yet.
-        look_at: when one is due next; infinite where nothing is expected.
+        look_at: when one is due next. Infinite where nothing is expected.
     """
 
     def __init__(self) -> None:
@@ -26,11 +26,11 @@ class Heartbeats:
         return self.due or self.in_flight
 
     def written(self) -> None:
-        """One is on its way."""
+        """A heartbeat is on its way."""
         self.due, self.in_flight = False, True
 
     def answered(self, now: float, interval: float) -> None:
-        """The next one is *interval* away, whatever else is sent.
+        """The next heartbeat is *interval* away, whatever else is sent.
 
         Other commands say that this process is alive, too. But they ask about no waiters, and do
         not keep the queue.
@@ -39,7 +39,7 @@ class Heartbeats:
         self._next_at = now + interval
 
     def expect(self, moment: float | None, interval: float, now: float) -> None:
-        """Something may change by itself in *moment* seconds; None for never."""
+        """Something may change by itself in *moment* seconds. None for never."""
         if self.look_at == math.inf:
             self._next_at = now + interval
         self.look_at = self._next_at if moment is None else min(self._next_at, now + moment)
@@ -49,5 +49,5 @@ class Heartbeats:
         self.look_at = math.inf
 
     def forget(self) -> None:
-        """The connection was closed on purpose: no reply will come."""
+        """The connection was closed on purpose, so no reply will come."""
         self.due = self.in_flight = False

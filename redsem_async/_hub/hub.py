@@ -1,4 +1,4 @@
-"""One hub for each client and event loop: it gives every semaphore a pipeline.
+"""One hub for each client and event loop, which gives every semaphore a pipeline.
 
 Outside of a cluster there is one pipeline. In a cluster there is one for each node that keeps a
 semaphore, and semaphores move between them as slots do.
@@ -28,7 +28,7 @@ class Keepalive(Protocol):
     """What keeps the permits of a hub."""
 
     async def end(self) -> None:
-        """Leave nothing behind: the last connection of the hub was closed."""
+        """Leave nothing behind once the last connection of the hub was closed."""
         ...
 
 
@@ -36,7 +36,7 @@ class Hub:
     """Talks to one backend on one event loop, for all semaphores of a client.
 
     Attributes:
-        keepalive: what keeps its permits, once there was one.
+        keepalive: what keeps its permits, once it has had one.
     """
 
     def __init__(self, backend: Backend, loop: asyncio.AbstractEventLoop) -> None:
@@ -98,7 +98,7 @@ class Hub:
     # -- the end
 
     def _client_closed(self) -> None:
-        """The client was closed: keep no connection without work. Called in any thread."""
+        """The client was closed, so keep no connection without work. Called in any thread."""
         if self.identity.usable:
             with suppress(RuntimeError):  # the loop was closed
                 self.identity.loop.call_soon_threadsafe(self._leave)
@@ -139,7 +139,7 @@ class Hub:
             await busy[0].pipeline.until_quiet(deadline)
 
     def orphan(self) -> None:
-        """This is a forked child: the connections and all permits are the parent's."""
+        """This is a forked child. The connections and all permits are the parent's."""
         self.identity.usable = False
         for remote in list(self._semaphores.values()):
             for lease in remote.state.held():

@@ -1,4 +1,4 @@
-"""How the servers know this process: the id of a hub, and the numbers that it draws."""
+"""How the servers know this process, by a hub's id and the numbers that it draws."""
 
 import asyncio
 import random
@@ -15,7 +15,7 @@ class HubIdentity:
     Attributes:
         loop: the event loop that the hub belongs to.
         id: names the hub in Redis. It is new after the hub was idle.
-        usable: False in a forked child: the connections and the permits are the parent's.
+        usable: False in a forked child, where the connections and permits are the parent's.
         closing: whether ``aclose`` is under way.
         warned_of_no_push: whether the log has it that no push messages come.
         stalls: when the event loop was blocked.
@@ -34,16 +34,16 @@ class HubIdentity:
         self._last_number = 0
 
     def renew(self) -> None:
-        """Take a new id: permits of the old one are this process's no more."""
+        """Take a new id. Permits of the old one are no longer this process's."""
         self.id = new_hub_id()
 
     def new_number(self) -> int:
-        """Draw a number for a request or a call, when it is written: in the order of the wire."""
+        """Draw a number for a request or a call when it is written, so in the wire's order."""
         self._last_number += 1
         return self._last_number
 
     def stagger(self, time: float) -> float:
-        """Once to twice *time*, at random: so that no two processes act at once."""
+        """Once to twice *time*, at random, so that no two processes act at once."""
         return time * (1 + random.random())
 
     def drew(self, number: int) -> bool:

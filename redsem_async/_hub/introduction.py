@@ -17,7 +17,7 @@ class Introduction:
 
     Attributes:
         terms: those of the semaphore object that was used last.
-        declared_of_keys: what it declares for each key; None for nothing, or for a function.
+        declared_of_keys: what it declares for each key. None for nothing, or for a function.
         sent: whether a command carried it, and the server may be expected to remember.
     """
 
@@ -30,7 +30,7 @@ class Introduction:
         self._label = label
 
     def take(self) -> HubInfo | None:
-        """What the command that is written now carries; None where the server has it."""
+        """What the command that is written now carries. None where the server has it."""
         if self.sent:
             return None
         self.sent = True

@@ -1,7 +1,7 @@
-"""A lease: what Redis keeps for this process, with an id, an expiry and a fencing token.
+"""A lease is what Redis keeps for this process, with an id, an expiry and a fencing token.
 
-A permit is one task's use of a lease. Most leases are used once; with ``linger`` a lease may be
-idle for a while, and then used again. The table `_NEXT` has every transition between its states.
+A permit is one task's use of a lease. Most leases are used once. With ``linger`` a lease may be
+idle for a while and then be used again. `_NEXT` has every transition between its states.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from redsem_async._protocol.operations import KeyTerms
 class LeaseState(enum.IntEnum):
     """What this process has of a lease."""
 
-    GRANTED = enum.auto()  # nothing yet: the grant is to be confirmed first
+    GRANTED = enum.auto()  # nothing yet, as the grant is to be confirmed first
     HELD = enum.auto()  # a permit
-    IDLE = enum.auto()  # no permit: it is for the next caller of this process
+    IDLE = enum.auto()  # no permit, but ready for the next caller of this process
     LOST = enum.auto()  # a permit that is not to be trusted any more
-    ENDED = enum.auto()  # nothing: it was released or detached
+    ENDED = enum.auto()  # nothing, because it was released or detached
 
 
 class _Event(enum.IntEnum):
@@ -43,7 +43,7 @@ _NEXT: dict[tuple[_Event, LeaseState], LeaseState] = {
 
 
 class Asked(Protocol):
-    """What a lease was asked for with: a request."""
+    """The request with which a lease was asked for."""
 
     address: Address
     terms: Terms
@@ -68,7 +68,7 @@ class Lease:
         unsettled: how many detaches were written that may yet be carried out.
         guard: of the block that is cancelled when its permit is lost.
         wakes_on_loss: futures of those that wait for its loss.
-        refreshed_at: when its first refresh is due, while that is noted; see `_keepalive`.
+        refreshed_at: when its first refresh is due, while that is noted. See `_keepalive`.
         is_known: a caller has read its id or token, so that its lease is for one permit only.
         idle_until: when an idle lease is released unless it was used.
     """
@@ -98,7 +98,7 @@ class Lease:
         "wakes_on_loss",
     )
 
-    def __init__(  # one for each grant: positional, because keywords cost time
+    def __init__(  # one for each grant, and positional because keywords cost time
         self,
         asked: Asked,
         token: int,
@@ -107,7 +107,7 @@ class Lease:
         since: float,
         state: LeaseState = LeaseState.HELD,
     ) -> None:
-        """It was granted at *since*, or later."""
+        """The lease was granted at *since*, or later."""
         terms = asked.terms
         self.address: Address = asked.address
         self.terms: Terms = terms
@@ -141,7 +141,7 @@ class Lease:
         self.state = _NEXT[_Event.HANDED_OUT, self.state]
 
     def rest(self, until: float) -> None:
-        """Its permit is released here, and not to the server: it is idle *until* then."""
+        """The permit is released here, but not to the server. The lease is idle *until* then."""
         self.state = _NEXT[_Event.LEFT, self.state]
         self.idle_until = until
         self.reused = True
@@ -157,7 +157,7 @@ class Lease:
                 future.set_result(None)
 
     def end(self) -> None:
-        """It is released or detached."""
+        """The lease is released or detached."""
         self.state = _NEXT[_Event.ENDED, self.state]
 
     # -- facts
@@ -168,11 +168,11 @@ class Lease:
 
     @property
     def holding(self) -> bool:
-        """Whether the server holds it for this process, as far as is known here."""
+        """Whether the server holds the lease for this process, as far as is known here."""
         return self.state <= LeaseState.IDLE
 
     def fits(self, terms: Terms, permits: int, key: KeyTerms | None = None) -> bool:
-        """Whether a caller with these terms may use it."""
+        """Whether a caller with these terms may use the lease."""
         same_key = key is self.key or key == self.key
         same_terms = terms is self.terms or terms == self.terms
         return permits == self.permits and same_terms and same_key
@@ -195,7 +195,7 @@ class Lease:
         return "it could not be refreshed in time"
 
     def loss(self, doubt: str | None = None) -> PermitLost:
-        """The error that says why it is lost: because of *doubt*, while that is not known."""
+        """The error that says why the permit is lost. Because of *doubt*, until that is known."""
         reason = doubt or self.doubt if self.holding else "it was released"
         return PermitLost(self.address.name, self.id, self.lost_reason or reason)
 
@@ -206,7 +206,7 @@ class Lease:
         self.trusted_until = min(trusted_until, self.hold_ends)
 
     def hold_left(self, now: float) -> float:
-        """For how many more seconds the server may hold it, by its ``max_hold``."""
+        """For how many more seconds the server may hold the lease, by its ``max_hold``."""
         return self.hold_ends + clock_margin(self.terms.lease) - now
 
     def note_hold_left(self, answer: int, sent_at: float) -> None:
@@ -219,14 +219,14 @@ class Lease:
             self.hold_ends = min(self.hold_ends, ends)
 
     def disown(self) -> None:
-        """The server does not hold it any more. May be called in any thread."""
+        """The server does not hold the lease any more. May be called in any thread."""
         self.trusted_until = -math.inf
 
     def shorten(self, trusted_until: float) -> None:
-        """A detach is written: the lease may be shorter from now on, whatever its reply.
+        """A detach is written. The lease may be shorter from now on, whatever the reply.
 
-        Until it is known that the detach will not be carried out any more, no refresh says for
-        how long the permit is held, because the detach may be carried out after it.
+        The detach may be carried out after a refresh, so no refresh says for how long the permit
+        is held until it is known that the detach will not be carried out any more.
         """
         self.trusted_until = min(self.trusted_until, trusted_until)
         self.renewable_after = math.inf
@@ -239,11 +239,11 @@ class Lease:
 
 
 class Guard:
-    """Guards a block: cancels, once, the task that entered it when its permit is lost.
+    """Guards a block. It cancels, once, the task that entered it when its permit is lost.
 
-    As ``asyncio.timeout`` does, by ``cancel()`` and ``uncancel()``, and not by a cancel scope:
-    the body's own clean-up may await. *inside* has, for each task, the leases whose blocks it is
-    inside, by its id because the task may be dropped.
+    It does so with ``cancel()`` and ``uncancel()``, like ``asyncio.timeout``, rather than with a
+    cancel scope, because the body's own clean-up may await. *inside* has the leases whose blocks
+    each task is inside, by the task's id because the task may be dropped.
     """
 
     __slots__ = ("_cancelled", "_cancelling", "_inside", "_later", "_lease", "_task")
@@ -269,7 +269,7 @@ class Guard:
         """The permit is lost."""
         loop = self._task.get_loop()
         if asyncio.current_task(loop) is self._task:
-            # The body found out by itself, with check() say: its next await comes soon enough.
+            # The body found out by itself, say with check(), so its next await is soon enough.
             self._later = loop.call_soon(self._cancel)
         else:
             self._cancel()

@@ -28,7 +28,7 @@ from .state import SemaphoreState
 
 
 def next_command(state: SemaphoreState, now: float) -> AnyBatch | None:
-    """The next batch to write, if any: refreshes, back-offs, releases, calls, then acquires."""
+    """The next batch to write, if any. Refreshes, back-offs, releases, calls, then acquires."""
     if state.recovers and not state.introduction.sent:
         # A loss of state is to be noticed before anything is done.
         return HeartbeatBatch.take(state, now)
@@ -50,7 +50,7 @@ def next_command(state: SemaphoreState, now: float) -> AnyBatch | None:
 
 
 def is_active(state: SemaphoreState) -> bool:
-    """Whether anything is held, waited for or to be written: the connection is kept then."""
+    """Whether anything is held, waited for or to be written, so that the connection is kept."""
     return bool(
         state.requests
         or state.leases
@@ -100,7 +100,7 @@ def look(state: SemaphoreState, now: float) -> None:
 
 
 def _refresh_short(state: SemaphoreState, now: float) -> float:
-    """Refresh the leases that are due; return when the next one is."""
+    """Refresh the leases that are due, and return when the next one is."""
     short = state.short
     while short and (short[0][0] <= now or not short[0][1].holding):
         lease = short.popleft()[1]
@@ -130,7 +130,7 @@ def pushed(state: SemaphoreState, push: Push, fresh_at: float | None) -> None:
 
 
 def reconnected(state: SemaphoreState) -> None:
-    """A new connection: the hub introduces itself again, and asks about all that waits."""
+    """The connection is new. The hub introduces itself again, and asks about all that waits."""
     state.introduce_again()
     state.unsure = tuple(state.waiting)  # messages may have been missed
     state.outlasted = False
@@ -142,7 +142,7 @@ def reconnected(state: SemaphoreState) -> None:
 
 
 def forget_in_flight(state: SemaphoreState) -> None:
-    """The connection was closed on purpose: no reply will come."""
+    """The connection was closed on purpose, so no reply will come."""
     state.introduce_again()
     state.heartbeats.forget()
     state.numbered_in_flight, state.alone_in_flight = 0, False
@@ -155,7 +155,7 @@ def forget_in_flight(state: SemaphoreState) -> None:
 
 
 def fail_outlasted(state: SemaphoreState, since: float) -> None:
-    """End what has waited for longer than an outage, since *since*, is waited for."""
+    """End what has waited for longer than an outage, which began at *since*, is tolerated."""
     now = clock()
     for request in state.pending():
         lasts = now - max(since, request.started) > request.terms.lease
@@ -170,7 +170,7 @@ def fail_outlasted(state: SemaphoreState, since: float) -> None:
 
 
 def fail_not_waiting(state: SemaphoreState) -> None:
-    """End the requests that do not wait: the server cannot be asked now."""
+    """End the requests that do not wait, because the server cannot be asked now."""
     for request in state.pending():
         if not request.waits:
             state.refuse(request, state.route.unavailable())
@@ -183,7 +183,7 @@ def fail_waiting(state: SemaphoreState, error: Callable[[], SemaphoreError]) -> 
 
 
 def fail_all(state: SemaphoreState, error: Callable[[], SemaphoreError]) -> None:
-    """End everything that waits for a reply: none will come."""
+    """End everything that waits for a reply, because none will come."""
     fail_waiting(state, error)
     calls.fail_all(state, error)
     drop_restores(state)

@@ -1,4 +1,4 @@
-"""A server that cannot be asked: since when, and how long to wait between attempts."""
+"""How long a server has been unavailable, and how long to wait between attempts."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ CHECK_INTERVAL = 0.1  # seconds between looks at the callers that an outage outl
 class Outage:
     """The outages of one server.
 
-    A short one is not logged: it is the first check that logs it, and its end then.
+    A short one is not logged. The first check logs a longer one, and its end is then logged too.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Outage:
         self._since = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.logged_since: float | None = None
-        """When the outage began that was logged; it may outlast the connection."""
+        """When the logged outage began. It may outlast the connection."""
         self._reset_delays()
 
     def _reset_delays(self) -> None:
@@ -71,7 +71,7 @@ class Outage:
             self._reset_delays()
 
     def forget(self) -> None:
-        """The connection is closed: nothing is asked."""
+        """The connection is closed, and nothing is asked."""
         self._state.error = None
         if self._timer is not None:
             self._timer.cancel()

@@ -1,4 +1,4 @@
-"""What is to be written besides requests: refreshes, releases, and calls that are not batched."""
+"""What is to be written besides requests, that is, refreshes, releases and unbatched calls."""
 
 import asyncio
 import math
@@ -22,7 +22,7 @@ from .lease import Lease
 from .request import Request, RequestState
 
 Wakeup = asyncio.Future[Outcome | None]
-"""Of a refresh task: when it continues."""
+"""When a refresh task continues."""
 
 Confirmed = asyncio.Future[bool | SemaphoreError]
 """Gets whether the permit was held until its release, or why that is not known."""
@@ -44,13 +44,13 @@ class PendingRefresh:
     wakeups: list[Wakeup] = field(default_factory=list[Wakeup])
 
     def join(self, other: "PendingRefresh") -> None:
-        """Tell those too whom *other* was to tell."""
+        """Also tell those that *other* was to tell."""
         self.request = self.request or other.request
         self.futures += other.futures
         self.wakeups += other.wakeups
 
     def settle(self, outcome: Outcome) -> None:
-        """Wake the callers that wait for it."""
+        """Wake the callers that wait for the refresh."""
         for future in self.futures:
             if not future.done():
                 future.set_result(outcome)
@@ -64,7 +64,7 @@ class PendingRefresh:
 class PendingRelease:
     """A permit on its way back, and the caller that waits for the reply, if one does.
 
-    The future may be cancelled with the task that awaits it; that task sets another one where
+    The future may be cancelled with the task that awaits it. That task sets another one where
     there is no answer yet.
 
     Attributes:
@@ -91,12 +91,11 @@ class PendingRelease:
 class Call:
     """An operation that is not batched, and the future of the caller that waits, if one does.
 
-    Some are numbered, and carried out once at most: a hub numbers them in the order in which it
-    writes them, and the server refuses a number that is not above the last one that it carried
-    out.
+    Some are numbered, and carried out once at most. A hub numbers them in the order in which it
+    writes them, and the server refuses a number that is not above the last one it carried out.
 
     Attributes:
-        numbered: whether it is carried out once at most, by its number.
+        numbered: whether its number ensures that it is carried out once at most.
         alone: whether it is written only when no other numbered call is in flight, and before
             the next one. From its number alone the server then knows whether it carried it out.
         number: drawn when it is written, where *renumber* says so.
@@ -123,7 +122,7 @@ class Call:
 
     @property
     def wanted(self) -> bool:
-        """Whether to send it, again or at all: not when its caller has got an error."""
+        """Whether to send it, again or at all. Not when its caller has got an error."""
         return self.future is None or not self.future.cancelled()
 
     def settle(self, answer: AnyReply | SemaphoreError) -> None:

@@ -1,4 +1,4 @@
-"""One pipeline per server: commands out, replies and push messages in.
+"""One pipeline per server, with commands out, and replies and push messages in.
 
 It collects what the semaphores want written into few writes. Writing and reading happen in
 callbacks of the event loop, so no caller's cancellation can interrupt a command.
@@ -58,14 +58,14 @@ class Pipeline:
         self.probe: asyncio.Event = asyncio.Event()  # a caller does not wait for an attempt
         self.active_at: float = 0.0
         self.lost: bool = False  # the last connection broke
-        self.leaving: bool = False  # the client was closed: an idle connection is not kept
+        self.leaving: bool = False  # the client was closed, so no idle connection is kept
         self.reply_timeout: float = MAX_REPLY_TIMEOUT
         self._loop = identity.loop
         self._connect = connect
         self.redirects: Redirects = redirects
         self._ready, self._in_flight = redirects.ready, redirects.in_flight
         self._unconfirmed: list[tuple[RemoteSemaphore, Request]] = []
-        # Of the confirm in flight: carrying it out blocks the connection.
+        # Of the confirm in flight, because carrying it out blocks the connection.
         self._confirming: list[RemoteSemaphore] = []
         self._shortest_lease = math.inf
         self._quiet: asyncio.Future[None] | None = None
@@ -137,7 +137,7 @@ class Pipeline:
         remote.change(machine.look, max(at, clock()))  # a loop's timers may be early
 
     def _rest(self, remote: RemoteSemaphore) -> None:
-        """Nothing is left of *remote*: no timer keeps it from being forgotten."""
+        """Nothing is left of *remote*, so no timer keeps it from being forgotten."""
         if remote.timer is not None:
             remote.timer.cancel()
             remote.timer, remote.look_at = None, math.inf
@@ -198,7 +198,7 @@ class Pipeline:
     def _take_confirm(self) -> ConfirmBatch:
         """One for all semaphores, since it covers all that was written here.
 
-        One at a time, and a short one: what is written behind it waits, refreshes too.
+        One at a time, and a short one, because what is written behind it waits, refreshes too.
         """
         replicas = self._unconfirmed[0][1].terms.min_replicas
         batch: list[PendingConfirm] = []
@@ -315,7 +315,7 @@ class Pipeline:
     # -- the connection
 
     def connected(self, link: Link) -> None:
-        """There is a connection: write what waits for it."""
+        """There is a connection, so write what waits for it."""
         self.state.link = link
         for remote in list(self.semaphores.values()):
             remote.change(machine.reconnected)
@@ -392,7 +392,7 @@ class Pipeline:
         return bool(self._in_flight) or any(r.active for r in self.semaphores.values())
 
     def _check_quiet(self) -> None:
-        """Tell whoever waits for the end of the work, if this is it."""
+        """Notify those that wait for the end of the work, if this is it."""
         if self.has_work():
             return
         if self._quiet is not None:
@@ -402,7 +402,7 @@ class Pipeline:
             self.stirred.set()
 
     def quiet(self) -> "asyncio.Future[None]":
-        """Done when there is nothing to do; several may wait for it, so no task may cancel it."""
+        """Done when there is nothing to do. Several may wait for it, so no task may cancel it."""
         if self._quiet is None:
             self._quiet = self._loop.create_future()
         return self._quiet

@@ -92,7 +92,7 @@ class Connector:
         link: Link | None = None
         explore: asyncio.Task[None] | None = None
         if pipeline.lost:
-            # Meanwhile, and not before: other nodes may be silent where this one is not.
+            # Meanwhile, and not before, because other nodes may be silent where this one is not.
             pipeline.lost = False
             explore = self._explore()
         try:
@@ -128,11 +128,11 @@ class Connector:
         return self._loop.create_task(pipeline.redirects.explore(pipeline.semaphores))
 
     async def _drain(self) -> None:
-        """Send what the tasks still say that were cancelled together with this one."""
+        """Send what the tasks that were cancelled together with this one still say."""
         known = self._open_ones()
         with suppress(asyncio.CancelledError):
             await drain(self.pipeline, self._connect)
-            # Where a semaphore turned out to have moved to: the loop does not wait for those.
+            # Where a semaphore turned out to have moved to. The loop does not wait for those.
             for other in self._open_ones() - known:
                 await other.pipeline.until_quiet(self._loop.time() + FINAL)
                 await other.close()
@@ -148,7 +148,7 @@ class Connector:
                 await link.close()
 
     async def close(self) -> None:
-        """End at once: nothing is left to be sent."""
+        """End at once, because nothing is left to be sent."""
         state = self.pipeline.state
         if state.keeper is not None:
             task, state.keeper = state.keeper, None

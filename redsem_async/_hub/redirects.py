@@ -1,4 +1,4 @@
-"""In a cluster: semaphores that another server keeps, or will keep."""
+"""Semaphores of a cluster that another server keeps, or will keep."""
 
 import asyncio
 from collections import deque
@@ -34,7 +34,7 @@ class Ready(deque[RemoteSemaphore]):
             remote.writer.settle(remote)
 
     def forget(self) -> None:
-        """The connection is closed: no semaphore has its turn."""
+        """The connection is closed, so no semaphore has its turn."""
         for remote in self:
             remote.scheduled = False
         self.clear()
@@ -65,7 +65,7 @@ class Redirects:
         self._move = move
 
     def redirected(self, remote: RemoteSemaphore, error: CommandError) -> CommandError:
-        """Send *remote* where *error* says; where that is ASK, for its next commands only."""
+        """Send *remote* where *error* says. For ASK, only with its next commands."""
         node = self._backend.redirected(remote.address, error, here=self._node)
         if node is None:
             return CommandError(ErrorKind.REFUSED, error.error)
@@ -108,7 +108,7 @@ class Redirects:
                 self.follow(remote)
 
     def suspend(self, remote: RemoteSemaphore, error: Exception) -> None:
-        """Write nothing of *remote* for a moment: no server carries it out yet."""
+        """Write nothing of *remote* for a moment, because no server carries it out yet."""
         redirect = remote.state.route.redirected()
         redirect.begin(error, clock())
         remote.change(machine.fail_not_waiting)

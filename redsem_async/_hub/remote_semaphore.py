@@ -1,4 +1,4 @@
-"""One semaphore as the tasks of this process use it: its state, and the pipeline that writes it.
+"""One semaphore as this process's tasks use it, with its state and the pipeline that writes it.
 
 Each method changes the state and lets the pipeline see what is to be done then.
 """
@@ -30,23 +30,23 @@ Facts = TypeVarTuple("Facts")
 
 
 class Writer(Protocol):
-    """Writes what semaphores want written, when it is time; a `Pipeline` is one."""
+    """Writes what semaphores want written, when it is time. A `Pipeline` is one."""
 
     state: LinkState
 
     def settle(self, remote: "RemoteSemaphore", *, asked: bool = False, size: int = 0) -> None:
-        """The state of *remote* was changed: do what is to be done.
+        """The state of *remote* was changed, so do what is to be done.
 
         *size* things of a kind are to be written, *asked* for by a task that waits for it.
         """
         ...
 
     def probe_now(self) -> None:
-        """A caller does not wait: find out at once whether the server can be asked."""
+        """A caller does not wait, so find out at once whether the server can be asked."""
         ...
 
     def expect_lease(self, lease: float) -> None:
-        """Permits of so short a lease are used: notice a silent server in time for them."""
+        """Permits of so short a lease are used, so notice a silent server in time for them."""
         ...
 
 
@@ -54,9 +54,9 @@ class RemoteSemaphore:
     """The semaphore at *address*, as the pipeline *writer* reaches it.
 
     Attributes:
-        scheduled: its pipeline knows of it: takes from it, or holds it back.
+        scheduled: its pipeline knows of it, and takes from it or holds it back.
         timer: of the pipeline, to look at the state again at *look_at*.
-        drop_logged_at: when a dropped permit was logged last; cut_logged_at a cut back-off.
+        drop_logged_at: when a dropped permit was logged last (cut_logged_at for a back-off).
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class RemoteSemaphore:
 
     @property
     def active(self) -> bool:
-        """Whether anything is held, waited for or to be written: the connection is kept then."""
+        """Whether anything is held, waited for or to be written, so the connection is kept."""
         return machine.is_active(self.state)
 
     def recover(self, lease: float) -> None:
@@ -114,7 +114,7 @@ class RemoteSemaphore:
         self.writer.settle(self, asked=True, size=len(state.new))
 
     def leave(self, request: Request) -> None:
-        """The caller left without a permit: whatever it was or will be granted is undone."""
+        """The caller left without a permit. Whatever it was or will be granted is undone."""
         self.state.leave(request)
         self.writer.settle(self)
 
@@ -134,7 +134,7 @@ class RemoteSemaphore:
     async def let_others_run(self, lease: Lease) -> Lease | None:
         """Let the loop run before the caller uses *lease*, which was idle.
 
-        Returns None where the lease is gone then. Cancelled, it gives the lease back.
+        Returns None where the lease is gone then. If it is cancelled, it releases the lease.
         """
         state = self.state
         state.uses_in_a_row = 0
@@ -155,7 +155,7 @@ class RemoteSemaphore:
     def release(
         self, lease: Lease, now: float, held: float, future: Confirmed | None = None
     ) -> PendingRelease:
-        """Give a permit back, after *held* seconds. *future* gets whether it was held."""
+        """Release a permit after *held* seconds. *future* gets whether it was held."""
         state = self.state
         note_hold(state, lease.permits * held)
         pending = state.release(lease, now, future)
@@ -248,7 +248,7 @@ class RemoteSemaphore:
         self.change(calls.back_off, call)
 
     async def hold_off(self, seconds: float, limit: int, key: str | None) -> None:
-        """Have every process grant nothing for *seconds*; 0 ends a back-off.
+        """Have every process grant nothing for *seconds*. 0 ends a back-off.
 
         *limit* is what the caller declares, for *key* where there is one.
 

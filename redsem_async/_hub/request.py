@@ -1,7 +1,7 @@
-"""A request for permits: from the call of ``acquire`` until its caller has a permit, or an error.
+"""A request for permits, from the call of ``acquire`` until its caller has a permit or an error.
 
 The table `_NEXT` has every transition between the states of a request, as in h11. The future of
-a request wakes its caller and carries nothing: the facts are here.
+a request wakes its caller and carries nothing, because the facts are here.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ class QueueReport(NamedTuple):
 
     Attributes:
         sent_at: when the command was sent.
-        next_ms: in how many milliseconds something may change by itself; None for never.
+        next_ms: in how many milliseconds something may change by itself. None for never.
         waiting: the length of the queue.
         set_limit: the limit that replaces the request's own, if one is set.
         key_queues: of the keys whose requests the reply told to wait, or refused.
@@ -93,16 +93,16 @@ class Request:
     Attributes:
         terms: of the semaphore that it was made with.
         waits: False for ``timeout=0`` and for an adoption.
-        deadline: of the caller; infinite where there is none.
+        deadline: of the caller. Infinite where there is none.
         ahead: seconds by which its place in the queue is that of an earlier request (fair).
         key: the key that it also counts against, with its terms (fair).
-        number: half of the permit's id; 0 until it is drawn, which is when it is written.
+        number: half of the permit's id. 0 until it is drawn, which is when it is written.
         call: the number of the adopt that asks for it, if one does.
         was_sent: sent before under this number, without a reply.
         lease: that it was granted.
         report: the last reply that told it to wait.
         waits_for_key: the limit of its key holds it up, as the server said last.
-        unconfirmed: why the last grant could not be confirmed; *unconfirmed_since* when.
+        unconfirmed: why the last grant could not be confirmed (*unconfirmed_since* when).
         look_at: when the deadline is looked at next.
         replies_since: set when the deadline has come. The reply to any command sent since then
             decides the request.
@@ -134,7 +134,7 @@ class Request:
     # -- transitions
 
     def written(self) -> None:
-        """A command that asks for it is written."""
+        """A command that asks for the permit is written."""
         self.state = _NEXT[_Event.WRITTEN, self.state]
 
     def told_to_wait(self) -> None:
@@ -142,11 +142,11 @@ class Request:
         self.state = _NEXT[_Event.TOLD_TO_WAIT, self.state]
 
     def ask_again(self) -> None:
-        """It is to be written again: before new requests, with the same deadline."""
+        """The request is to be written again, before new ones and with the same deadline."""
         self.state = _NEXT[_Event.ASKED_AGAIN, self.state]
 
     def granted(self, lease: Lease) -> None:
-        """The server granted it. The caller is not told yet."""
+        """The server granted the request. The caller is not notified yet."""
         self.state = _NEXT[_Event.GRANTED, self.state]
         self.lease = lease
 
@@ -158,7 +158,7 @@ class Request:
             self.future.set_result(None)
 
     def end(self) -> None:
-        """Its caller left."""
+        """The caller left."""
         self.state = _NEXT[_Event.ENDED, self.state]
 
     def fail(self, error: Exception) -> None:
@@ -180,12 +180,12 @@ class Request:
 
     @property
     def plain(self) -> bool:
-        """Whether it asks for one permit and nothing else."""
+        """Whether the request asks for one permit and nothing else."""
         return self.permits == 1 and self.waits and not self.ahead and self.key is None
 
     @property
     def options(self) -> RequestOptions:
-        """What it asks for, unless it is plain."""
+        """What the request asks for, unless it is plain."""
         return RequestOptions(self.permits, self.waits, math.ceil(1000 * self.ahead), self.key)
 
     @property
@@ -195,5 +195,5 @@ class Request:
 
     @property
     def unserved(self) -> bool:
-        """Whether the server may grant it."""
+        """Whether the server may grant the request."""
         return self.state is RequestState.SENT or self.state is RequestState.WAITING

@@ -1,9 +1,9 @@
-"""Leases that are used again: by the next caller of this process, without a command.
+"""Leases that the next caller of this process uses again, without a command.
 
 Where a semaphore has `linger`, and this process has the right to reuse leases, leaving a block
 passes the lease to the oldest request of this process, or keeps it, idle, for the next caller.
 
-Prior art: lock caching in Chubby, and delegations with recall in NFSv4.
+Lock caching in Chubby, and delegations with recall in NFSv4, are prior art.
 """
 
 import math
@@ -37,7 +37,7 @@ def leave(state: SemaphoreState, lease: Lease, now: float) -> bool:
 
 
 def serve_waiting(state: SemaphoreState, now: float) -> None:
-    """Requests of this process were told to wait: pass what is idle meanwhile."""
+    """Requests of this process were told to wait, so pass what is idle meanwhile."""
     while state.idle and state.waiting:
         lease, oldest = state.idle[-1], next(iter(state.waiting))
         if not (is_fresh(state, lease, now) and _may_have(state, oldest, lease)):
@@ -48,7 +48,7 @@ def serve_waiting(state: SemaphoreState, now: float) -> None:
 
 
 def make_room(state: SemaphoreState, terms: Terms) -> None:
-    """A request goes to the server: idle leases go before it, because it may need one."""
+    """A request goes to the server. Idle leases go before it, because it may need one."""
     if terms.linger:
         # If the right ends by that, the idle leases are released all the same.
         state.right.want(terms.refresh_interval, terms.limit)
@@ -70,9 +70,9 @@ def take(
 
 
 def others_are_due(state: SemaphoreState) -> bool:
-    """Whether who has taken a lease lets the loop run first, because a recall is to be read.
+    """Whether a task that took a lease lets the loop run first, because a recall is to be read.
 
-    Others do then, too: whoever came first continues first.
+    Later tasks then do so too, so that the first to come is the first to continue.
     """
     return state.uses_in_a_row >= IN_A_ROW or state.yielding > 0
 
@@ -88,7 +88,7 @@ def is_fresh(state: SemaphoreState, lease: Lease, now: float) -> bool:
 
 
 def look(state: SemaphoreState, now: float) -> float:
-    """Release what was idle for long enough; return when the next one will have been."""
+    """Release what was idle for long enough, and return when the next one will have been."""
     for lease in [lease for lease in state.idle if lease.idle_until <= now]:
         state.give_back_idle(lease)
     return min((lease.idle_until for lease in state.idle), default=math.inf)
@@ -97,7 +97,7 @@ def look(state: SemaphoreState, now: float) -> float:
 def _oldest(state: SemaphoreState) -> Request | None:
     """The oldest request that waits, or else the oldest that is not written yet.
 
-    None where requests are in flight: one that is told to wait gets what is idle until then.
+    None where requests are in flight. One that is told to wait gets what is idle until then.
     """
     if state.waiting:
         return next(iter(state.waiting))

@@ -1,8 +1,8 @@
-"""The right to reuse leases: how long it lasts, and when this process asks for it.
+"""The right to reuse leases. How long it lasts, and when this process asks for it.
 
 The server gives it while no other process wants the semaphore, and recalls it when one does. It
-is a lease itself: it ends after a refresh interval, so that a recall that is lost delays others
-for no longer than that.
+is a lease itself, which ends after a refresh interval, so that a lost recall delays others for no
+longer than that.
 """
 
 import math
@@ -11,20 +11,20 @@ import sys
 from redsem_async._core.lease import clock_margin
 from redsem_async._protocol.operations import RightRequest
 
-FIRST_PAUSE = 1.0  # seconds without asking after a recall; the next recall doubles it
+FIRST_PAUSE = 1.0  # seconds without asking after a recall. The next recall doubles it
 LONGEST_PAUSE = 30.0
 
 
 class ReuseRight:
     """The right of this process, for one semaphore.
 
-    Methods that may end it return whether it has ended: idle leases are then released.
+    Methods that may end it return whether it has ended, because idle leases are then released.
 
     Attributes:
         until: when it ends.
         used: whether a lease was reused since it was last asked for.
         wanted: whether some semaphore object of this process has `linger`.
-        look_at: when time alone changes something: it is to be asked for, or ends.
+        look_at: when time alone changes something, because it is to be asked for, or ends.
     """
 
     def __init__(self) -> None:
@@ -44,8 +44,8 @@ class ReuseRight:
         """Leases with this refresh interval and declared limit are to be reused."""
         self.wanted = True
         if interval < self._interval or limit != self._limit:
-            # It was given for longer, or under a higher limit; or by this request more permits
-            # may be in use than the lowest limit allows. It is asked for again.
+            # It was given for longer, or under a higher limit, or this request may take more
+            # permits into use than the lowest limit allows. It is asked for again.
             self._interval = min(self._interval, interval)
             self._limit = min(self._limit, limit)
             return self.end()
@@ -84,26 +84,26 @@ class ReuseRight:
 
     def recalled(self, now: float) -> bool:
         """Another process wants the semaphore."""
-        # Exponential back-off: a recall soon after the last one doubles the pause.
+        # Exponential back-off. A recall soon after the last one doubles the pause.
         again = now - self._recalled_at < 2 * self._pause + self._interval
         self._pause = min(2 * self._pause, LONGEST_PAUSE) if again else FIRST_PAUSE
         self._recalled_at, self._paused_until = now, now + self._pause
         return self.end()
 
     def end(self) -> bool:
-        """It is over, for example because the link, the server or the limit changed."""
+        """The right is over, for example because the link, the server or the limit changed."""
         self._ask_at, self._asked, self.look_at = -math.inf, None, math.inf
         was_given = self.until > -math.inf
         self.until = -math.inf
         return was_given
 
     def look(self, now: float) -> bool:
-        """Time has passed: look again later, unless it has ended."""
+        """Time has passed, so look again later, unless it has ended."""
         if now >= self.until:
             return self.end()
         self.look_at = self._ask_at if now < self._ask_at else self.until
         return False
 
     def to_be_renewed(self, now: float) -> bool:
-        """Whether it is used, and a command is to be written that asks for it."""
+        """Whether the right is used, and a command that asks for it is to be written."""
         return self.used and now >= self._ask_at

@@ -1,4 +1,4 @@
-"""Where the commands of a semaphore go: the state of the link, and what keeps them from it."""
+"""Where a semaphore's commands go, with the state of the link and what keeps them from it."""
 
 import asyncio
 import math
@@ -9,8 +9,8 @@ from redsem_async._core.backoff import delays
 from redsem_async._core.errors import BackendError, BackendUnavailable, unreachable
 from redsem_async._protocol.backend import Link, Node
 
-FRESH = 0.05  # seconds before a deadline: the reply to an earlier command does not decide it
-OVERTIME = 0.05  # seconds after a deadline: how long to wait for a reply that decides it
+FRESH = 0.05  # seconds before a deadline in which no reply to an earlier command decides it
+OVERTIME = 0.05  # seconds after a deadline in which a reply that decides it is awaited
 MAX_SUSPENSION = 0.2  # seconds between commands to a server that replies but cannot do as asked
 
 
@@ -35,12 +35,12 @@ class LinkState:
 
     @property
     def ending(self) -> bool:
-        """Whether the connection is being closed for good: nothing is worth a record."""
+        """Whether the connection is being closed for good, so that nothing is worth a record."""
         return self.keeper is None or bool(self.keeper.cancelling())
 
     @property
     def fresh_at(self) -> float | None:
-        """When the newest command was sent that got its reply, for any semaphore."""
+        """When the newest command that got its reply was sent, for any semaphore."""
         return self.link.fresh_at if self.link else None
 
     @property
@@ -50,7 +50,7 @@ class LinkState:
 
     @property
     def lead(self) -> float:
-        """How long before a reply is needed to send the command: 0 where OVERTIME is enough."""
+        """How long before a reply is needed to send the command. 0 where OVERTIME is enough."""
         return self.round_trip if OVERTIME / 2 < self.round_trip < math.inf else 0.0
 
 
@@ -59,7 +59,7 @@ class Redirect:
 
     Attributes:
         target: the node to go to, once every command in flight has its reply.
-        once: go there for the next commands only: the semaphore is still being moved.
+        once: go there for the next commands only, because the semaphore is still being moved.
         count: redirections in a row.
         error: why no node carries out a command now, if so.
         since: when that began.
@@ -95,7 +95,7 @@ class Redirect:
 
 
 class Route:
-    """The way of one semaphore's commands; in a cluster it may change."""
+    """The way of one semaphore's commands, which may change in a cluster."""
 
     def __init__(self, name: str, link: LinkState) -> None:
         self.link: LinkState = link

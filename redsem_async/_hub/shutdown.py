@@ -1,7 +1,7 @@
-"""The end of a program that does not close its clients: what its tasks still say is sent.
+"""The end of a program that does not close its clients. What its tasks still say is sent.
 
-``asyncio.run`` cancels every task at its end: those that hold a permit release it then, and may
-take a while until they do. When none of them is left, the rest is released.
+``asyncio.run`` cancels every task at its end. Those that hold a permit release it then, which may
+take a while. When none of them is left, the rest is released.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ DRAIN = 10.0  # seconds for the tasks that were cancelled together with the conn
 FINAL = 1.0  # seconds for what is left to be sent
 
 CONNECTORS: WeakSet["asyncio.Task[None]"] = WeakSet()
-"""The tasks that keep connections, of every hub: they do not wait for each other."""
+"""The tasks of every hub that keep connections. They do not wait for each other."""
 
 
 async def drain(pipeline: Pipeline, connect: Callable[[], Awaitable[None]]) -> None:
@@ -24,7 +24,7 @@ async def drain(pipeline: Pipeline, connect: Callable[[], Awaitable[None]]) -> N
     loop = pipeline.identity.loop
     deadline = loop.time() + DRAIN
     while pipeline.has_work() and (left := deadline - loop.time()) > 0:
-        # Not by a difference of sets: other threads may add and drop connectors' tasks.
+        # Not by a difference of sets, because other threads may add and drop connectors' tasks.
         others = [task for task in asyncio.all_tasks() if task not in CONNECTORS]
         if not others:
             break

@@ -1,4 +1,4 @@
-"""When the event loop was blocked, as late timers of refreshes show: so permits may be lost."""
+"""Late refresh timers show when the event loop was blocked, so that permits may be lost."""
 
 import math
 from typing import NamedTuple
@@ -43,11 +43,11 @@ class Stalls:
         self._ran_at = now
 
     def blocked_for(self, lease: Lease) -> float | None:
-        """For how long the loop was blocked when the trust in *lease* ended; None where it ran.
+        """For how long the loop was blocked when trust in *lease* ended. None where it ran.
 
-        It was where a timer of refreshes is, or was, so late that trust could not but end. Where
-        little trust was left before that, refreshes had failed, and the loop is not why. May be
-        called in any thread.
+        It was blocked where a timer of refreshes is, or was, so late that trust could not but
+        end. Where little trust was left before that, refreshes had failed, and the loop is not
+        why. May be called in any thread.
         """
         gap, trusted, terms = self._gap, lease.trusted_until, lease.terms
         due, now = self._earliest(), clock()

@@ -1,12 +1,12 @@
-"""What this process knows of one semaphore: a state machine without input and output.
+"""What this process knows of one semaphore, as a state machine without input and output.
 
-Tasks ask, leave and release; commands are built from what is then to be written, and replies and
-push messages change it again. Nothing here needs an event loop or a socket: whoever changes the
-state looks afterwards at `stirred`, `to_confirm` and `look_at`, which say what is to be done.
+Tasks ask, leave and release. Commands are built from what is then to be written, and replies and
+push messages change it again. Nothing here needs an event loop or a socket. After a change,
+`stirred`, `to_confirm` and `look_at` say what the caller has to do.
 
-The parts of the machine are functions on this state: `handout` (a grant on its way to its
-caller), `trust`, `deadlines`, `reuse` (idle leases), `calls`, `estimates`, the batches in
-`commands`, and `machine` (what is written next).
+The parts of the machine are functions on this state. `handout` has a grant on its way to its
+caller, `reuse` the idle leases, and `machine` what is written next. The others are `trust`,
+`deadlines`, `calls`, `estimates`, and the batches in `commands`.
 """
 
 import heapq
@@ -33,7 +33,7 @@ from .right import ReuseRight
 from .route import LinkState, Route
 
 MAX_BATCH = 256  # requests or permits in one script, because it holds the server for as long
-MAX_KEYED = 32  # the same where each may have another key, for all of these are looked at
+MAX_KEYED = 32  # the same where each may have another key, because all of these are looked at
 
 CLEAN_UP = 64  # deadlines, from which on those of the past are looked for
 
@@ -57,26 +57,26 @@ class SemaphoreState(SemaphoreRef):
         releases: to be written, by the hub that drew the ids.
         leaving: requests whose callers left, and that the server may still know.
         void: calls that were sent, have no reply, and may not be carried out any more.
-        calls: to be written, in the order in which they were made; those that are numbered may
+        calls: to be written, in the order in which they were made. Those that are numbered may
             have to wait for others (*numbered_in_flight*, *alone_in_flight*).
 
-        requests: that the server may know, by number: sent, waiting, granted or leaving.
+        requests: that the server may know (sent, waiting, granted or leaving), by number.
         leases: that the server may hold, by number.
         waiting: requests that were told to wait, first come first.
         unsure: waiters to be asked about before all others.
-        overdue: requests whose deadline has come: the next reply decides.
+        overdue: requests whose deadline has come, so that the next reply decides.
         ahead: of the requests, those with a head start (fair).
         acquires_in_flight: the highest number of each acquire that has no reply yet.
-        deadlines: when to look at which request: a heap.
+        deadlines: a heap of when to look at which request.
         outlasted: by an outage, so that the server forgets those that leave.
 
-        shortest_lease: of any request so far, in seconds; longest_lease likewise.
+        shortest_lease: of any request so far, in seconds (longest_lease likewise).
         idle: leases without a permit, the latest last.
         right: to reuse leases.
         uses_in_a_row: of idle leases, since the event loop ran for others last.
         yielding: how many tasks let others run before they use the lease that they have taken.
         own_hold: for how long requests of this process held their permits recently, in seconds
-            times permits; None before the first release.
+            times permits. None before the first release.
         others_hold: the same of all processes, as a reply told it.
         hold_told_at: when a release told *own_hold* last.
         inside: the leases whose blocks a task is inside, by its id because it may be dropped.
@@ -153,7 +153,7 @@ class SemaphoreState(SemaphoreRef):
 
     @property
     def oldest_is_first(self) -> bool:
-        """Whether the oldest waiter is the next: no head starts, and keys do not share."""
+        """Whether the oldest waiter is the next, with no head starts and no keys that share."""
         return (
             not any(request.pending for request in self.ahead)
             and "+share" not in self.address.mode
@@ -179,7 +179,7 @@ class SemaphoreState(SemaphoreRef):
         self.heartbeats.due = self.stirred = True
 
     def look_again(self, request: Request, at: float) -> None:
-        """Look at the deadline of *request* then, and not when was said before."""
+        """Look at the deadline of *request* at another time than before."""
         deadlines = self.deadlines
         if len(deadlines) > self._clean_up_at:  # most may be of the past
             deadlines[:] = [d for d in deadlines if d[2].pending and d[0] == d[2].look_at]
@@ -190,7 +190,7 @@ class SemaphoreState(SemaphoreRef):
         self.look_at = min(self.look_at, at)
 
     def give_number(self, request: Request) -> None:
-        """*request* is written now: numbers are drawn in the order of the wire."""
+        """*request* is written now, because numbers are drawn in the order of the wire."""
         if request.number == 0:
             request.number, request.hub_id = self.identity.new_number(), self.identity.id
         self.requests[request.number] = request
@@ -208,7 +208,7 @@ class SemaphoreState(SemaphoreRef):
         self.stirred = True
 
     def ask_anew(self, request: Request) -> None:
-        """What the server had for *request* is gone: a new number, the same deadline."""
+        """The server has nothing for *request* any more. A new number, the same deadline."""
         self.waiting.pop(request, None)
         self.forget_number(request)
         self.ask_again([request])
@@ -233,7 +233,7 @@ class SemaphoreState(SemaphoreRef):
         request.fail(error)
 
     def leave(self, request: Request) -> None:
-        """The caller left without a permit: whatever it was or will be granted is undone."""
+        """The caller left without a permit. Whatever it was or will be granted is undone."""
         state, lease = request.state, request.lease
         if state <= RequestState.WAITING:
             self.withdraw(request)
@@ -244,7 +244,7 @@ class SemaphoreState(SemaphoreRef):
             self.give_back(lease, clock(), trusted=False)
 
     def withdraw(self, request: Request) -> None:
-        """What *request* asked for, and what it is granted yet, is undone at the server."""
+        """Undo at the server what *request* asked for, and what it is granted yet."""
         self.stop_waiting(request)
         if request.number:
             self.leaving.append(request)
@@ -258,7 +258,7 @@ class SemaphoreState(SemaphoreRef):
     # -- releasing
 
     def release(self, lease: Lease, now: float, future: Confirmed | None = None) -> PendingRelease:
-        """Give a permit back. *future* gets whether it was held until *now*."""
+        """Release a permit. *future* gets whether it was held until *now*."""
         trusted = now < lease.trusted_until and lease.state is LeaseState.HELD
         pending = self.give_back(lease, now, trusted=trusted, future=future)
         for notifier in observers.notifiers:
@@ -295,10 +295,10 @@ class SemaphoreState(SemaphoreRef):
         lease = request.lease
         if request.state is RequestState.GRANTED and lease is not None:
             if request.call:
-                # Another permit would not do for an adoption: it is this one's job.
+                # Another permit would not do for an adoption, which wants this one's job.
                 self.refuse(request, lease.loss())
                 return
-            # Not trusted here, it may be held there: perhaps only the reply came too late.
+            # Not trusted here, it may be held there. Perhaps only the reply came too late.
             self.give_back(lease, clock(), trusted=False)
             request.lease = None
             self.ask_anew(request)
@@ -310,7 +310,7 @@ class SemaphoreState(SemaphoreRef):
             self.give_back(lease, clock(), trusted=False)
 
     def give_all_idle_back(self) -> None:
-        """Release every idle lease: the right has ended, or a request here cannot use them."""
+        """Release every idle lease. The right has ended, or a request here cannot use them."""
         for lease in list(self.idle):
             self.give_back_idle(lease)
 
@@ -343,14 +343,14 @@ class SemaphoreState(SemaphoreRef):
         self.look_at = min(self.look_at, self.right.look_at)
 
     def end_right(self) -> None:
-        """The link, the server or the limit changed; or the semaphore is closed."""
+        """The link, the server or the limit changed, or the semaphore is closed."""
         if self.right.end():
             self.give_all_idle_back()
 
     # -- refreshing
 
     def refresh(self, lease: Lease) -> PendingRefresh:
-        """Have a lease refreshed; add to what is returned who is told of the outcome."""
+        """Have a lease refreshed. Callers add to the result who is told of the outcome."""
         pending = self.refreshes.get(lease.number)
         if pending is None:
             pending = self.refreshes[lease.number] = PendingRefresh(lease)

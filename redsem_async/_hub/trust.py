@@ -1,6 +1,6 @@
-"""Whether a lease may be trusted: what a refresh says of it, and how it comes to be lost.
+"""Whether a lease may be trusted, from what a refresh says of it to how it comes to be lost.
 
-The rules by which trust is counted are in `_core.lease`.
+The rules for counting trust are in `_core.lease`.
 """
 
 import logging
@@ -34,10 +34,10 @@ def gone(state: SemaphoreState, lease: Lease, reason: str, *, expected: bool = F
 
 
 def lose(state: SemaphoreState, lease: Lease, reason: str, *, expected: bool = False) -> None:
-    """The permit of *lease* is lost: wake its holder, notify observers, and log it.
+    """The permit of *lease* is lost, so wake its holder, notify observers, and log it.
 
-    *expected*: this process took it itself, which is not logged. A loss that cancels a block
-    is logged as a warning.
+    *expected* means that this process ended the permit itself, which is not logged. A loss that
+    cancels a block is logged as a warning.
     """
     if lease.state is not LeaseState.HELD:
         return
@@ -74,7 +74,7 @@ def revoked(state: SemaphoreState, numbers: Iterable[int]) -> None:
 
 
 def cleared(state: SemaphoreState) -> None:
-    """The semaphore was deleted: holders lose, waiters start again."""
+    """The semaphore was deleted. Holders lose their permits, and waiters start again."""
     state.introduce_again()
     for lease in state.holding():
         gone(state, lease, "the semaphore was cleared")

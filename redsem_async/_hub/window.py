@@ -4,7 +4,7 @@ import math
 
 from .state import MAX_BATCH
 
-WINDOW = 3  # commands in flight; further requests wait, and make larger batches
+WINDOW = 3  # commands in flight. Further requests wait, and make larger batches
 FAR = 0.0005  # seconds of round trip, for each of which one more command may be in flight
 MAX_WINDOW = 8
 FAR_BATCH = 32  # requests that a far server is sent at once, before others can join them

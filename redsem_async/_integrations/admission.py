@@ -1,4 +1,4 @@
-"""Which requests are let in. The web modules share it: they translate, and this decides."""
+"""Decides which requests are let in. The web modules translate between it and a framework."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ from .selector import Choice, Selector
 logger = logging.getLogger("redsem_async")
 
 OnOutage = Literal["closed", "open"] | int
-"""What happens to requests while Redis cannot be asked; a number is a limit for this process."""
+"""What happens to requests while Redis is unavailable. A number is a limit for this process."""
 
 RetryAfter = Callable[[AcquireTimeout | QueueFull], float]
 """Returns the seconds for ``Retry-After``, in place of the error's own estimate."""
@@ -48,7 +48,7 @@ Request = TypeVar("Request")
 
 
 class Rejected(Exception):
-    """The request is answered with an error instead; ``__cause__`` is why.
+    """The request is answered with an error instead. ``__cause__`` is why.
 
     Attributes:
         status: of the answer.
@@ -64,7 +64,7 @@ class Rejected(Exception):
 
 
 class ClientDisconnected(Exception):
-    """The client hung up while it waited; nothing is held."""
+    """The client hung up while it waited. Nothing is held."""
 
 
 class Admission(Generic[Request]):
@@ -95,14 +95,14 @@ class Admission(Generic[Request]):
         self._inside = 0  # let in by the local limit
 
     def choose(self, request: Request) -> Choice:
-        """What *request* needs a permit of."""
+        """The permit that *request* needs."""
         return self._choose(request)
 
     @asynccontextmanager
     async def admitted(
         self, choice: Choice, gone: "asyncio.Future[Any] | None"
     ) -> AsyncGenerator[Permit | None]:
-        """Hold a permit for the block; ``None`` where an outage lets requests through without.
+        """Hold a permit for the block. ``None`` where an outage lets requests through without.
 
         Raises:
             Rejected: nothing was free, or the permit was lost in the block.
@@ -137,7 +137,7 @@ class Admission(Generic[Request]):
             raise Rejected(UNAVAILABLE, "the permit of this request was lost") from lost
 
     def _seconds(self, full: AcquireTimeout | QueueFull) -> float:
-        """What the user's function says; the error's estimate without one, or where it fails."""
+        """What the user's function says. The error's estimate without one, or where it fails."""
         estimate = min(full.retry_after, LONGEST)
         if self._retry_after is None:
             return estimate
@@ -216,7 +216,7 @@ class Admission(Generic[Request]):
 
 
 def on_outage_of(value: object) -> OnOutage:
-    """Return what to do while Redis cannot be asked."""
+    """Return what to do while Redis is unavailable."""
     match value:
         case "closed":
             return "closed"

@@ -1,4 +1,4 @@
-"""What a change has done, in words: the same for the command and for the dashboard."""
+"""What a change has done, in the same words for the command and for the dashboard."""
 
 from redsem_async._api.status import SemaphoreStatus
 
@@ -6,7 +6,7 @@ from .discovery import SemaphoreInfo
 
 
 def limit_set(limit: int | None, before: SemaphoreInfo, after: SemaphoreStatus) -> str:
-    """After `set_limit`: *before* is what Redis stored until then."""
+    """After `set_limit`. *before* is what Redis stored until then."""
     if limit is None:
         return f"set limit removed, {_own_limit(before)}"
     parts = [f"limit {limit:,}" if limit else "paused"]

@@ -1,4 +1,4 @@
-"""Finds semaphores in Redis: the class, the clock, the limits and the clients of each."""
+"""Finds semaphores in Redis, with the class, the clock, the limits and the clients of each."""
 
 import asyncio
 import contextlib
@@ -28,14 +28,14 @@ class SemaphoreInfo:
     """What Redis stores of a semaphore.
 
     Attributes:
-        name: name of the semaphore.
-        mode: None if Redis stores only a set limit: the next client decides the mode. Or if the
-            name is in use in another layout, so that whatever is asked raises `LayoutMismatch`.
+        name: of the semaphore.
+        mode: None if Redis stores only a set limit, because the next client decides the mode. Or
+            if the name is in use in another layout, so that any command raises `LayoutMismatch`.
         clock: None in the same cases.
         set_limit: the limit set by an operator, if any.
-        clients: the processes that use it; if there is none, those that used it last.
-        grace: seconds until the grace period after a loss of state ends; 0 if there is none.
-        slots: the longest list of slots that a client declares, as texts.
+        clients: the processes that use it. If there is none, those that used it last.
+        grace: seconds until the grace period after a loss of state ends. 0 if there is none.
+        slots: the longest list of slots that a client declares, as strings.
         dead_in: by the id of a process, for how many seconds it counts as alive without another
             sign of life.
     """
@@ -71,7 +71,7 @@ class SemaphoreInfo:
 
     @property
     def key_limit(self) -> int | None:
-        """The limit that all clients declare for each key; None if there is no such limit."""
+        """The limit that all clients declare for each key. None if there is no such limit."""
         limits = {client.key_limit for client in self.clients}
         return limits.pop() if len(limits) == 1 else None
 
@@ -88,12 +88,12 @@ class SemaphoreInfo:
 
     @property
     def class_name(self) -> str | None:
-        """The class that uses this mode; None if the mode is unknown."""
+        """The class that uses this mode. None if the mode is unknown."""
         return None if self.mode is None else self._class.__name__
 
     @property
     def limit(self) -> int | None:
-        """The effective limit; None if it is unknown or differs between clients."""
+        """The effective limit. None if it is unknown or differs between clients."""
         if self.set_limit is not None:
             return min(self.set_limit, len(self.slots)) if self.slots else self.set_limit
         return self.declared[0] if len(self.declared) == 1 else None
@@ -103,7 +103,7 @@ class SemaphoreInfo:
     ) -> AnySemaphore:
         """A semaphore object with this name, mode and clock.
 
-        *keyed*: one with keys where Redis does not know the mode.
+        With *keyed*, one with keys where Redis does not know the mode.
         """
         if keyed and self.mode is None:
             return replace(self, mode="fair+keys").semaphore(client, prefix, label=label)
@@ -141,7 +141,7 @@ def versions_of(clients: Iterable[Client]) -> dict[str, int]:
 
 
 def _unknown(_: str) -> None:
-    """The clients' own limit of a key. No request is made here that needs it."""
+    """The clients' own limit of a key. No request that needs it is made here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class ListEntry:
 
 
 async def find(client: Any, prefix: str, name: str) -> SemaphoreInfo | None:
-    """What Redis stores of *name*; None if there is no such semaphore.
+    """What Redis stores of *name*. None if there is no such semaphore.
 
     Raises:
         BackendError: the keys were not written by this library.
@@ -189,7 +189,7 @@ async def similar_name(client: Any, prefix: str, name: str) -> str | None:
 
 
 async def names_in_use(client: Any, prefix: str, known: Sequence[str]) -> list[str]:
-    """Those of *known* with a semaphore: after a clear, or use, some keys remain for a while."""
+    """Those of *known* with a semaphore. After a clear, or use, some keys remain for a while."""
     found = await asyncio.gather(*(find(client, prefix, name) for name in known))
     return [name for name, info in zip(known, found, strict=True) if info is not None]
 

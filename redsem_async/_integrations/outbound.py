@@ -1,4 +1,4 @@
-"""A permit for each outbound request: what the transports of both HTTP clients share."""
+"""A permit for each outbound request. The transports of both HTTP clients share this."""
 
 import asyncio
 import logging
@@ -53,9 +53,9 @@ class OutboundLimiter(Generic[Request]):
         )
 
     async def acquire(self, request: Request, pool_timeout: float | None) -> "HeldPermit":
-        """Wait for a permit. Cancelled meanwhile, it leaves nothing behind.
+        """Wait for a permit. A call that is cancelled meanwhile leaves nothing behind.
 
-        *pool_timeout*: for how long the client waits for a connection, and so for a permit, where
+        *pool_timeout* is how long the client waits for a connection, and so for a permit, where
         the transport has no timeout of its own.
         """
         choice = self._choose(request)
@@ -68,7 +68,7 @@ class OutboundLimiter(Generic[Request]):
         return held
 
     def answered(self, held: "HeldPermit", status: int, retry_after: str | None) -> None:
-        """The upstream answered: have the fleet back off where it is overloaded."""
+        """The upstream answered. Have the fleet back off where it is overloaded."""
         if self._overloads is not None and status in OVERLOADED and held.permit is not None:
             self._overloads.note(held.permit, held.granted_at, retry_after)
 
@@ -101,7 +101,7 @@ class HeldPermit:
         _holding.add(self._task)
 
     async def begin(self) -> None:
-        """Wait until the permit is held; raises what ``acquire`` does."""
+        """Wait until the permit is held. Raises what ``acquire`` does."""
         try:
             await asyncio.wait([self._granted, self._task], return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
@@ -125,14 +125,14 @@ class HeldPermit:
             self.check()
 
     def check(self) -> None:
-        """Raise why the permit is not held, if that is to stop us."""
+        """Raise the reason why the permit is not held, if that is to stop us."""
         if self._loss is not None:
             raise self._loss
         if self._task.done():
             self._task.result()
 
     def expect_reading(self, request: str) -> None:
-        """The response to *request* is handed out: warn when it is left unread for a lease.
+        """The response to *request* is handed out. Warn when it is left unread for a lease.
 
         *request* is method and host, and nothing that may be secret.
         """
@@ -153,12 +153,12 @@ class HeldPermit:
         )
 
     async def end(self) -> None:
-        """Give the permit back, though we may be cancelled."""
+        """Release the permit, though we may be cancelled."""
         self._over.set()
         await finish(self._task, self._end_timeout)
 
     def drop(self) -> None:
-        """Have the permit released; may be called in any thread."""
+        """Have the permit released. May be called in any thread."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._over.set)
 
@@ -169,7 +169,7 @@ class HeldPermit:
             try:
                 await self._over.wait()
             except asyncio.CancelledError:
-                self._stop(permit)  # first: giving a permit back may take its time in an outage
+                self._stop(permit)  # first, as releasing a permit may take a while in an outage
                 raise
             finally:
                 if self._timer is not None:
@@ -191,7 +191,7 @@ _holding: set["asyncio.Task[None]"] = set()  # a loop keeps no task alive
 def _ended(task: "asyncio.Task[None]") -> None:
     _holding.discard(task)
     if not task.cancelled():
-        task.exception()  # retrieved: the caller gets it from `check`
+        task.exception()  # retrieved here, as the caller gets it from `check`
 
 
 class Stream(Protocol):
@@ -203,7 +203,7 @@ class Stream(Protocol):
 
 
 class ReleasingStream:
-    """A response's body, which gives the permit back when it was read or is closed."""
+    """A response's body, which releases the permit when it was read or is closed."""
 
     def __init__(self, wrapped: Stream, held: HeldPermit) -> None:
         self._wrapped = wrapped
@@ -224,7 +224,7 @@ class ReleasingStream:
             await self.aclose()
 
     async def aclose(self) -> None:
-        """Close what is read, and give the permit back."""
+        """Close what is read, and release the permit."""
         if not self._closed:
             self._closed = True
             try:

@@ -1,4 +1,4 @@
-"""An upstream that is overloaded: for how long the whole fleet backs off."""
+"""For how long the whole fleet backs off from an upstream that is overloaded."""
 
 import math
 import random
@@ -16,7 +16,7 @@ FIRST_PAUSE = 1.0  # seconds, where the upstream does not say how long
 LONGEST_PAUSE = 32.0
 
 BackOff = Callable[[Exception], float | None]
-"""For how many seconds an exception has the fleet back off; None where it does not."""
+"""For how many seconds an exception has the fleet back off. None where it does not."""
 
 
 @contextmanager
@@ -44,7 +44,7 @@ class OverloadedResponses:
         self._pauses: dict[str, DoublingPause] = {}  # of the last overloads, by semaphore
 
     def note(self, permit: Permit, granted_at: float, retry_after: str | None) -> None:
-        """The upstream was overloaded; *retry_after* is the header, if there was one."""
+        """The upstream was overloaded. *retry_after* is the header, if there was one."""
         seconds = None if retry_after is None else seconds_of(retry_after)
         if seconds is None:
             now, name = clock(), permit.name
@@ -56,8 +56,8 @@ class OverloadedResponses:
 class DoublingPause:
     """How long to pause for overloads that say nothing about it.
 
-    Truncated exponential back-off: an overload soon after the last one doubles the pause. One
-    that a permit met which was granted before the last one began is the same overload.
+    Truncated exponential back-off, where an overload soon after the last one doubles the pause.
+    If its permit was granted before the last overload began, it is the same overload.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class DoublingPause:
 
 
 def seconds_of(retry_after: str) -> float | None:
-    """The seconds from now on that a ``Retry-After`` asks for (RFC 9110, 10.2.3); None if unclear.
+    """Seconds from now that a ``Retry-After`` asks for (RFC 9110, 10.2.3). None if unclear.
 
     It is a number of seconds, or a date.
     """

@@ -1,4 +1,4 @@
-"""One semaphore, or one of a group: which permit a call or a request needs."""
+"""Which permit a call or request needs, from one semaphore or from one of a group."""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,14 +25,14 @@ class AcquireOptions(TypedDict):
 
 
 class Choice(NamedTuple):
-    """What one call or request acquires: a permit of *semaphore*, with *key* where it has keys."""
+    """What one call or request acquires, with *key* where *semaphore* has keys."""
 
     semaphore: AnySemaphore
     key: str | None
     options: AcquireOptions
 
     def acquire(self, timeout: float | EllipsisType | None = ...) -> Acquisition:
-        """Acquire it; *timeout* replaces that of the options."""
+        """Acquire it. *timeout* replaces that of the options."""
         options: AcquireOptions = {**self.options}
         if timeout is not ...:
             options["timeout"] = timeout
@@ -57,9 +57,9 @@ class Selector:
     ) -> None:
         """Raises ValueError or TypeError for arguments that cannot be meant.
 
-        *key*: ``...`` where none was given. A semaphore with keys rejects that, because its
+        *key* is ``...`` where none was given. A semaphore with keys rejects that, because its
         limits of keys would have no effect. It accepts None, for requests without a key.
-        *default*: the key of a group where *key* says nothing.
+        *default* is the key of a group where *key* says nothing.
         """
         self._options = checked(source, timeout, permits, cancel_on_loss)
         given = None if key is ... else key
@@ -95,7 +95,7 @@ class Selector:
 
 
 def key_function(key: object) -> Key:
-    """*key*, or a function that returns it, where it is a text."""
+    """*key*, or a function that returns it, where it is a string."""
     if isinstance(key, str):
         return partial(_always, key)
     if not callable(key):
@@ -109,9 +109,9 @@ def _always(key: str, /, *_: Any, **__: Any) -> str:
 
 
 def _fitting(key: str) -> str:
-    """*key*, where ``acquire`` takes it. Another text is replaced by its beginning and a digest.
+    """*key*, where ``acquire`` takes it. Another string is replaced by its prefix and a digest.
 
-    Because keys come from requests, any text is one: an empty or a very long header, too.
+    Keys come from requests, so any string may be one, even an empty or a very long header.
     """
     try:
         return config.key_of(key)

@@ -1,8 +1,8 @@
 """A background task for each held permit, which refreshes it until it is released.
 
-A permit that is released before its first refresh is due, as most are, costs no task: it is
-noted with others of its due time, under one timer. Due times lie on a grid, so that the refreshes
-of many permits travel in one command.
+A permit that is released before its first refresh is due, as most are, costs no task. It is noted
+with others of its due time, under one timer. Due times lie on a grid, so that the refreshes of
+many permits travel in one command.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Refresher:
         if lease.reused:  # the last refresh was before this use of it
             due = min(due, lease.trusted_until - (terms.lease - terms.refresh_interval))
         if due < now or lease.trusted_until <= due:
-            due = now  # granted late: there would be nothing left to refresh
+            due = now  # granted late, so that there would be nothing left to refresh
         group = self._due.get(due)
         if group is None:
             self._stalls.loop_runs(now)
@@ -57,7 +57,7 @@ class Refresher:
             self.watchdog().add(lease, remote, now)
 
     def pause(self, lease: Lease) -> None:
-        """*lease* is for another caller: if it is idle when a refresh is due, it is released."""
+        """*lease* is for another caller. If it is idle when a refresh is due, it is released."""
         if self._watchdog is not None or lease.refreshed_at not in self._due:
             self.remove(lease)
 
@@ -82,7 +82,7 @@ class Refresher:
         return self._watchdog
 
     async def end(self) -> None:
-        """The last connection of the hub was closed: end the watchdog."""
+        """The last connection of the hub was closed, so end the watchdog."""
         watchdog, self._watchdog = self._watchdog, None
         if watchdog is not None:
             await watchdog.end()
@@ -94,8 +94,8 @@ class Refresher:
                 lease.refreshed_at = None
                 remote.give_back(lease)
                 continue
-            # Decided here and not by the task: this may come after a long stall, and the body
-            # has to be cancelled before it continues.
+            # Decided here and not by the task, because this may come after a long stall, and the
+            # body has to be cancelled before it continues.
             if lose_unless_trusted(remote.state, lease):
                 continue
             task = self._loop.create_task(self._refresh(lease, remote), name="redsem-refresh")
@@ -125,7 +125,7 @@ class Refresher:
                 await asyncio.sleep(_RETRY * interval)
 
     def _next_wakeup(self, interval: float) -> Wakeup:
-        """The next time that a refresh is due; one timer for all of that time."""
+        """The next time that a refresh is due, with one timer for all of that time."""
         now = clock()
         due = refresh_due(now, interval)
         wakeups = self._wakeups.get(due)

@@ -1,14 +1,14 @@
-"""Keeps permits refreshed while the hub's event loop is blocked, from threads: one for each node.
+"""Keeps permits refreshed while the hub's event loop is blocked, with one thread for each node.
 
-As long as the hub's loop refreshes permits in time, a thread sends nothing; where half of a lease
-is gone, it refreshes them itself. It does so only while the hub's loop showed life within the
-longest stall: a loop that is stuck forever must lose its permits, as a crashed process does.
+As long as the hub's loop refreshes permits in time, a thread sends nothing. Where half of a lease
+is gone, it refreshes them itself, but only while the hub's loop showed life within the longest
+stall. A loop that is stuck forever must lose its permits, as a crashed process does.
 
 All threads read a lease's state and until when it is trusted, each written in one step. Only the
 hub's loop changes the state, and it does so before it tells the server. A thread writes trust
-that was counted from sending, and only where it had not ended: what the body has seen as lost
+that was counted from sending, and only where it had not ended, so what the body has seen as lost
 stays lost. Where the server says that a permit is gone, its trust ends at once, because the body
-may ask while it blocks the loop; the hub's loop does the rest.
+may ask while it blocks the loop. The hub's loop does the rest.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class Watchdog:
         self._trust_lock = identity.trust_lock
         self._threads: dict[Node, WatchdogThread] = {}
         self._lock = threading.Lock()  # on which threads there are
-        # By semaphore and where the loop takes it to be: where the server said that it is.
+        # Where the server said that a semaphore is, by it and where the loop takes it to be.
         self._moved: dict[tuple[RemoteSemaphore, Node], Node] = {}
         self._told_of = 0.0  # the last stall that the log has, by when the loop was seen
 
@@ -92,7 +92,7 @@ class Watchdog:
         self.watched.pop(lease, None)
 
     async def end(self) -> None:
-        """The hub ends: end the threads too, within a bounded time."""
+        """The hub ends, so end the threads too, within a bounded time."""
         self.watched.clear()
         with self._lock:
             threads = list(self._threads.values())
@@ -110,7 +110,7 @@ class Watchdog:
     # -- in any thread
 
     def have_thread(self, node: Node, *, look: bool = False) -> None:
-        """Have a thread for *node*, for a while at least. *look*: it looks at once."""
+        """Have a thread for *node*, for a while at least. With *look* it looks at once."""
         with self._lock:
             if not self.watched:
                 return  # the hub has ended
@@ -154,7 +154,7 @@ class Watchdog:
         return self._moved.get((remote, node), node)
 
     def redirected(self, remote: RemoteSemaphore, error: CommandError, here: Node) -> None:
-        """Another node keeps *remote* by now; the loop cannot follow it there."""
+        """Another node keeps *remote* by now, where the loop cannot follow it."""
         node = self._backend.redirected(remote.address, error, here=here)
         if node is not None:
             self._moved[remote, remote.state.route.link.node] = node
@@ -166,7 +166,7 @@ class Watchdog:
         """A refresh that was sent at *sent_at* has ended."""
         now, trusted = clock(), lease.trusted_until
         if lease.state is not LeaseState.HELD or now >= trusted:
-            return  # released meanwhile; or perhaps seen as lost, and not to be revived
+            return  # released meanwhile, or perhaps seen as lost and not to be revived
         if outcome is Outcome.GONE:
             lease.disown()
             self.to_loop(remote.refreshed_elsewhere, lease, outcome, sent_at, now)
@@ -197,7 +197,7 @@ class WatchdogThread(threading.Thread):
 
     Attributes:
         node: which keeps the permits.
-        stopped: whether it is to end; it may have ended for another reason.
+        stopped: whether it is to end. It may have ended for another reason.
         stirred: set to have it look at once.
         used_at: when there last was a permit to watch.
     """
@@ -210,7 +210,7 @@ class WatchdogThread(threading.Thread):
         self._watchdog = watchdog
         self.node: Node = node
         self._link: BlockingLink | None = None
-        self._connecting = 0.0  # seconds for the last attempt; 0 after one that succeeded
+        self._connecting = 0.0  # seconds for the last attempt, 0 after one that succeeded
         self._delays = delays(random.random)
         self._warned = False
 
@@ -233,7 +233,7 @@ class WatchdogThread(threading.Thread):
             self._disconnect()
 
     def _connect(self) -> None:
-        """Have a connection before it is needed: a stall should not begin with a handshake."""
+        """Connect before it is needed, because a stall should not begin with a handshake."""
         if self._link is not None and not self._link.closed:
             return
         self._disconnect()
@@ -257,7 +257,7 @@ class WatchdogThread(threading.Thread):
             self._link = None
 
     def _overdue(self) -> list[_Batch]:
-        """What the hub's loop should have refreshed by now."""
+        """The permits that the hub's loop should have refreshed by now."""
         watchdog, now = self._watchdog, clock()
         silence = now - watchdog.seen_at
         groups: defaultdict[tuple[RemoteSemaphore, int, float | None], list[Lease]]
@@ -296,7 +296,7 @@ class WatchdogThread(threading.Thread):
         while batches and self._link is not None:
             try:
                 replies = self._link.exchange(batches, timeout)
-            except Exception:  # noqa: BLE001 - the network's: no answer is not a no
+            except Exception:  # noqa: BLE001 - the network's, and no answer is not a no
                 self._disconnect()
                 return
             self._delays, self._warned = delays(random.random), False
@@ -328,7 +328,7 @@ class WatchdogThread(threading.Thread):
         missing = [lease for lease in missing if lease.trusted_at(clock())]
         if not missing:
             return None
-        # The server does not know them, or all of them: it may have lost its state.
+        # The server does not know them, or all of them. It may have lost its state.
         hub_info = batch.remote.state.introduction.hub_info()
         operation = restore_of(missing)._replace(hub_info=hub_info)
         return _Batch(batch.remote, operation, missing)

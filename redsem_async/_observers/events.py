@@ -8,14 +8,14 @@ from redsem_async._core.keys import Mode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Base of the events.
+    """Base class of the events.
 
     Attributes:
         name: of the semaphore.
-        mode: ``"fair"`` or ``"zset"``; behind it ``"+keys"`` or ``"+share"`` where requests have
+        mode: ``"fair"`` or ``"zset"``, followed by ``"+keys"`` or ``"+share"`` where requests have
             keys, and ``"+slots"`` where permits stand for slots.
         permits: how many the request or the permit stands for.
-        key: of the request, for an observer that is registered with ``keys=True``; otherwise
+        key: of the request, for an observer that is registered with ``keys=True``. Otherwise
             None.
     """
 
@@ -49,7 +49,7 @@ class Granted(Outcome):
 
     Attributes:
         fencing_token: of the permit.
-        permit_id: of the permit: a secret, and the same in all of its events.
+        permit_id: of the permit. A secret, and the same in all of its events.
         reused: whether the lease was used before by another permit of this process (``linger``).
             Id and token are those of the lease.
     """
@@ -80,7 +80,7 @@ class Shed(Outcome):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed(Outcome):
-    """The request was refused for another reason: Redis is away, say, or it was closed.
+    """The request was refused for another reason, say because Redis is away or it was closed.
 
     Attributes:
         error: that the caller gets.
@@ -91,12 +91,12 @@ class Failed(Outcome):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermitEvent(Event):
-    """Base of what happens to a permit.
+    """Base class of the events of a permit.
 
     Attributes:
         held: seconds since it was granted.
         fencing_token: of the permit.
-        permit_id: of the permit: a secret, and the same in all of its events.
+        permit_id: of the permit. A secret, and the same in all of its events.
     """
 
     held: float
@@ -117,12 +117,12 @@ class Refreshed(PermitEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released(PermitEvent):
-    """The permit is on its way back. Its holder has nothing from now on."""
+    """The permit is on its way back. Its holder no longer has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detached(PermitEvent):
-    """The permit is held on, for the process that adopts it."""
+    """The permit stays held, for the process that adopts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,13 +155,13 @@ class Reclaimed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackedOff:
-    """This process began a back-off: no process gets a permit for so long.
+    """This process began a back-off, in which no process gets a permit.
 
     Attributes:
         name: of the semaphore.
         mode: as in other events.
         seconds: for which it pauses.
-        key: whose requests it is for, for an observer that is registered with ``keys=True``;
+        key: whose requests it is for, for an observer that is registered with ``keys=True``.
             None for all requests.
     """
 
@@ -172,22 +172,22 @@ class BackedOff:
 
 
 class Observer:
-    """Base of observers. Each method gets one kind of event, and does nothing here."""
+    """Base class of observers. Each method gets one kind of event, and does nothing here."""
 
     def queued(self, event: Queued) -> None:
         """A request has to wait."""
 
     def granted(self, event: Granted) -> None:
-        """A request was granted: called in the context of the task that asked."""
+        """A request was granted. Called in the context of the task that asked."""
 
     def abandoned(self, event: Abandoned) -> None:
-        """A request was cancelled: called in the context of the task that asked."""
+        """A request was cancelled. Called in the context of the task that asked."""
 
     def shed(self, event: Shed) -> None:
         """A request was rejected. Called in the context of the task that asked."""
 
     def failed(self, event: Failed) -> None:
-        """A request failed: called in the context of the task that asked."""
+        """A request failed. Called in the context of the task that asked."""
 
     def refreshed(self, event: Refreshed) -> None:
         """A lease was refreshed."""

@@ -1,7 +1,7 @@
 """Notifies an observer of what happens to permits.
 
-An observer that is notified of a beginning is notified of its end, once, and of no end without
-its beginning. An exception of an observer is logged, and changes nothing.
+An observer that is notified of a start is notified of its end, once, and of no end without
+its start. An exception of an observer is logged, and changes nothing.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class PermitFacts(Subject, Protocol):
 
 
 class Notifier:
-    """Notifies one observer, and remembers the beginnings that it notified it of."""
+    """Notifies one observer, and remembers the starts that it was notified of."""
 
     __slots__ = ("_held", "_waiting", "keys", "observer", "stopped")
 
@@ -67,14 +67,14 @@ class Notifier:
     # -- requests
 
     def queued(self, requests: Iterable[RequestFacts]) -> None:
-        """They have to wait. Those that waited before are passed over."""
+        """The requests have to wait. Those that waited before are passed over."""
         for request in requests:
             if request not in self._waiting:
                 self._waiting.add(request)
                 self._notify("queued", events.Queued(**self._facts(request)))
 
     def granted(self, permit: PermitFacts, request: Subject, waited: float) -> None:
-        """The caller has its permit; *request* is the permit itself where no request was made."""
+        """The caller has its permit. *request* is the permit itself where no request was made."""
         self._held[permit] = clock()
         outcome = self._outcome(request, waited)
         event = events.Granted(
@@ -83,7 +83,7 @@ class Notifier:
         self._notify("granted", event)
 
     def refused(self, request: RequestFacts, error: Exception) -> None:
-        """Its caller gets *error* instead."""
+        """The caller gets *error* instead."""
         outcome = self._outcome(request, clock() - request.started)
         match error:
             case AcquireTimeout(retry_after=later):
@@ -95,7 +95,7 @@ class Notifier:
                 self._notify("failed", events.Failed(error=error, **outcome))
 
     def abandoned(self, request: RequestFacts) -> None:
-        """Its caller was cancelled."""
+        """The caller was cancelled."""
         waited = clock() - request.started
         self._notify("abandoned", events.Abandoned(**self._outcome(request, waited)))
 
@@ -107,26 +107,26 @@ class Notifier:
     # -- permits
 
     def refreshed(self, permit: PermitFacts, expires_in: float) -> None:
-        """Its lease was refreshed."""
+        """The lease of the permit was refreshed."""
         since = self._held.get(permit)
         if since is not None:
             event = events.Refreshed(expires_in=expires_in, **self._permit_facts(permit, since))
             self._notify("refreshed", event)
 
     def released(self, permit: PermitFacts) -> None:
-        """It is released."""
+        """The permit is released."""
         since = self._held.pop(permit, None)
         if since is not None:
             self._notify("released", events.Released(**self._permit_facts(permit, since)))
 
     def detached(self, permit: PermitFacts) -> None:
-        """It is held on, and left to whichever client adopts it."""
+        """The permit stays held, and is left to whichever client adopts it."""
         since = self._held.pop(permit, None)
         if since is not None:
             self._notify("detached", events.Detached(**self._permit_facts(permit, since)))
 
     def lost(self, permit: PermitFacts, reason: str, *, cancels: bool) -> None:
-        """It is lost. *cancels*: a block that it guards is cancelled."""
+        """The permit is lost. *cancels* says whether a block that it guards is cancelled."""
         since = self._held.pop(permit, None)
         if since is not None:
             facts = self._permit_facts(permit, since)

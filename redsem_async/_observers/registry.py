@@ -1,4 +1,4 @@
-"""The registry of observers. It is usually empty: notifying is then a loop over an empty tuple.
+"""The registry of observers. It is usually empty, and notifying is a loop over an empty tuple.
 
 `notifier` turns facts into events. It is imported when the first observer registers.
 """
@@ -15,7 +15,7 @@ logger = logging.getLogger("redsem_async")
 
 
 class ObserverRegistry:
-    """The observers of this process; the log is one of them while its level is DEBUG.
+    """The observers of this process. The log is one of them while its level is DEBUG.
 
     Attributes:
         notifiers: one for each observer.
@@ -32,7 +32,7 @@ class ObserverRegistry:
     def add(self, observer: "Observer", *, keys: bool = False) -> bool:
         """Notify *observer* from now on. Returns False where it is registered already.
 
-        *keys*: its events carry the keys of requests.
+        With *keys*, its events carry the keys of requests.
         """
         from .notifier import Notifier
 
@@ -43,7 +43,7 @@ class ObserverRegistry:
             return True
 
     def remove(self, observer: "Observer") -> None:
-        """Notify *observer* no more."""
+        """Stop notifying *observer*."""
         with self._lock:
             for notifier in self.notifiers:
                 if notifier.observer is observer:
@@ -58,7 +58,7 @@ class ObserverRegistry:
         (self.add if self.debug else self.remove)(LOG)
 
     def forget_parent(self) -> None:
-        """In a forked child: keep the observers, forget what they know of the parent's permits."""
+        """In a forked child, keep the observers but forget the parent's permits."""
         self._lock = threading.Lock()
         known = self.notifiers
         self.notifiers = ()

@@ -1,4 +1,4 @@
-"""Where semaphores are kept, as a hub uses it: a backend has nodes, and a node opens links."""
+"""Where semaphores are kept, as a hub uses it. A backend has nodes, and a node opens links."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, Self
@@ -14,7 +14,7 @@ from .replies import AnyReply
 class SemaphoreRef:
     """Which semaphore a command is for.
 
-    A link may cache what it derives from the address, by weak reference: a hub keeps one
+    A link may cache what it derives from the address, by weak reference, because a hub keeps one
     reference for each semaphore that it uses, for as long as it uses it.
 
     Attributes:
@@ -58,7 +58,7 @@ class Listener(Protocol):
 
     @property
     def semaphores(self) -> Iterable[Address]:
-        """The addresses of those that its hub uses; none where it does not say."""
+        """The addresses of those that its hub uses. None where it does not say."""
         ...
 
     def reply_received(self, command: Command, reply: AnyReply | CommandError) -> None:
@@ -70,11 +70,11 @@ class Listener(Protocol):
         ...
 
     def unsubscribed(self, address: Address) -> None:
-        """No push messages will come of that semaphore: another server keeps it."""
+        """No push messages of that semaphore will come, because another server keeps it."""
         ...
 
     def push_unavailable(self, error: Exception) -> None:
-        """No push messages will come over this link; commands pass all the same."""
+        """No push messages will come over this link. Commands pass all the same."""
         ...
 
     def resume_writing(self) -> None:
@@ -90,14 +90,14 @@ class Link(Protocol):
     """A connection. Commands are replied to one by one, in the order in which they were sent."""
 
     fresh_at: float | None
-    """When the newest command was sent that got its reply; None before the first reply."""
+    """When the newest command that has its reply was sent. None before the first reply."""
 
     uncounted: bool
     """Whether scripts are told that no process receives the push messages that come over it."""
 
     @property
     def writable(self) -> bool:
-        """Whether to send more now: what was sent before does not pile up in this process."""
+        """Whether to send more now, so that what was sent does not pile up in this process."""
         ...
 
     def send(self, commands: Sequence[Command], now: float) -> None:
@@ -124,7 +124,7 @@ class BlockingLink(Protocol):
     def exchange(
         self, commands: Sequence[Command], timeout: float
     ) -> Sequence[AnyReply | CommandError]:
-        """Send *commands*, and wait for a reply to each: *timeout* seconds at most.
+        """Send *commands*, and wait for a reply to each, for *timeout* seconds at most.
 
         After an exception the link is of no more use, and commands may have arrived.
         """
@@ -140,7 +140,7 @@ class Node(Protocol):
 
     @property
     def place(self) -> str:
-        """How errors and log records name it: host and port, never credentials."""
+        """How errors and log records name it, by host and port but never with credentials."""
         ...
 
     async def connect(self, listener: Listener) -> Link:
@@ -163,7 +163,7 @@ class Backend(Protocol):
         ...
 
     def redirected(self, address: Address, error: CommandError, *, here: Node) -> Node | None:
-        """The node that *error*, a reply of *here*, names; None where there is but one node."""
+        """The node that *error*, a reply of *here*, names. None where there is but one node."""
         ...
 
     def require_blocking(self) -> None:
@@ -207,4 +207,4 @@ class OneNode:
 
 
 class ConnectionRejected(Exception):
-    """The server rejects this client, with wrong credentials say; ``__cause__`` says why."""
+    """The server rejects this client, say for wrong credentials. ``__cause__`` says why."""

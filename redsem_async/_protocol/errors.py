@@ -15,23 +15,23 @@ class ErrorKind(enum.Enum):
     BUSY = enum.auto()  # the server may carry it out later
     READ_ONLY = enum.auto()  # the server is not a primary any more
     MOVED = enum.auto()  # another node keeps the semaphore
-    ASK = enum.auto()  # another node may have it already; this command is to be sent there
+    ASK = enum.auto()  # another node may have it already, and this command is to be sent there
     RETRY_LATER = enum.auto()  # the semaphore is between two nodes, or no node keeps it now
     MODE_MISMATCH = enum.auto()  # the name is in use in another mode or by another clock
     LAYOUT_MISMATCH = enum.auto()  # the name is in use in another layout of the keys
     SLOTS_MISMATCH = enum.auto()  # the name is in use with other slots
     NO_MEMORY = enum.auto()  # of an acquire, which begins with a write
-    REFUSED = enum.auto()  # part of it may have been carried out; sending it again is no help
+    REFUSED = enum.auto()  # it may be carried out in part, and sending it again is no help
 
 
 class NameUse(NamedTuple):
-    """How a name is used that is in use in another mode or by another clock.
+    """How a name that is in use in another mode or by another clock is used.
 
     Attributes:
         kind: mode and clock in use.
         held: whether permits are held.
-        unused: whether no permit is held and no process waits or has asked of late.
-        free_in: seconds until the name is free unless it is used again; None when unknown.
+        unused: whether no permit is held and no process waits or has asked recently.
+        free_in: seconds until the name is free unless it is used again. None when unknown.
     """
 
     kind: str
@@ -44,9 +44,9 @@ class LayoutUse(NamedTuple):
     """A name that is in use in another layout of the keys.
 
     Attributes:
-        found: the number of that layout; 0 for one that has none.
+        found: the number of that layout. 0 for one that has none.
         own: the number of the caller's layout.
-        versions: that the processes which use the name say they have.
+        versions: what the processes that use the name report.
         free_in: as in `NameUse`.
     """
 
@@ -62,7 +62,7 @@ class CommandError(NamedTuple):
     Attributes:
         kind: what it means.
         error: the error itself.
-        endpoint: host and port of the node that MOVED or ASK names; an empty host means the
+        endpoint: host and port of the node that MOVED or ASK names. An empty host means the
             host that replied.
         use: how the name is used, where the kind is MODE_MISMATCH.
         layout: how the name is used, where the kind is LAYOUT_MISMATCH.

@@ -27,7 +27,7 @@ def describe(**facts: object) -> str:
 
 
 def facts_of(description: str) -> dict[str, object]:
-    """Return what `describe` was given; nothing when it did not make *description*."""
+    """Return what `describe` was given, or nothing if it did not make *description*."""
     try:
         facts = json.loads(description)
     except (ValueError, RecursionError):  # of lists in lists

@@ -1,4 +1,4 @@
-"""The operations that a hub asks of a store of semaphores: Redis, or memory.
+"""The operations that a hub asks of a store of semaphores, which is Redis or memory.
 
 Durations are in milliseconds. No operation carries an instant, because an instant means nothing
 on another machine's clock.
@@ -15,7 +15,7 @@ class KeyTerms(NamedTuple):
     """The key of a request, and what its client declares for that key.
 
     Attributes:
-        limit: of the key; ``None`` for none.
+        limit: of the key. ``None`` for none.
         weight: of the key, where keys share the overall limit.
         patience_ms: after how long the request goes by its ticket there.
     """
@@ -67,14 +67,14 @@ class Acquire(NamedTuple):
     """Ask for permits, with one answer for each number.
 
     Attributes:
-        numbers: of the requests, in order; each is for one permit and waits, unless
-        options: has it, with what it asks for.
-        max_waiters: the longest queue to join; ``None`` for any.
+        numbers: of the requests, in order. Each is for one permit and waits, as far as *options*
+            does not say what else it asks for.
+        max_waiters: the longest queue to join. ``None`` for any.
         max_waiters_per_key: the longest queue of its key that a request joins.
-        after: the highest number of the batch before this one, when that is unanswered: it must
+        after: the highest number of the batch before this one, when that is unanswered. It must
             have run, or this one does nothing.
         right: asks for the right to reuse leases.
-        slots: what permits stand for; None for nothing.
+        slots: what permits stand for. None for nothing.
     """
 
     numbers: Sequence[int]
@@ -90,15 +90,15 @@ class Acquire(NamedTuple):
 
 
 class Release(NamedTuple):
-    """Give permits back.
+    """Release permits.
 
     Attributes:
         owner: the hub that drew the ids.
         numbers: of the ids.
-        hold_ms: for how long requests of the caller's process hold their permits recently, times
-            permits; most do not say it.
-        waits: a request of the caller's hub waits, or may: the reply says how the queue stands.
-        own: the oldest of those, as many as numbers at most; they may come before older ones of
+        hold_ms: for how long requests of the caller's process recently held their permits, times
+            permits. Most do not say it.
+        waits: a request of the caller's hub waits, or may, so the reply describes the queue.
+        own: the oldest of those, as many as numbers at most. They may come before older ones of
             other hubs, if those have not waited for long (zset).
     """
 
@@ -114,7 +114,7 @@ class Refresh(NamedTuple):
 
     Attributes:
         heavy: how many permits, of those that are for several.
-        max_hold_ms: for how long they may be held, since their grants; ``None`` for any time. Each
+        max_hold_ms: for how long they may be held, since their grants. ``None`` for any time. Each
             answer is then how much of it is left.
 
     An answer is below 0 where the server lost the key or the slots of a permit that is held.
@@ -139,7 +139,7 @@ class RestoredPermit(NamedTuple):
 class Restore(NamedTuple):
     """Put permits back that a refresh did not find, or found without their key or slots.
 
-    *slots*: what permits stand for, as in ``Acquire``. *max_hold_ms*: as in ``Refresh``.
+    *slots* is what permits stand for, as in ``Acquire``. *max_hold_ms* is as in ``Refresh``.
     """
 
     permits: Sequence[RestoredPermit]
@@ -159,7 +159,7 @@ class Confirm(NamedTuple):
 class Abandon(NamedTuple):
     """Leave the queue, or release what was granted unheard.
 
-    *void*: calls with numbers up to this one may not act any more (see ``Adopt``).
+    Calls with numbers up to *void* may not act any more (see ``Adopt``).
     """
 
     requests: Sequence[Request]
@@ -167,7 +167,7 @@ class Abandon(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """Keep the hub alive and ask what became of its waiters.
+    """Keep the hub alive and ask about the state of its waiters.
 
     Attributes:
         lease_ms: the longest lease among the waiters.
@@ -184,12 +184,12 @@ class Heartbeat(NamedTuple):
 class Adopt(NamedTuple):
     """Exchange the id of a held permit for one of the caller's hub.
 
-    *max_hold_ms*: for how long it may be held, since its grant; ``None`` for any time.
-    *slots*: what permits stand for, as in ``Acquire``.
+    *max_hold_ms* says for how long it may be held, since its grant (``None`` for any time).
+    *slots* is what permits stand for, as in ``Acquire``.
 
     This call, and the others with a field *call*, act once at most. The hub numbers them, in an
     order of their own, when it writes them. The server keeps the highest number that it carried
-    out: a call that is not above it does nothing.
+    out, and a call whose number is not above it does nothing.
     """
 
     owner: str
@@ -203,7 +203,7 @@ class Adopt(NamedTuple):
 
 
 class Detach(NamedTuple):
-    """Set the expiry of a held permit once. *max_hold_ms*: as in ``Refresh``."""
+    """Set the expiry of a held permit once. *max_hold_ms* is as in ``Refresh``."""
 
     number: int
     expires_ms: int
@@ -214,7 +214,7 @@ class Detach(NamedTuple):
 class Status(NamedTuple):
     """Read how things stand, with at most *max_entries* holders, waiters and keys each.
 
-    *after*: the key after which keys are listed.
+    *after* is the key after which keys are listed.
     """
 
     max_entries: int
@@ -222,9 +222,9 @@ class Status(NamedTuple):
 
 
 class SetLimit(NamedTuple):
-    """Set the limit that overrides every client's own, or take it away: in all, or of *key*.
+    """Set the limit that overrides every client's own, or end it. For all, or for *key*.
 
-    A pause sets 0, and resuming restores what the pause found.
+    A pause sets 0, and resuming restores the set limit from before the pause.
     """
 
     limit: int | Literal["pause", "resume"] | None
@@ -233,12 +233,12 @@ class SetLimit(NamedTuple):
 
 
 class BackOff(NamedTuple):
-    """Grant nothing for some time, and then up to a ramp: in all, or requests of *key*.
+    """Grant nothing for some time, and then up to a ramp. To all, or to requests of *key*.
 
     Attributes:
-        pause_ms: from now on; 0 ends a back-off.
+        pause_ms: from now on. 0 ends a back-off.
         limit: that the caller declares, for *key* where there is one.
-        token: of the permit that met the overload; None for an overload that is new in any case.
+        token: of the permit that met the overload. None for an overload that is new in any case.
     """
 
     pause_ms: int

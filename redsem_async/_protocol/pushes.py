@@ -1,4 +1,4 @@
-"""Push messages: what a store of semaphores sends to a hub without being asked."""
+"""Push messages, which a store of semaphores sends to a hub unasked."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class Revoked(NamedTuple):
 
 
 class Recheck(NamedTuple):
-    """Something may change earlier than was said: ask again."""
+    """Something may change earlier than was said, so ask again."""
 
     name: str
 

@@ -31,7 +31,7 @@ Answer = int | Holding
 
 
 class Ramp(NamedTuple):
-    """A back-off: for *lasts_ms* more *permits* may be in use, 0 while it pauses."""
+    """A back-off. For *lasts_ms* more *permits* may be in use, 0 while it pauses."""
 
     lasts_ms: int
     permits: int
@@ -50,10 +50,10 @@ class Reply(NamedTuple):
 
     Attributes:
         answers: one for each request or number of the call.
-        next_ms: in how many milliseconds something may change by itself; ``None`` for never.
+        next_ms: in how many milliseconds something may change by itself. ``None`` for never.
         waiting: how many requests are in the queue.
         set_limit: what replaces the limits of the callers, if it is set (acquire, heartbeat).
-        hold_ms: for how long requests of all processes hold their permits recently, times permits,
+        hold_ms: for how long requests of all processes recently held their permits, times permits,
             if that is known and one of the caller has to wait (acquire, heartbeat).
         granted: number and token of waiters of the caller's hub that were served.
         right: whether the caller's hub has the right to reuse leases that it asked for.
@@ -77,10 +77,10 @@ class Reply(NamedTuple):
 
 
 class AdoptReply(NamedTuple):
-    """The reply to an adopt: the permit, or nothing when the old id holds none.
+    """The reply to an adopt, with the permit, or nothing when the old id holds none.
 
-    *held_ms*: how long ago it was granted, where the call has a ``max_hold_ms``. *key*: that it
-    counts against, if it has one.
+    *held_ms* says how long ago it was granted, where the call has a ``max_hold_ms``. *key* is the
+    key that it counts against, if it has one.
     """
 
     holding: Holding | None
@@ -123,7 +123,7 @@ class StatusReply(NamedTuple):
     """The reply to a status. Tokens and tickets follow the clock, so they give ages.
 
     Attributes:
-        hubs: what each hub that occurs said of itself.
+        hubs: what each hub that occurs reports of itself.
         reusing: those of them that may reuse leases.
         keys: those that hold, wait or back off, in the order of their encoded texts.
         slots: the longest list that a client declared.

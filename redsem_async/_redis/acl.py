@@ -1,6 +1,6 @@
 """What a Redis user has to be allowed for semaphores, and nothing beyond it.
 
-Documentation and tests read it from here, so that what is said, tested and sent is one thing.
+Documentation and tests read it from here, so that what is documented, tested and sent agrees.
 """
 
 import re
@@ -12,7 +12,7 @@ Addition = Literal[
 ]
 
 COMMANDS = (
-    # what the hub's connection sends; HELLO and AUTH are open to everybody
+    # what the hub's connection sends (HELLO and AUTH are open to every user)
     *("eval", "evalsha", "subscribe"),
     # what its scripts call
     *("del", "exists", "get", "hdel", "hget", "hgetall", "hlen", "hmget", "hset"),
@@ -33,8 +33,8 @@ ADDITIONS: dict[Addition, tuple[str, ...]] = {
 """Commands for what not every client uses."""
 
 HARMLESS_DENIALS = ("client|setinfo", "info")
-"""What is gone on without: what redis-py says of itself, for which servers before 7.2 take no
-rule, and the question whether the server evicts keys."""
+"""Commands that we do without if they are denied. redis-py describes itself with one, for which
+servers before 7.2 take no rule. The other asks whether the server evicts keys."""
 
 
 def acl_rules(prefix: str = "redsem", additions: Iterable[Addition] = ()) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ def acl_rules(prefix: str = "redsem", additions: Iterable[Addition] = ()) -> tup
 
     They remove whatever keys, channels and commands the user had before.
     """
-    # A blank cannot stand in a pattern; what else means something there is escaped.
+    # A blank cannot stand in a pattern. Other characters with a meaning there are escaped.
     pattern = re.sub(r"[\s\0]", "?", re.sub(r"([][*?\\])", r"\\\1", prefix))
     commands = [*COMMANDS, *(command for which in additions for command in ADDITIONS[which])]
     allowed = (f"+{command}" for command in sorted(commands))

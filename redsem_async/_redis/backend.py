@@ -1,4 +1,4 @@
-"""Redis as a place for semaphores: one server, or a cluster of them."""
+"""Redis as a place for semaphores, on one server or a cluster of them."""
 
 import asyncio
 import logging
@@ -116,7 +116,7 @@ class ClusterBackend:
         return self._masters.get(_slot(address)) or random.choice(self._known())
 
     def redirected(self, address: Address, error: CommandError, *, here: Node) -> Node | None:
-        """Where MOVED or ASK says; MOVED is remembered."""
+        """The node that MOVED or ASK names. MOVED is remembered."""
         if error.endpoint is None or not isinstance(here, ClusterNode):
             return None
         host, port = error.endpoint
@@ -126,12 +126,12 @@ class ClusterBackend:
         return node
 
     async def meet(self, node: ClusterNode) -> None:
-        """Ask *node*, which can be reached, which other nodes there are, unless that is known."""
+        """Ask *node*, which can be reached, about the other nodes, unless they are known."""
         if not self._met:
             self._met = await self._ask(node)
 
     async def explore(self, *, but: Node) -> None:
-        """Ask the nodes, but for that one, until one answers."""
+        """Ask the nodes, except that one, until one answers."""
         others = [node for node in self._known() if node is not but]
         random.shuffle(others)
         for node in others:
@@ -192,7 +192,7 @@ def _warn_of_many(place: str) -> None:
 
 
 def _asker(listener: Listener) -> Asker | None:
-    """Who asks what a server is like; none where *listener* has no semaphore of its own."""
+    """Who asks what a server is like. None where *listener* has no semaphore of its own."""
     address = next(iter(listener.semaphores), None)
     return None if address is None else Asker(listener.hub_id, address)
 

@@ -1,8 +1,8 @@
 """Connections for threads that have no event loop, with the settings of the user's client.
 
 redis-py's synchronous classes make them (TLS, credentials, Sentinel, database), and we take the
-socket over. RESP2 is enough, because no push messages come; and scripts always go as texts,
-because little is sent.
+socket over. RESP2 is enough, because no push messages come. Scripts always go as texts, because
+little is sent.
 """
 
 import codecs

@@ -77,8 +77,8 @@ class Codec:
     ) -> tuple[Script, tuple[Argument, ...]]:
         """Return the script for *operation*, and the number of its keys, the keys, its arguments.
 
-        *recovers*: the script looks for a loss of state. *sharded*: its push messages stay
-        within the shard of a cluster.
+        With *recovers* the script looks for a loss of state. With *sharded* its push messages
+        stay within the shard of a cluster.
         """
         if isinstance(operation, Refresh):
             keys = self._heavy_keys if operation.heavy else self._light_keys
@@ -94,7 +94,7 @@ class Codec:
     ) -> tuple[str, tuple[Argument, ...]]:
         match operation:
             case Acquire():
-                # Most have nothing of all this; each call would cost as much as the rest.
+                # Most have nothing of all this. Each call would cost as much as the rest.
                 told, asked = operation.hub_info, operation.right
                 described = ("", 0) if told is None else _described(told)
                 right = "" if asked is None else _right(asked)
@@ -155,7 +155,7 @@ class Codec:
                 return "clear", (number,)
 
     def reply(self, operation: Operation, raw: Sequence[Any]) -> AnyReply:
-        """Return the reply to *operation*; *raw* begins with the tag."""
+        """Return the reply to *operation*. *raw* begins with the tag."""
         match operation:
             case Acquire() if len(raw) == 2:  # all granted, with tokens in a row
                 return Reply(range(raw[1], raw[1] + len(operation.numbers)))
@@ -215,7 +215,7 @@ class Codec:
         )
 
     def _requests(self, operation: Acquire) -> Sequence[Argument]:
-        """The requests of an acquire: by number alone where they have none of the options."""
+        """The requests of an acquire, by number alone where they have none of the options."""
         asked = map(operation.options.get, operation.numbers)
         return [
             number if options is None else self._with_options(number, options)
@@ -268,7 +268,7 @@ def _bounded(lease_ms: int, max_hold_ms: int | None) -> Argument:
 
 
 def _bound(operation: Acquire) -> Argument:
-    """The longest queues that a request joins: -1 for any."""
+    """The longest queues that a request joins. -1 for any."""
     most, of_key = operation.max_waiters, operation.max_waiters_per_key
     bound = -1 if most is None else most
     return bound if of_key is None else f"{bound}:{of_key}"
@@ -301,7 +301,7 @@ def _listed(slots: Sequence[str | int] | None) -> str:
 
 
 def push_of(raw: bytes) -> Push | None:
-    """Return the push message ``kind facts name``; None when it is not one of ours."""
+    """Return the push message ``kind facts name``. None when it is not one of ours."""
     try:
         kind, facts, name = raw.decode().split(" ", 2)
         match kind:
@@ -333,7 +333,7 @@ def _grant(number: str, token: str, left_ms: str, slots: str = "") -> tuple[int,
 
 
 def _whole(text: str, *, at_least: int = 0, at_most: int = _MAX_EXACT) -> int:
-    """A number as scripts write it: digits only, within bounds."""
+    """A number as scripts write it, with digits only and within bounds."""
     if not (text.isascii() and text.isdigit() and len(text) <= 16):
         raise ValueError("a script writes no such number")
     number = int(text)

@@ -1,7 +1,7 @@
-"""The one connection of a hub: replies in order, push messages between them.
+"""The one connection of a hub, with replies in order and push messages between them.
 
-The event loop calls the protocol object with what arrived, which applies it at once: no reading
-task can be late, cancelled or forgotten.
+The event loop calls the protocol object with what arrived, which applies it at once. There is no
+reading task that could be late, cancelled or forgotten.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class _Asking:
 
 
 class Connection(asyncio.Protocol):
-    """A link to Redis. One reply for each slot, in order; push messages take no slot."""
+    """A link to Redis. One reply for each slot, in order. Push messages take no slot."""
 
     def __init__(self, opened: Opened, listener: Listener) -> None:
         self.fresh_at: float | None = None
@@ -68,7 +68,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def open(self) -> bool:
-        """Whether it is in use; not where its event loop was closed with it."""
+        """Whether it is in use. Not where its event loop was closed with it."""
         return not (self._ending or self._closed.get_loop().is_closed())
 
     # -- writing
@@ -105,8 +105,8 @@ class Connection(asyncio.Protocol):
             if script.sha in loaded:
                 parts.append(pack(("EVALSHA", script.sha, *arguments)))
             else:
-                # A script that this connection has not sent yet goes as text: that costs no extra
-                # round trip, and a server that lost its scripts says NOSCRIPT.
+                # A script that this connection has not sent yet goes as text, which costs no extra
+                # round trip. A server that lost its scripts says NOSCRIPT.
                 loaded.add(script.sha)
                 parts.append(pack(("EVAL", script.text, *arguments)))
         self._transport.write(b"".join(parts))
@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
         if isinstance(slot, _Asking):
             return  # the reply to the command behind it says all there is to say
         if isinstance(slot, Unsubscribe) and isinstance(reply, Exception):
-            return  # busy, or denied: messages of that channel are ignored
+            return  # busy or denied, so messages of that channel are ignored
         if isinstance(slot, Subscribe) and isinstance(reply, Exception):
             self._not_subscribed(slot.name, reply)
             return
@@ -202,7 +202,7 @@ class Connection(asyncio.Protocol):
             case ErrorKind.MOVED | ErrorKind.ASK | ErrorKind.RETRY_LATER:
                 self._unsubscribed(name)
             case _:
-                self._fail(error)  # busy, or loading: neither says that we may not subscribe
+                self._fail(error)  # busy or loading, which does not deny the subscription
 
     # -- ending
 

@@ -1,8 +1,8 @@
 """Opens the hub's own connections with the settings of the user's client.
 
-The handshake (TLS, credentials, Sentinel, database) is redis-py's; what comes after it is ours.
-We read the client for its connection class and arguments, and take the transport over from the
-connection that it makes.
+The handshake (TLS, credentials, Sentinel, database) is redis-py's, and what comes after it is
+ours. We read the client for its connection class and arguments, and take the transport over from
+the connection that it makes.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class Opened(NamedTuple):
     Attributes:
         transport: ours to read from and write to.
         received: bytes that came before we took over.
-        no_push: why no messages come over it that can be relied on, if so.
+        no_push: why no messages that can be relied on come over it, if so.
         sharded: whether messages travel within a shard of a cluster.
         keep: to be kept for as long as the transport is open.
         replies: the reader that may have read a part of what comes next.
@@ -63,7 +63,7 @@ class Opened(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What to connect to, and how: a connection class of redis-py's with its arguments."""
+    """What to connect to, and how, as a connection class of redis-py's with its arguments."""
 
     connection_class: Callable[..., Any]
     settings: Mapping[str, Any]
@@ -75,7 +75,7 @@ ClusterClient = aioredis.RedisCluster
 
 
 def checked_client(client: object) -> SingleClient | ClusterClient:
-    """Return *client*; raise TypeError unless it is one that we can connect like."""
+    """Return *client*. Raise TypeError unless it is one that we can connect like."""
     if isinstance(client, SingleClient | ClusterClient):
         return client
     kind = type(client)
@@ -91,7 +91,7 @@ def checked_client(client: object) -> SingleClient | ClusterClient:
 
 
 def place_of(client: SingleClient) -> str:
-    """Host and port, or path, that *client* connects to; never credentials."""
+    """Host and port, or path, that *client* connects to. Never credentials."""
     settings = client.connection_pool.connection_kwargs
     if "path" in settings:
         return f"Redis at {settings['path']}"
@@ -122,7 +122,7 @@ def on_close(client: SingleClient | ClusterClient, callback: Callable[[], None])
 def _watch_closing(
     client: SingleClient | ClusterClient, callbacks: Sequence[WeakMethod[Callable[[], None]]]
 ) -> None:
-    """Have `aclose` of *client* call *callbacks*: redis-py does not report that it was called.
+    """Have `aclose` of *client* call *callbacks*, because redis-py does not report that call.
 
     ``async with client`` and ``client.close()`` call it, too. `disconnect` of a pool does not say
     that the client is not used any more.
@@ -219,7 +219,7 @@ async def dial(target: Target, asker: Asker | None = None) -> Opened:
 async def _open(target: Target, protocol: int, asker: Asker | None) -> Opened:
     connection = await _connected(target, protocol)
     sharded, replies, met = False, Reader(), None
-    # redis-py has no public way to the transport; no other module reaches into it.
+    # redis-py has no public way to the transport. No other module reaches into it.
     # ruff: noqa: SLF001
     reader, writer = connection._reader, connection._writer
     try:
@@ -235,7 +235,7 @@ async def _open(target: Target, protocol: int, asker: Asker | None) -> Opened:
         _close(connection)
         raise
     if writer.transport.is_closing() or reader._eof:
-        # Only its reader knows, and it is not read from any more: replies would be waited for.
+        # Only its reader knows, which is not read from any more, so replies would never come.
         _close(connection)
         raise errors.ConnectionError("the connection was closed while it was being made")
     connection._reader = connection._writer = None
@@ -254,14 +254,14 @@ def _no_push_reason(protocol: int, *, clustered: bool, sharded: bool) -> str | N
     if protocol != 3:
         return "the server does not speak RESP3"
     if clustered and not sharded:
-        # A message reaches subscribers at all nodes, and PUBLISH counts those of one node only: a
-        # script would take back a grant that its waiter has been sent.
+        # A message reaches subscribers at all nodes, but PUBLISH counts those of one node only,
+        # so a script would take back a grant that its waiter has been sent.
         return "it is a cluster without sharded pub/sub, which comes with Redis 7.0"
     return None
 
 
 def settings_of(target: Target, **ours: Any) -> dict[str, Any]:
-    """Arguments for a connection that is used as we use one: those of *target*, and *ours*."""
+    """Arguments for a connection that is used as we use one. Those of *target*, and *ours*."""
     settings = {
         name: value for name, value in target.settings.items() if not name.startswith(_LEFT_OUT)
     }

@@ -13,7 +13,7 @@ _MODE = re.compile(
 _LAYOUT = re.compile(r"\bLAYOUT (\d{1,5}) (\d{1,5}) ([\w.+!,-]+) (-?\d+)")
 _SLOTS = re.compile(r"\bSLOTS ([\w.~%,-]+)")
 
-# A script's own error arrives bare (7.0 on), or wrapped and prefixed (6.2): look for the word.
+# A script's own error arrives bare (7.0 on), or wrapped and prefixed (6.2), so look for the word.
 _KINDS = (
     (ErrorKind.RETRY_NOW, re.compile(r"\b(NOSCRIPT|REORDERED|UNKNOWNHUB|VOID)\b")),
     (ErrorKind.NO_MEMORY, re.compile(r"\bOOM\b")),
@@ -31,7 +31,7 @@ _CLASSES: tuple[tuple[str, type[errors.RedisError]], ...] = (
     ("NOSCRIPT", errors.NoScriptError),
 )
 
-# A server that knows a command by another name, or not at all, quotes the arguments it got; and
+# A server that knows a command by another name, or not at all, quotes the arguments it got, and
 # the ids of hubs are what makes the ids of permits hard to guess.
 _QUOTED = re.compile(r",? with args beginning with.*|\b[0-9a-f]{32}\b(\.\d+)?", re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""What a server is asked when it is met: whether it evicts keys, and what its scripts lack.
+"""What a server is asked when it is met. Whether it evicts keys, and what its scripts lack.
 
 One trip before the first command, because what a hub says of itself depends on the answers.
 """
@@ -24,7 +24,7 @@ return { receivers, redis.pcall('TIME').err or '', redis.set_repl and 1 or 0 }
 
 
 class Asker(NamedTuple):
-    """Who asks: the hub *hub*, which has a semaphore at *address*."""
+    """The hub *hub* asks, which has a semaphore at *address*."""
 
     hub: str
     address: Address
@@ -34,9 +34,9 @@ class Met(NamedTuple):
     """What is known of a server.
 
     Attributes:
-        evicts: by which policy it evicts keys; None where it does not, or does not say.
+        evicts: by which policy it evicts keys. None where it does not, or does not say.
         uncounted: whether scripts are told that no process receives a message although one does.
-        no_time: why scripts cannot ask for the time; empty where they can.
+        no_time: why scripts cannot ask for the time. Empty where they can.
         no_set_repl: whether scripts cannot keep a message from being replicated.
     """
 
@@ -69,7 +69,7 @@ async def inquire(
 ) -> Met | None:
     """Ask, and wait for the answers. None where it has to be asked again, or another node.
 
-    *push*: whether push messages can come. *sharded*: whether they stay within a shard.
+    *push* says whether push messages can come, *sharded* whether they stay within a shard.
     """
     key = asker.address.keys[0]
     own = channel(key.removesuffix(":holders") if sharded else asker.address.prefix, asker.hub)

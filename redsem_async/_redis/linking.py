@@ -1,8 +1,8 @@
 """Leaves out of a script what it does not use of the files that many scripts share.
 
-Lua makes every function that a script defines anew each time it runs, which costs more than the
-commands of a short script, and allows 200 locals. So a script carries the definitions that its
-own statements reach, and no others.
+Lua creates every function that a script defines each time the script runs, which costs more than
+the commands of a short script, and allows 200 locals. Therefore a script carries the definitions
+that its own statements reach, and no others.
 """
 
 import functools
@@ -20,7 +20,7 @@ class Statement(NamedTuple):
     """A statement that is not inside another one.
 
     Attributes:
-        defines: locals, and members of tables as ``table.member``; none for one that only acts.
+        defines: locals, and members of tables as ``table.member``. None for one that only acts.
         uses: every name in it, whether defined here or elsewhere.
     """
 

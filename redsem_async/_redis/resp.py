@@ -1,4 +1,4 @@
-"""RESP3 as bytes: commands packed, replies and push messages separated. hiredis does the work."""
+"""RESP3 as bytes. Packs commands, and separates replies from push messages. hiredis parses."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, cast
@@ -10,7 +10,7 @@ from .faults import error_from
 
 _INCOMPLETE = object()
 
-# Typed too narrowly in hiredis: as a tuple of one.
+# hiredis types it too narrowly, as a tuple of one.
 pack = cast("Callable[[tuple[str | int, ...]], bytes]", hiredis.pack_command)  # pyright: ignore[reportUnknownMemberType]
 """The bytes of one command."""
 

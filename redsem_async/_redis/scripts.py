@@ -2,7 +2,7 @@
 
 A script as the server receives it is the head, the operation's quick path where it has one, what
 it uses of the files for many operations (how messages are published, the prelude, slots, the queue
-and how it is served, with or without keys), and its own file. So the quick path defines nothing
+and how it is served, with or without keys), and its own file. The quick path thus defines nothing
 that it does not need.
 """
 
@@ -37,7 +37,7 @@ def layout() -> int:
 
 @functools.cache
 def script(mode: Mode, operation: str, sharded: bool = False) -> Script:  # noqa: FBT001, FBT002
-    """Read and join the files of *operation*. *sharded*: messages stay within a shard."""
+    """Read and join the files of *operation*, with *sharded* if messages stay within a shard."""
     lua = resources.files("redsem_async") / "lua"
     keyed, slotted = "+keys" in mode or "+share" in mode, "+slots" in mode
 

@@ -1,4 +1,4 @@
-"""A client for a URL that names sentinels: ``redis+sentinel://host:26379,host/service/0``."""
+"""A client for a URL that names sentinels (``redis+sentinel://host:26379,host/service/0``)."""
 
 import re
 from typing import Any
@@ -10,7 +10,7 @@ from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 
 SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 SENTINEL_PORT = 26379
-ANSWER_TIME = 1.0  # seconds for each sentinel: a permit's lease runs while they are asked
+ANSWER_TIME = 1.0  # seconds for each sentinel, as a permit's lease runs while they are asked
 SHARED = ("socket_", "ssl", "retry")  # settings of the connections to the sentinels, too
 FORM = "redis+sentinel://HOST[:PORT][,HOST[:PORT]...]/SERVICE[/DATABASE]"
 
@@ -27,7 +27,7 @@ class _ClosingPool(SentinelConnectionPool):
 
 
 def split_url(url: str) -> SplitResult:
-    """Like `urlsplit`, and for several hosts, too: newer Pythons refuse brackets among those."""
+    """Like `urlsplit`, but also for several hosts. Newer Pythons refuse brackets among those."""
     scheme, _, rest = url.partition("://")
     if scheme not in SCHEMES:
         return urlsplit(url)

@@ -1,4 +1,4 @@
-"""The reply to a status: the longest of all, so it has a module of its own."""
+"""The reply to a status. It is the longest of all, so it has a module of its own."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from redsem_async._protocol.replies import (
 
 
 def status_reply(raw: Sequence[Any], address: Address) -> StatusReply:
-    """Return the reply to a status; *raw* begins with the tag."""
+    """Return the reply to a status. *raw* begins with the tag."""
     _, cap, held, waiting, now_us, hold_ms, holders, entries, hubs, *more = raw
     cap, ramp = limit_and_ramp(cap)
     held_ids, lefts, tokens, counts = (holders[i::4] for i in range(4))
@@ -66,7 +66,7 @@ def status_reply(raw: Sequence[Any], address: Address) -> StatusReply:
 
 
 def limit_and_ramp(told: Any) -> tuple[int, Ramp | None]:
-    """A limit as a script tells it, and the back-off that runs, if any."""
+    """A limit as a script writes it, and the back-off that runs, if any."""
     if isinstance(told, int | bytes):
         return int(told), None
     limit, lasts_ms, permits = told
@@ -80,7 +80,7 @@ def _waiter(entry: str, value: Any) -> QueueEntry:
 
 
 def key_of(key: bytes | str | None) -> str | None:
-    """A key as it was given; None for none."""
+    """A key as it was given. None for none."""
     if not key:
         return None
     return unquote(key if isinstance(key, str) else key.decode())

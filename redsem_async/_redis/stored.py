@@ -1,4 +1,4 @@
-"""What Redis stores of a semaphore, read with the user's own client: for tools, not for permits.
+"""What Redis stores of a semaphore, read with the user's own client. For tools, not for permits.
 
 Every read is bounded, except that each process of a semaphore has an entry.
 """
@@ -31,14 +31,14 @@ class Stored:
     """What Redis stores of a semaphore.
 
     Attributes:
-        mode: None if Redis stores only a set limit: the next client decides the mode. Or if the
-            name is in use in another layout of the keys, which every script of it says.
+        mode: None if Redis stores only a set limit, because the next client decides the mode. Or
+            if the name is in use in another layout of the keys, which every script of it says.
         clock: None in the same cases.
         set_limit: the limit set by an operator, if any.
-        hubs: what each live hub says of itself, by its id; if none is alive, the last known ones.
+        hubs: what each live hub reports, by its id. If none is alive, the last known ones.
         dead_in: seconds for which each of them counts as alive without another sign of life.
-        grace: seconds until the grace period after a loss of state ends; 0 if there is none.
-        slots: the longest list of slots that a client declares, as texts.
+        grace: seconds until the grace period after a loss of state ends. 0 if there is none.
+        slots: the longest list of slots that a client declares, as strings.
     """
 
     mode: Mode | None
@@ -51,7 +51,7 @@ class Stored:
 
 
 async def stored(client: Any, prefix: str, name: str) -> Stored | None:
-    """What Redis stores of *name*; None if there is no such semaphore.
+    """What Redis stores of *name*. None if there is no such semaphore.
 
     Raises:
         BackendError: the keys were not written by this library.
@@ -95,18 +95,18 @@ async def _stored(client: Any, prefix: str, name: str) -> Stored | None:
 
 
 def _slots(listed: str) -> tuple[str, ...]:
-    """The slots of a list; ValueError where no client can have declared them."""
+    """The slots of a list. ValueError where no client can have declared them."""
     slots = tuple(unquote(slot) for slot in listed.split(",") if slot)
     return tuple(map(str, slots_of(slots))) if slots else ()
 
 
 def _limit(text: bytes | str) -> int:
-    """The set limit. After a pause, the limit that it found follows."""
+    """The set limit. After a pause, the limit from before the pause follows."""
     return int(as_text(text).partition(" ")[0])
 
 
 async def _fields(client: Any, key: str, fields: Sequence[str]) -> dict[str, str]:
-    """Those of *fields* that the hash has."""
+    """The *fields* that the hash has."""
     values: list[bytes | str | None] = await client.hmget(key, fields)
     pairs = zip(fields, values, strict=True)
     return {field: as_text(value) for field, value in pairs if value is not None}
@@ -123,7 +123,7 @@ async def _clock_ms(client: Any, clock: Clock | None, meta: Mapping[str, str]) -
 
 
 def _hubs(meta: Mapping[str, str], now: float) -> tuple[dict[str, str], dict[str, float]]:
-    """The hubs that are alive, or else the last known ones; and for how long each is."""
+    """The hubs that are alive, or else the last known ones, and for how long each is alive."""
     known: dict[str, str] = {}
     dead_in: dict[str, float] = {}
     for name, who in meta.items():
@@ -136,7 +136,7 @@ def _hubs(meta: Mapping[str, str], now: float) -> tuple[dict[str, str], dict[str
 
 
 async def scanned_names(client: Any, prefix: str, pattern: str = "*") -> AsyncGenerator[list[str]]:
-    """The names under *prefix* that match *pattern*, a glob as in Redis: a list for each SCAN.
+    """The names under *prefix* that match *pattern*, a glob as in Redis. A list for each SCAN.
 
     A name may be in several lists, and a list may be empty.
     """
@@ -153,7 +153,7 @@ async def scanned_names(client: Any, prefix: str, pattern: str = "*") -> AsyncGe
         while True:
             untyped: Any = client  # it may be one of a cluster
             cursor, keys = await untyped.scan(cursor, match=match, count=SCANNED, **where)
-            if isinstance(cursor, dict):  # of a cluster: by the name of the node
+            if isinstance(cursor, dict):  # of a cluster, by the name of the node
                 [cursor] = cast("dict[str, int]", cursor).values()
             found = (key_of.match(as_text(key)) for key in keys)
             yield [name[1] for name in found if name]
@@ -162,5 +162,5 @@ async def scanned_names(client: Any, prefix: str, pattern: str = "*") -> AsyncGe
 
 
 def as_text(value: bytes | str) -> str:
-    """A reply as text, whether or not the client decodes replies."""
+    """A reply as a string, whether or not the client decodes replies."""
     return value if isinstance(value, str) else value.decode(errors="replace")

@@ -22,7 +22,7 @@ class Subscribe(NamedTuple):
 
 
 class Unsubscribe(NamedTuple):
-    """The slot of a SUNSUBSCRIBE, which a push message confirms as well; or an error reply."""
+    """The slot of a SUNSUBSCRIBE. A push message confirms it as well, or an error reply."""
 
     name: str
 
@@ -33,7 +33,7 @@ class _Subscription(NamedTuple):
 
 
 class Subscriptions:
-    """By name: the prefix, or the shard's part of a semaphore's keys."""
+    """Subscriptions by name, which is the prefix, or the shard's part of a semaphore's keys."""
 
     def __init__(self, hub: str, *, sharded: bool) -> None:
         self._hub = hub
@@ -41,7 +41,7 @@ class Subscriptions:
         self._by_name: dict[str, _Subscription] = {}
         self._prefixes: dict[bytes, str] = {}  # by channel
         self.unused: deque[str] = deque()
-        """Of semaphores that this process does not use any more: to be unsubscribed."""
+        """Subscriptions of semaphores that this process no longer uses, to be ended."""
 
     def lacks(self, codec: Codec) -> bool:
         """Whether push messages of the semaphore of *codec* are not subscribed to."""
@@ -63,7 +63,7 @@ class Subscriptions:
         return Subscribe(name), command
 
     def unsubscribe(self) -> tuple[Unsubscribe, bytes]:
-        """Return the slot and the bytes of a command for the first that is unused."""
+        """Return the slot and the bytes of a command that ends the first unused subscription."""
         name = self.unused.popleft()
         own = channel(name, self._hub)
         self._by_name.pop(name, None)
@@ -77,7 +77,7 @@ class Subscriptions:
         return None if subscription is None else subscription.address
 
     def prefix_of(self, channel_name: Any) -> str | None:
-        """The prefix that a push message is for; None where the channel is none of ours."""
+        """The prefix that a push message is for. None where the channel is none of ours."""
         return self._prefixes.get(channel_name)
 
     def name_of(self, channel_name: Any) -> str:

@@ -9,11 +9,11 @@ _FROM_EXTRAS = frozenset(
     {"httpx", "jinja2", "prometheus_client", "rich", "starlette", "typer", "uvicorn"}
 )
 
-_EXTRAS = {"demo": "demo", "serve": "dashboard"}  # of commands; "cli" for the others
+_EXTRAS = {"demo": "demo", "serve": "dashboard"}  # of commands, with "cli" for the others
 
 
 def main() -> None:
-    """Run the command line; the console script ``redsem-async``."""
+    """Run the command line, as the console script ``redsem-async`` does."""
     # Commands print errors themselves, on one line.
     logging.getLogger("redsem_async").addHandler(logging.NullHandler())
     tell_errors_apart()

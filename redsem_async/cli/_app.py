@@ -78,7 +78,7 @@ def redsem_async(
 
 
 for command in (*COMMANDS, run, watch, doctor, serve):
-    # "set-limit x -1": a negative number is no option, so that the command says what is wrong.
+    # A negative number as in "set-limit x -1" is no option, so the command says what is wrong.
     unknown = {"ignore_unknown_options": command.__name__ in {"set_limit", "hold_off"}}
     app.command(context_settings=unknown)(command)
 app.command("kick", hidden=True)(revoke)  # its other name

@@ -1,4 +1,4 @@
-"""``redsem-async bench``: a short measurement of acquiring on the user's own Redis."""
+"""``redsem-async bench``, a short measurement of acquiring on the user's own Redis."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ _TASKS, _LIMIT = 50, 5
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """The latency of a repeated operation: median, 99th percentile, and operations per second."""
+    """The latency of a repeated operation (median, 99th percentile, operations per second)."""
 
     p50_ms: float
     p99_ms: float
@@ -54,7 +54,7 @@ def measure(
 
     Raises:
         ServerNotFound, ServerDidNotStart: no embedded server is available.
-        SemaphoreError, RedisError, OSError: Redis is unreachable or returned an error; also in
+        SemaphoreError, RedisError, OSError: Redis is unreachable or returned an error, perhaps in
             an `ExceptionGroup`.
     """
     with server_for(url, prefix, cluster=cluster) as (target, what):
@@ -111,7 +111,7 @@ async def _pair(semaphore: AnySemaphore) -> float:
 
 @contextlib.asynccontextmanager
 async def _temporary(client: Any, semaphore: AnySemaphore, prefix: str) -> AsyncGenerator[None]:
-    """Check that *semaphore* works; delete it at the end of the block."""
+    """Check that *semaphore* works, and delete it at the end of the block."""
     try:
         async with semaphore.acquire(timeout=0):
             pass  # Raises if Redis is unreachable.

@@ -1,4 +1,4 @@
-"""The operator's commands: inspect semaphores, set limits, revoke permits."""
+"""The operator's commands, which inspect semaphores, set limits and revoke permits."""
 
 import json
 import shlex
@@ -49,7 +49,7 @@ KeysAfter = Annotated[
 def on(
     target: Target, name: str, work: Callable[[SemaphoreInfo, AnySemaphore], Awaitable[T]]
 ) -> T:
-    """Do *work* with the semaphore called *name*; exit with `NOT_FOUND` if there is none."""
+    """Do *work* with the semaphore called *name*. Exit with `NOT_FOUND` if there is none."""
 
     async def ask() -> T:
         async with connected(target) as client:
@@ -156,7 +156,7 @@ def status(
 
 
 def _with_keys(semaphore: AnySemaphore) -> FairSemaphore:
-    """The same; a usage error where requests have no keys."""
+    """The same, with a usage error where requests have no keys."""
     if not isinstance(semaphore, FairSemaphore) or not semaphore.keyed:
         fail(f"{semaphore.name!r} has no keys", USAGE_ERROR)
     return semaphore
@@ -280,10 +280,10 @@ def _change(
     create: bool | None = None,
     keyed: bool = False,
 ) -> tuple[SemaphoreInfo, SemaphoreStatus]:
-    """Change the limit: with *create*, also before the name is first used.
+    """Change the limit, with *create* also before the name is first used.
 
-    *create* is None for a command without that option. *keyed*: the change is one of a key, so
-    that a name that is not in use is taken for one with keys.
+    *create* is None for a command without that option. *keyed* says that the change is one of a
+    key, so that a name that is not in use is taken for one with keys.
     """
 
     async def ask() -> tuple[SemaphoreInfo, SemaphoreStatus]:

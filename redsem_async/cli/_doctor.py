@@ -1,4 +1,4 @@
-"""``redsem-async doctor``: the command. The checks are in `doctor/`."""
+"""The command ``redsem-async doctor``. The checks are in `doctor/`."""
 
 import json
 from dataclasses import asdict

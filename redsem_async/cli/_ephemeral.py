@@ -1,6 +1,6 @@
-"""The Redis server of `bench` and `demo`: the user's, or an embedded one for this run only.
+"""The Redis server of `bench` and `demo`, the user's or an embedded one for this run only.
 
-And how its errors end these commands.
+It also has how the server's errors end these commands.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ _EXPECTED = (*REDIS_ERRORS, ServerDidNotStart, ServerNotFound)
 def server_for(url: str | None, prefix: str, *, cluster: bool) -> Generator[tuple[Target, str]]:
     """The server, or cluster, at *url*, and a description of it without credentials.
 
-    Without *url*, an embedded server runs for the length of the block; it is no cluster.
+    Without *url*, an embedded server, which is no cluster, runs for the length of the block.
 
     Raises:
         ServerNotFound, ServerDidNotStart: no embedded server is available.
@@ -49,7 +49,7 @@ def errors_end_the_command() -> Generator[None]:
 
 
 def _first(error: Exception) -> Exception:
-    """The first error of a group: tasks with a common cause fail together."""
+    """The first error of a group, because tasks with a common cause fail together."""
     match error:
         case ExceptionGroup(exceptions=[one, *_]):
             return _first(one)

@@ -22,7 +22,7 @@ def _name(ctx: typer.Context, name: str) -> str:
 
 
 def valid_prefix(ctx: typer.Context, prefix: str | None) -> str | None:
-    """Return *prefix*; an invalid one is a usage error."""
+    """Return *prefix*. An invalid one is a usage error."""
     prefix = before_the_command(ctx, "prefix", prefix)
     return None if prefix is None else _text(ctx, prefix, "a prefix")
 

@@ -24,9 +24,9 @@ class Process:
     however this process ends, and kills the group then.
 
     Attributes:
-        code: the exit code, once it has ended; 128 + n for signal n.
+        code: the exit code, once it has ended. 128 + n for signal n.
         ended: done once it has ended.
-        signalled: the signal that came before the start; 0 for none.
+        signalled: the signal that came before the start. 0 for none.
     """
 
     def __init__(self, command: list[str]) -> None:
@@ -38,7 +38,7 @@ class Process:
         self._tty: int | None = None
         with suppress(OSError):  # there is no terminal
             self._tty = os.open("/dev/tty", os.O_RDWR)
-        # In a pipeline others may read from the terminal: it is handed over only when asked for.
+        # Others in a pipeline may read from the terminal, so it is passed on only when asked for.
         self._wants_tty = os.isatty(0) and os.isatty(1)
         self._has_tty = False
         self._started = False
@@ -47,7 +47,7 @@ class Process:
         self.signalled = 0
 
     def close(self) -> None:
-        """Leave no process behind: a command that has not ended is killed."""
+        """Leave no process behind. A command that has not ended is killed."""
         if self.code is not None:
             os.kill(self._killer, signal.SIGKILL)
         os.close(self._pipe)
@@ -108,7 +108,7 @@ class Process:
             task.cancel()
 
     def _changed(self) -> None:
-        """It has ended, or was stopped."""
+        """The command has ended, or was stopped."""
         if self.code is not None:
             return
         pid, status = os.waitpid(self._pid, os.WNOHANG | os.WUNTRACED)
@@ -133,7 +133,7 @@ class Process:
             return
         self._take_tty_back()
         handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-        os.kill(0, signal.SIGTSTP)  # the others of a pipeline as well; returns when resumed
+        os.kill(0, signal.SIGTSTP)  # the others of a pipeline as well, and returns when resumed
         signal.signal(signal.SIGTSTP, handler)
         self._resume()
 
@@ -188,7 +188,7 @@ def _become(command: list[str], reading: int) -> None:
             signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
         os.execvp(command[0], command)
-    except (OSError, ValueError) as error:  # ValueError: its name is empty
+    except (OSError, ValueError) as error:  # ValueError where its name is empty
         reason = error.strerror if isinstance(error, OSError) else error
         with suppress(OSError):  # stderr was closed
             os.write(2, f"redsem-async: {printable(command[0])}: {reason}\n".encode())
@@ -198,7 +198,7 @@ def _become(command: list[str], reading: int) -> None:
 
 def _kill_at_the_end(group: int, reading: int) -> None:
     """Kill *group* when the process that forked this one has ended."""
-    os.setsid()  # away from the signals of its terminal, and of those who signal by name
+    os.setsid()  # away from the signals of its terminal, and of programs that signal by name
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     pipe = select.poll()
     pipe.register(reading, 0)  # there is always POLLHUP, whatever was not read

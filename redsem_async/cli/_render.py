@@ -1,4 +1,4 @@
-"""Output: tables for people, dicts for JSON."""
+"""Output as tables for people and dicts for JSON."""
 
 import math
 import sys
@@ -16,7 +16,7 @@ from redsem_async._integrations.discovery import LISTED_KEYS, ListEntry, Semapho
 from ._target import printable
 
 BAR = 10  # characters
-WIDE = 1000  # columns; the terminal wraps lines, so that ids can be copied
+WIDE = 1000  # columns. The terminal wraps lines, so that ids can be copied
 
 
 def console(*, fitting: bool = False) -> Console:
@@ -89,7 +89,7 @@ def limit_text(info: SemaphoreInfo) -> str:
 
 
 def _set_limit_text(info: SemaphoreInfo, limit: int) -> str:
-    """A set limit, and before it what is in force, because there may be fewer slots."""
+    """A set limit, after the one in force, because there may be fewer slots."""
     if limit == 0:
         return "0 (paused)"
     if info.slots and len(info.slots) < limit:
@@ -133,7 +133,7 @@ def _limit_in_full(info: SemaphoreInfo) -> str:
 
 
 def details(info: SemaphoreInfo, status: SemaphoreStatus, *, ids: bool) -> RenderableType:
-    """The status of a semaphore with its holders and waiters; *ids*: and those of permits."""
+    """The status of a semaphore with its holders and waiters, and permit ids with *ids*."""
     parts: list[RenderableType] = [Text(headline(info, status))]
     state = _state(status, keyed=info.keyed)
     parts.append(Text.assemble(_bar(status, state), " " if status.limit else "", state))
@@ -264,7 +264,7 @@ def _back_off_dict(back_off: BackOff | None) -> dict[str, Any] | None:
 
 
 def as_dict(info: SemaphoreInfo, status: SemaphoreStatus, *, whole: bool) -> dict[str, Any]:
-    """The status for ``--json``; with *whole*, holders, waiters and all listed keys."""
+    """The status for ``--json``. With *whole*, holders, waiters and all listed keys."""
     keys = status.keys if whole else status.keys[:LISTED_KEYS]
     data: dict[str, Any] = {
         "name": info.name,

@@ -1,4 +1,4 @@
-"""``redsem-async run``: any command, while it has a permit."""
+"""``redsem-async run`` runs any command while it has a permit."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ UNAVAILABLE, TRY_AGAIN = 69, 75  # EX_UNAVAILABLE and EX_TEMPFAIL of sysexits.h
 TERM_BELOW, KILL_BELOW = 1 / 4, 1 / 20  # of the lease that is left
 LOOK = 0.05  # seconds between two looks at what is to end
 LABEL = 100  # characters
-NAMED = 5  # holders for whom it waits
+NAMED = 5  # holders named in the message while it waits
 SELF = "redsem-async: "  # before each message, because the command writes to stderr, too
 
 
@@ -138,9 +138,9 @@ def _options_of_keys(known: discovery.SemaphoreInfo, key_limit: int | None) -> d
 
 
 async def _until_ended(process: Process, permit: Permit, lease: float) -> None:
-    """Wait for the end of the command, and see to it before the lease ends.
+    """Wait for the end of the command, and make sure that it ends before the lease does.
 
-    Of a lost permit, no process of its group may be left: a shell ends before what it runs.
+    After a lost permit, no process of its group may be left, as a shell ends before its children.
     """
     lost = asyncio.ensure_future(permit.wait_lost())
     asked, until = False, 0.0
@@ -167,7 +167,7 @@ async def _until_ended(process: Process, permit: Permit, lease: float) -> None:
 
 
 class _Waits(Observer):
-    """Says for whom the command waits."""
+    """Names the holders that the command waits for."""
 
     def __init__(self, semaphore: AnySemaphore) -> None:
         self._semaphore = semaphore
@@ -187,5 +187,5 @@ class _Waits(Observer):
 
 
 def _say(text: str) -> None:
-    with contextlib.suppress(OSError):  # nobody reads it
+    with contextlib.suppress(OSError):  # no process reads it
         typer.echo(printable(SELF + text), err=True)

@@ -1,4 +1,4 @@
-"""``redsem-async serve``: the dashboard, by itself."""
+"""``redsem-async serve``, the dashboard by itself."""
 
 import asyncio
 import contextlib
@@ -96,14 +96,14 @@ def _token_holder(request: Any, action: str, name: str | None) -> str:
 class Guard:
     """Lets in requests to a known host, and with the token if there is one.
 
-    The name of the host matters: a page of another site can let its own name lead to this
+    The name of the host matters, because a page of another site can let its own name lead to this
     machine (DNS rebinding), and its scripts then count as ours. An address is no such name.
     """
 
     def __init__(self, app: Any, token: str | None, hosts: list[str]) -> None:
         self._app = app
         self._token = token
-        # Cookies do not tell ports apart: each server has a name of its own.
+        # Cookies do not tell ports apart, so each server has a name of its own.
         self._cookie = f"redsem_{hashlib.sha256((token or '').encode()).hexdigest()[:12]}"
         self._hosts = {host.lower() for host in hosts}
 
@@ -112,7 +112,7 @@ class Guard:
         await (answer or self._app)(scope, receive, send)
 
     def _answer(self, scope: Any) -> Any:
-        """The response to a request that is not let in; None for one that is."""
+        """The response to a request that is not let in. None for one that is."""
         from starlette.requests import Request
         from starlette.responses import PlainTextResponse, RedirectResponse
 

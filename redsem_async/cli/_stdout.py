@@ -40,7 +40,7 @@ def tell_errors_apart() -> None:
     """Let stdout raise `StdoutFailed` from now on, and escape what its encoding lacks."""
     if (stream := cast("TextIO | None", sys.stdout)) is None:  # closed by the caller
         return
-    with suppress(AttributeError):  # as stderr does: names may not fit the encoding
+    with suppress(AttributeError):  # as stderr does, because names may not fit the encoding
         cast("Any", stream).reconfigure(errors="backslashreplace")
     sys.stdout = cast("TextIO", _Stdout(stream))
 

@@ -80,7 +80,7 @@ def before_the_command(ctx: typer.Context, option: str, value: T) -> T:
 
 
 def valid_url(ctx: typer.Context, url: str | None) -> str | None:
-    """Return *url*; an invalid one is a usage error. The message never quotes the URL."""
+    """Return *url*. An invalid one is a usage error. The message never quotes the URL."""
     url = before_the_command(ctx, "url", url)
     if url is None:
         return None
@@ -93,7 +93,7 @@ def valid_url(ctx: typer.Context, url: str | None) -> str | None:
     except TypeError as error:
         usage_error(ctx, f"invalid option in the URL: {error}")
     if parts.scheme != "unix" and "@" in f"{parts.path}?{parts.query}#{parts.fragment}":
-        # A password with a slash: its first half would be read as host or port.
+        # In a password with a slash, the first half would be read as host or port.
         usage_error(ctx, "the password in the URL must be percent-encoded")
     return url
 
@@ -122,7 +122,7 @@ async def connected(
 
 
 async def hello(client: Any) -> dict[str, str]:
-    """The fields of the reply to HELLO, which every user may call; none where it is unknown."""
+    """The fields of the reply to HELLO, which every user may call. Empty where it is unknown."""
     try:
         reply: Any = await client.execute_command("HELLO")
     except ResponseError:
@@ -157,7 +157,7 @@ def interrupted() -> NoReturn:
 
 
 def usage_error(ctx: typer.Context, text: str) -> NoReturn:
-    """Print *text* and exit with `USAGE_ERROR`; print nothing during shell completion."""
+    """Print *text* and exit with `USAGE_ERROR`. Print nothing during shell completion."""
     if ctx.resilient_parsing:
         raise typer.Exit(USAGE_ERROR)
     fail(text, USAGE_ERROR)
@@ -182,7 +182,7 @@ def failure(target: Target, error: BaseException) -> str:
 
 
 def no_such_semaphore(name: str, prefix: str, similar: str | None = None) -> str:
-    """The message for an unknown *name*; *similar* is a name in use, to suggest."""
+    """The message for an unknown *name*. *similar* is a name in use, to suggest."""
     hint = f" Did you mean {similar!r}?" if similar is not None else ""
     return f"No semaphore named {name!r} (prefix {prefix!r}).{hint}"
 

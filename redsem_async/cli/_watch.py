@@ -1,4 +1,4 @@
-"""``redsem-async watch``: the status of a semaphore, polled."""
+"""``redsem-async watch``, the status of a semaphore, polled."""
 
 import asyncio
 import contextlib
@@ -76,7 +76,7 @@ def watch(
 
 @contextlib.contextmanager
 def _output(name: str, *, ids: bool, as_json: bool) -> Generator[Callable[[Sample], None]]:
-    """What shows a sample: a live display in a terminal, or lines."""
+    """What shows a sample, either a live display in a terminal, or lines."""
     shown = console(fitting=True)
     if as_json:
         yield lambda sample: _print_json(name, sample)

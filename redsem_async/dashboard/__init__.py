@@ -69,7 +69,7 @@ def dashboard(
         title: of the pages, such as ``"Production"``.
 
     Raises:
-        ValueError, TypeError: for invalid arguments; ``writable=True`` without *authorize*.
+        ValueError, TypeError: for invalid arguments, and ``writable=True`` without *authorize*.
     """
     prefix = config.text(prefix, "prefix")
     writable = config.flag(writable, "writable")

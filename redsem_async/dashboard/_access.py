@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 Authorize = Callable[[Request, str, str | None], bool | str | Awaitable[bool | str]]
-"""``authorize(request, action, name)``; see `dashboard`."""
+"""``authorize(request, action, name)``, see `dashboard`."""
 
 CHANGES = ("set_limit", "pause", "resume", "hold_off", "revoke", "clear")
 VIEW = "view"
@@ -44,7 +44,7 @@ class Access:
         self._authorize = authorize
 
     async def who(self, request: Request, action: str, name: str | None) -> str | None:
-        """Who asks, if *action* is allowed; None if it is not."""
+        """Who asks, if *action* is allowed. None if it is not."""
         if action in CHANGES and not self.writable:
             return None
         if self._authorize is None:
@@ -81,7 +81,7 @@ def token_of(request: Request) -> str:
 
 
 def set_token(request: Request, response: Response, token: str) -> None:
-    """Let the browser keep *token*: scripts cannot read it, and other sites' requests lack it."""
+    """Let the browser keep *token*. Scripts cannot read it, and other sites' requests lack it."""
     response.set_cookie(
         COOKIE,
         token,
@@ -93,7 +93,7 @@ def set_token(request: Request, response: Response, token: str) -> None:
 
 
 def forgery(request: Request) -> str | None:
-    """Why a request to change does not come from a page of ours; None if it does."""
+    """Why a request for a change does not come from our own page. None if it does."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:  # the browser says it, whatever a proxy makes of the host
         if site != "same-origin":

@@ -1,4 +1,4 @@
-"""The application: its routes, its pages and its streams."""
+"""The application, with its routes, its pages and its streams."""
 
 import asyncio
 import contextlib
@@ -106,7 +106,7 @@ class Dashboard:
         return await self._page(request, "list.html", None)
 
     async def detail_page(self, request: Request) -> Response:
-        """One semaphore: ``?name=``."""
+        """One semaphore, for ``?name=``."""
         name = request.query_params.get("name", "")
         if not name:
             return RedirectResponse("./")
@@ -136,8 +136,8 @@ class Dashboard:
     async def events(self, request: Request) -> Response:
         """What a page shows, again and again.
 
-        ``?name=``, and ``?keys=``, where its keys begin, or ``?keys_after=``; or ``?filter=`` and
-        ``?rows=``.
+        ``?name=``, and ``?keys=``, where its keys begin, or ``?keys_after=``. Otherwise
+        ``?filter=`` and ``?rows=``.
         """
         asked = request.query_params
         name = asked.get("name")
@@ -163,7 +163,7 @@ class Dashboard:
     # -- changes and metrics
 
     async def change(self, request: Request) -> Response:
-        """Make a change: a POST of JSON."""
+        """Make a change, for a POST of JSON."""
         try:
             text = await change(request, self._access, self._redis, self._prefix)
         except Refused as refused:
@@ -172,7 +172,7 @@ class Dashboard:
         return JSONResponse({"ok": True, "text": text})
 
     async def metrics(self, request: Request) -> Response:
-        """The numbers for Prometheus: ``?match=`` chooses names, and may be there repeatedly."""
+        """The numbers for Prometheus. ``?match=`` chooses names, and may be repeated."""
         if await self._access.who(request, METRICS, None) is None:
             return PlainTextResponse("You may not see the metrics.", 403)
         reader, metrics = self._reader()
@@ -254,7 +254,7 @@ async def _stream(
 
 
 def _server_ends() -> bool:
-    """Whether uvicorn was told to end: it then waits for all streams, and tells them nothing."""
+    """Whether uvicorn is shutting down. It then waits for all streams, without notifying them."""
     server: object = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return getattr(server, "should_exit", False) is True
 

@@ -28,7 +28,7 @@ CHANGE_TIMEOUT = 10.0  # seconds
 
 
 class Refused(Exception):
-    """Nothing was changed; *status* is that of the response."""
+    """Nothing was changed. *status* is that of the response."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -42,8 +42,8 @@ class Change:
     Attributes:
         action: one of `CHANGES`.
         name: of the semaphore.
-        limit: the new limit; None removes it.
-        key: whose limit it is; None for the overall limit.
+        limit: the new limit. None removes it.
+        key: whose limit it is. None for the overall limit.
         permit: the id of the permit to revoke.
         seconds: for which to hold off.
     """
@@ -57,7 +57,7 @@ class Change:
 
 
 async def change(request: Request, access: Access, redis: Any, prefix: str) -> str:
-    """Make the change that *request* asks for; returns what was done, in words.
+    """Make the change that *request* asks for, and return what was done, in words.
 
     Raises:
         Refused: nothing was changed.

@@ -1,4 +1,4 @@
-"""The last 15 minutes of a semaphore: its numbers, and what happened to it."""
+"""The last 15 minutes of a semaphore, with its numbers and what happened to it."""
 
 from collections import deque
 from typing import NamedTuple
@@ -17,7 +17,7 @@ class Event(NamedTuple):
 
     Attributes:
         at: when it was read, as a Unix time.
-        kind: for the style of the page: limit, bad or good.
+        kind: for the style of the page, one of limit, bad and good.
         text: one sentence or two.
     """
 
@@ -27,7 +27,7 @@ class Event(NamedTuple):
 
 
 class Point(NamedTuple):
-    """The numbers at a Unix time; none of them where nothing was read before it."""
+    """The numbers at a Unix time, or none of them where nothing was read before it."""
 
     at: float
     held: int | None = None
@@ -42,7 +42,7 @@ class History:
         self.points: deque[Point] = deque()
         self.events: deque[Event] = deque(maxlen=EVENTS)
         self._limits: tuple[int | None, int | None] | None = None  # in force, and set
-        self._stalled: dict[str, tuple[Stalled, float]] = {}  # by id; when it loses what it has
+        self._stalled: dict[str, tuple[Stalled, float]] = {}  # by id, and when it loses its own
 
     def add(self, reading: Reading, now: float, since: float) -> None:
         """Note *reading*. Before *since*, nothing was read for a while."""
@@ -90,7 +90,7 @@ class History:
 def _limits_text(
     before: int | None, set_before: int | None, limit: int | None, set_limit: int | None
 ) -> str | None:
-    """How a limit has changed; None if it has not."""
+    """How a limit has changed. None if it has not."""
     if set_before == set_limit:
         if before == limit or before is None or limit is None:
             return None

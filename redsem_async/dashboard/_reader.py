@@ -1,8 +1,8 @@
 """Reads semaphores for all open pages, and more slowly where a dashboard is served by itself.
 
-A tick reads a bounded number of names: those that a page shows, and of the others as many as the
-budget allows, in turns. So the load on Redis depends neither on the number of semaphores nor on
-the number of pages.
+A tick reads a bounded number of names. It reads those that a page shows, and of the others as many
+as the budget allows, in turns. The load on Redis depends neither on the number of semaphores nor
+on the number of pages.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ BREATH = 0.02  # seconds between two ticks while not all names were read once
 AT_ONCE = 4  # connections of the client in use at the same time
 ENTRIES = 100  # holders, waiters and keys that are read of a name that a page shows
 INFO_AGE = 15.0  # seconds until mode and clients of a name are read again
-SHORT_AGE = 2.0  # the same of an unused name, which may be gone, or one with waiters, who may die
+SHORT_AGE = 2.0  # the same of an unused name, which may be gone, or one with waiters that may die
 READ_TIMEOUT = 4.0  # seconds for one page of names
 OLD = 10.0  # seconds without a tick after which readings are not shown any more
 MAX_NAMES = 100_000  # names that are remembered
@@ -56,7 +56,7 @@ class Outage:
     Attributes:
         since: when that was noticed, as a Unix time.
         text: the error.
-        read_at: when Redis was last read, as a Unix time; None for never.
+        read_at: when Redis was last read, as a Unix time. None for never.
     """
 
     since: float
@@ -69,7 +69,7 @@ class Detail(NamedTuple):
 
     Attributes:
         name: of the semaphore.
-        keys_after: only keys after this one are listed; None for the first ones.
+        keys_after: only keys after this one are listed. None for the first ones.
     """
 
     name: str
@@ -81,10 +81,10 @@ class Watch:
     """What one open page shows.
 
     Attributes:
-        rows: names whose numbers it shows; it changes them as it likes.
+        rows: names whose numbers it shows, which it changes as it likes.
         detail: what it shows in full.
         changed: set when there is something new to show.
-        live: whether something is looking; otherwise one tick in `SLOT` suffices.
+        live: whether it is displayed. Otherwise one tick in `SLOT` suffices.
     """
 
     rows: Iterable[str] = ()
@@ -108,7 +108,7 @@ class Reader:
 
     Attributes:
         readings: the numbers of every name that is known, by name.
-        details: what pages show in full, the longest unread first; None for a name that is not
+        details: what pages show in full, the longest unread first. None for a name that is not
             in use.
         views: what was made of these for pages, until the next reading.
         histories: the last minutes of the names that were in use then, `HISTORIES` at most.
@@ -173,7 +173,7 @@ class Reader:
             self._task = None
 
     def read_soon(self) -> None:
-        """Begin the next tick now: something was changed."""
+        """Begin the next tick now, because something was changed."""
         self._due.set()
 
     # -- reading
@@ -190,7 +190,7 @@ class Reader:
             self._due.clear()
             try:
                 await self.tick()
-            except Exception:  # the pages go on, and show it
+            except Exception:  # the pages continue, and show it
                 logger.exception(
                     "reading for the dashboard failed", extra={"event": "dashboard failed"}
                 )
@@ -202,7 +202,7 @@ class Reader:
             pause = BREATH
             if self.complete or self.outage:
                 pause = self._interval if any(w.live for w in self._watches) else SLOT
-            # Not `wait_for`: that of Python 3.11 may swallow the cancellation that ends this.
+            # Not `wait_for`, as that of Python 3.11 may swallow the cancellation that ends this.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._due.wait()
@@ -248,7 +248,7 @@ class Reader:
             del self.details[gone]
         turns = [*(wanted - self.details.keys()), *self.details][:DETAILS]
         for detail in turns:
-            self._known.pop(detail.name, None)  # its clients are shown: read them every time
+            self._known.pop(detail.name, None)  # its clients are shown, so read them every time
             reading = await self.read(detail.name, ENTRIES, detail.keys_after)
             self.details.pop(detail, None)
             self.details[detail] = reading
@@ -305,7 +305,7 @@ class Reader:
         return readings
 
     async def read(self, name: str, entries: int, keys_after: str | None = None) -> Reading | None:
-        """The status of *name*; None if it is not in use.
+        """The status of *name*. None if it is not in use.
 
         Raises:
             BackendUnavailable, RedisError, OSError: Redis cannot be read.
@@ -376,7 +376,7 @@ class Reader:
                     self._turns.move_to_end(name, last=False)
 
     def _forget(self) -> None:
-        """Begin anew: what was read long ago is no answer."""
+        """Start over, because what was read long ago is no answer."""
         self.readings.clear()
         self.details.clear()
         self._known.clear()
@@ -425,5 +425,5 @@ class Reader:
 
 
 def _refused(error: Exception) -> bool:
-    """Whether Redis denied the command; it may run others."""
+    """Whether Redis denied the command. It may run others."""
     return type(error).__name__ in ("NoPermissionError", "ResponseError")

@@ -1,4 +1,4 @@
-"""Which processes have stalled: they were killed, stopped or cut off, and still hold or wait."""
+"""Which processes have stalled, that is, were killed, stopped or cut off but hold or wait."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from redsem_async._api.status import Client, Holder, SemaphoreStatus, Waiter
 from redsem_async._core.lease import heartbeat_is_overdue, refresh_is_overdue
 from redsem_async._integrations.discovery import SemaphoreInfo
 
-YOUNG = 1.0  # seconds: a permit that was just handed over has a short lease at first
+YOUNG = 1.0  # seconds, as a permit that was just handed over has a short lease at first
 
 
 class Stalled(NamedTuple):

@@ -1,6 +1,6 @@
-"""What a page is sent: plain dicts for JSON, made from what the reader has read.
+"""What a page is sent. Plain dicts for JSON, made from what the reader has read.
 
-Names, labels, hosts and keys are text from outside. The page writes them as text only.
+Names, labels, hosts and keys are strings from outside. The page writes them as text only.
 """
 
 import re
@@ -38,7 +38,7 @@ _ORDER = f"-.{digits}{ascii_uppercase}_{ascii_lowercase}~"  # of characters that
 
 
 def list_view(reader: Reader, words: str, rows: int) -> tuple[Json, list[str]]:
-    """The semaphores whose names match *words*, trouble first; and the names that it shows."""
+    """The semaphores whose names match *words*, trouble first, and the names that it shows."""
     matches = matcher(words)
     chosen = [reading for name, reading in reader.readings.items() if matches(name)]
     chosen.sort(key=_rank)
@@ -58,7 +58,7 @@ def list_view(reader: Reader, words: str, rows: int) -> tuple[Json, list[str]]:
 
 
 def matcher(words: str) -> Callable[[str], bool]:
-    """Whether a name has *words* in it, whatever the case; a glob if it has ``*`` or ``?``."""
+    """Whether a name has *words* in it, in any case, or matches it as a glob (``*``, ``?``)."""
     words = words.strip()[:LONGEST_FILTER]
     if not words:
         return lambda _: True
@@ -72,17 +72,17 @@ def matcher(words: str) -> Callable[[str], bool]:
 def start_of_keys(text: str) -> str | None:
     """A key before those that begin with *text*, in the order of the list, and close to them.
 
-    The list is in the order of the percent-encoded texts.
+    The list is in the order of the percent-encoded strings.
     """
     text = text[:LONGEST_START]
     place = _ORDER.find(text[-1:])
-    if place < 1:  # also for characters that are encoded: the list begins somewhat earlier
+    if place < 1:  # also for encoded characters, so that the list begins somewhat earlier
         return text[:-1] or None
     return f"{text[:-1]}{_ORDER[place - 1]}~~~~"
 
 
 def _rank(reading: Reading) -> tuple[int, int, int, str]:
-    """Those in trouble first, then the fullest: the sort key of a reading."""
+    """The sort key of a reading. Those in trouble come first, then the fullest."""
     status, name = reading.status, reading.info.name
     if status is None:
         return (0, 0, 0, name)
@@ -94,7 +94,7 @@ def _rank(reading: Reading) -> tuple[int, int, int, str]:
 
 
 def detail_view(reader: Reader, detail: Detail, *, whole_ids: bool) -> Json:
-    """One semaphore in full; `found` is False if the name is not in use."""
+    """One semaphore in full. `found` is False if the name is not in use."""
     name = detail.name
     view = {**_common(reader), "name": name, "history": _history(reader, name)}
     if detail not in reader.details:
@@ -177,7 +177,7 @@ def _holder(holder: Holder, *, whole: bool) -> Json:
         "age": holder.age,
         "left": holder.expires_in,
         "stalled": is_unrefreshed(holder),
-        # As text: a token has more digits than a page's numbers hold.
+        # As text, because a token has more digits than a page's numbers hold.
         "token": str(holder.fencing_token),
         "permits": holder.permits,
         "key": holder.key,

@@ -134,7 +134,7 @@ def _all(limit: int) -> str:
 
 
 def limit_of(info: SemaphoreInfo, status: SemaphoreStatus) -> int | None:
-    """The limit in force: the highest, if clients declare different ones; None if unknown."""
+    """The limit in force, the highest if clients declare different ones. None if unknown."""
     if status.set_limit is not None:
         return min(status.set_limit, len(info.slots)) if info.slots else status.set_limit
     return max(info.declared, default=None)

@@ -99,7 +99,7 @@ def throttled_map(
 
 
 class _Map(AbstractAsyncContextManager[AsyncIterator[R]]):
-    """What ``throttled_map`` returns: a block, which says so where it is taken for more."""
+    """What ``throttled_map`` returns. It says so where it is used other than as a block."""
 
     def __init__(self, block: AbstractAsyncContextManager[AsyncIterator[R]]) -> None:
         self._block = block
@@ -133,9 +133,7 @@ async def _run(
         try:
             yield results
         except GeneratorExit as error:
-            closed = (
-                error  # a generator with this block was closed: to a task group that is an error
-            )
+            closed = error  # a generator with this block was closed, an error to a task group
         finally:
             feeding.cancel()
             results.close()

@@ -1,4 +1,4 @@
-"""Abandon: what callers that left have asked for is undone."""
+"""Abandon undoes the requests of callers that left."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,7 @@ class AbandonBatch(Batch[Request]):
 
     @classmethod
     def take(cls, state: SemaphoreState) -> "AbandonBatch":
-        """The next batch; there is one."""
+        """The next batch. There is one."""
         leaving, most = state.leaving, state.max_batch
         requests, state.leaving = leaving[:most], leaving[most:]
         void, state.void = state.void, []

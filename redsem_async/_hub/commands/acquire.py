@@ -1,4 +1,4 @@
-"""Acquire: requests ask for permits."""
+"""Acquire asks for permits."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class AcquireBatch(Batch[Request]):
 
     @classmethod
     def take(cls, state: SemaphoreState, now: float) -> "AcquireBatch | None":
-        """The next batch; None where no request is to be written."""
+        """The next batch. None where no request is to be written."""
         if state.unsorted:
             state.unsorted = False
             state.new = deque(sorted(state.new, key=_begun))
@@ -121,7 +121,7 @@ class AcquireBatch(Batch[Request]):
                 left = answer.left_ms / 1000
                 handout.granted(state, number, answer.token, left, sent_at, answer.slots)
             elif request.state is not RequestState.SENT or request.number != number:
-                continue  # its caller left, and an abandon is on its way; or it asked anew
+                continue  # its caller left and an abandon is on its way, or it asked anew
             elif answer > 0:
                 had = slots.get(number, ()) if slots else ()
                 if at_once:
@@ -130,7 +130,7 @@ class AcquireBatch(Batch[Request]):
                     lease = handout.accept(state, request, answer, had, trusted, sent_at)
                     handout.hand_out(state, request, lease)
             elif answer == GONE or (reply.next_ms == 0 and answer in _ANY_FULL):
-                # It was ended; or a reap continues, and there may be room afterwards.
+                # It was ended, or a reap continues and there may be room afterwards.
                 state.forget_number(request)
                 again.append(request)
             else:

@@ -1,4 +1,4 @@
-"""A batch: one command, with the requests, leases or calls that it is for."""
+"""A batch is one command, with the requests, leases or calls that it is for."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -36,11 +36,11 @@ T = TypeVar("T")
 class Batch(Command, ABC, Generic[T]):
     """A command of one semaphore. It ends in one of three ways.
 
-    It gets its reply; it is refused; or it has to be written again, because its connection was
+    It gets its reply, or it is refused, or it has to be written again because its connection was
     lost or because the server did not carry it out.
 
     Attributes:
-        items: the requests, leases or calls that it is for.
+        items: the requests, leases or calls of this command.
     """
 
     __slots__ = ("items", "state")
@@ -71,11 +71,11 @@ class Batch(Command, ABC, Generic[T]):
 
     @abstractmethod
     def refused(self, error: SemaphoreError, now: float) -> None:
-        """It was not carried out, or in part, and sending it again will not help."""
+        """The command failed, or was carried out in part, and sending it again will not help."""
 
     @abstractmethod
     def write_again(self, *, arrived: bool) -> None:
-        """Have it written again, before what is new; it may have *arrived* all the same."""
+        """Have the command written again, before new ones. It may have *arrived* all the same."""
 
 
 def error_for(

@@ -1,4 +1,4 @@
-"""Calls: status, set_limit, back_off, reap, clear, detach and adopt."""
+"""The calls status, set_limit, back_off, reap, clear, detach and adopt."""
 
 import logging
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ _SERVING = Reap | SetLimit | BackOff | Clear
 
 
 def take_call(state: SemaphoreState) -> AnyBatch:
-    """The batch of the next call; there is one, and it may be written."""
+    """The batch of the next call. There is one, and it may be written."""
     call = calls.take(state)
     operation = call.operation
     if isinstance(call, AdoptCall):
@@ -98,7 +98,7 @@ class BackOffBatch(CallBatch):
 
     def write_again(self, *, arrived: bool) -> None:
         # A holder's has another number then, because one above this one may have run. Both may
-        # run: the pause ends at the same time. The older one does nothing where it comes later.
+        # run, but the pause ends at the same time. The older does nothing where it comes later.
         self.items[0].renumber = not self.items[0].alone
         super().write_again(arrived=arrived)
 
@@ -120,7 +120,7 @@ class BackOffBatch(CallBatch):
 
 
 class AdoptBatch(Batch[AdoptCall]):
-    """An adoption: a permit of another process is taken over, under a number of this one's."""
+    """An adoption. It takes over another process's permit, under a number of this one's."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Confirm: WAIT until enough replicas have what was written on this connection."""
+"""Confirm waits (WAIT) until enough replicas have what was written on this connection."""
 
 import math
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class PendingConfirm(NamedTuple):
 
 
 class ConfirmBatch(Batch[PendingConfirm]):
-    """Grants, of any semaphores, that are handed out once so many replicas know of them."""
+    """Grants, of any semaphores, that are handed out once enough replicas know of them."""
 
     __slots__ = ()
 

@@ -18,8 +18,7 @@ def apply(
 ) -> None:
     """Apply what a reply says of the semaphore.
 
-    *continues*: a reap that stopped early, to let others have the server, is continued from
-    here.
+    *continues* is where a reap continues that stopped early to let others have the server.
     """
     for number, token in reply.granted:
         handout.granted(state, number, token, None, sent_at, reply.slots.get(number, ()))

@@ -1,4 +1,4 @@
-"""Heartbeat: the process is alive, and asks what became of its waiters."""
+"""Heartbeat says that this process is alive, and asks whether its waiters still wait."""
 
 import math
 from collections.abc import Sequence
@@ -84,7 +84,7 @@ class HeartbeatBatch(Batch[Request]):
 def _asked_about(state: SemaphoreState) -> Sequence[Request]:
     """The waiters that the next heartbeat asks about.
 
-    Those whose deadline has come; then the first in the queue, to see that it is still there. Or
+    Those whose deadline has come, then the first in the queue, to see that it is still there. Or
     all of them, where push messages may have been missed.
     """
     if state.route.link.no_push and not state.unsure:
@@ -98,7 +98,7 @@ def _asked_about(state: SemaphoreState) -> Sequence[Request]:
 
 
 def _found_gone(state: SemaphoreState, requests: Sequence[Request]) -> None:
-    """The server does not know *requests* any more: ask again.
+    """The server does not know *requests* any more, so ask again.
 
     One that is gone makes all others doubtful.
     """

@@ -1,4 +1,4 @@
-"""Refresh: leases are refreshed. Restore: a permit that the server has forgotten is put back.
+"""Refresh extends leases. Restore puts a permit back that the server has forgotten.
 
 A restore follows a refresh that found nothing, where state may have been lost, and one that found
 a permit whose key or slots were lost.
@@ -32,7 +32,7 @@ class RefreshBatch(Batch[PendingRefresh]):
 
     @classmethod
     def take(cls, state: SemaphoreState) -> "RefreshBatch":
-        """The next batch; there is one."""
+        """The next batch. There is one."""
         refreshes = state.refreshes
         if len(refreshes) == 1:
             pending = refreshes.popitem()[1]
@@ -81,7 +81,7 @@ class RestoreBatch(Batch[PendingRefresh]):
 
     @classmethod
     def take(cls, state: SemaphoreState) -> "RestoreBatch":
-        """The next batch; there is one."""
+        """The next batch. There is one."""
         restores, most = state.restores, state.max_batch
         first = restores[0].lease.terms
         batch: list[PendingRefresh] = []

@@ -1,4 +1,4 @@
-"""Release: permits are released."""
+"""Release ends permits."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +25,7 @@ class ReleaseBatch(Batch[PendingRelease]):
 
     @classmethod
     def take(cls, state: SemaphoreState, now: float) -> "ReleaseBatch":
-        """The next batch; there is one."""
+        """The next batch. There is one."""
         owner, pending = next(iter(state.releases.items()))
         most = state.max_batch
         if len(pending) > most:
@@ -45,7 +45,7 @@ class ReleaseBatch(Batch[PendingRelease]):
     def apply(self, reply: AnyReply, now: float) -> None:
         assert isinstance(reply, Reply)
         for pending, held in zip(self.items, reply.answers, strict=True):
-            # Sent twice, the second finds nothing although the first did.
+            # If it is sent twice, the second finds nothing although the first did.
             pending.settle(bool(held) or (pending.was_sent and pending.trusted))
         effects.apply(self.state, reply, self.sent_at, now)
 
@@ -80,14 +80,14 @@ def fail_old(state: SemaphoreState, age: float, error: Callable[[], SemaphoreErr
 
 
 def fail_all(state: SemaphoreState, error: Callable[[], SemaphoreError]) -> None:
-    """Drop everything: nothing will be sent any more."""
+    """Drop everything, because nothing will be sent any more."""
     for pending in state.releases.values():
         fail(state, pending, error())
     state.releases.clear()
 
 
 def fail(state: SemaphoreState, releases: Iterable[PendingRelease], error: SemaphoreError) -> None:
-    """End *releases* with *error*: it is logged where no caller gets it."""
+    """End *releases* with *error*, which is logged where no caller gets it."""
     unawaited = 0
     for pending in releases:
         unawaited += pending.future is None

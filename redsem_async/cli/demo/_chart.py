@@ -1,4 +1,4 @@
-"""The chart: requests asked of the upstream at once, and the limit. A PNG, or characters."""
+"""The chart of concurrent requests at the upstream and the limit. A PNG, or characters."""
 
 import tempfile
 from importlib.util import find_spec
@@ -13,7 +13,7 @@ from ._record import Kill, Record
 
 _BARE, _GUARDED, _LIMIT, _DEAD = "#e3a08f", "#3b7dbd", "#e0443c", "#818b96"
 _INK = {"light": "#1f2430", "dark": "#e6e9ef"}  # of text and axes, on no background
-_BIN = 0.1  # seconds; the bin width of the histogram of refusals
+_BIN = 0.1  # seconds, the bin width of the histogram of refusals
 _WIDEST = 110  # of a chart of characters
 
 

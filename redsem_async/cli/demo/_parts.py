@@ -1,4 +1,4 @@
-"""What takes part in a round: the upstream, and worker processes."""
+"""What takes part in a round, that is, the upstream and worker processes."""
 
 import asyncio
 import contextlib

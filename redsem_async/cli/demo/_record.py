@@ -15,13 +15,13 @@ class Plan:
     """The parameters of a demo."""
 
     requests: int  # in each of the two rounds
-    limit: int  # concurrent requests that the upstream accepts; the limit of the semaphore
+    limit: int  # concurrent requests that the upstream accepts, and the limit of the semaphore
     # Far longer than a request, so that the requests of a killed worker have left the upstream
     # before its permits are granted to others.
     lease: float
     workers: int = 4
     slots: int = 6  # requests assigned to one worker at a time
-    overload: float = 0.0  # seconds for which the upstream refuses all; no worker is killed then
+    overload: float = 0.0  # seconds in which the upstream refuses all, and no worker is killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Event:
     """An event at the upstream or in a worker.
 
     At the upstream, a request ``entered``, ``left`` or was ``refused``. In a worker, it was
-    ``started`` (with a semaphore: a permit is held), is ``retrying`` after it was refused (or
-    ``waiting``, because its process has had all processes back off), was
+    ``started`` (holding a permit, if there is a semaphore), is ``retrying`` after it was refused
+    (or ``waiting``, because its process has had all processes back off), was
     ``answered``, or ``failed``.
     """
 
@@ -49,9 +49,9 @@ class Kill:
     returncode: int  # -9 after a SIGKILL
     at: float  # when the process had ended
     lost: tuple[int, ...]  # requests that it had started and that were never answered
-    passed_on: tuple[int, ...]  # requests that it had not started; other workers processed them
-    # With a semaphore, the permits that the dead worker held according to status(): each change
-    # with its time; the last is 0 once all are free.
+    passed_on: tuple[int, ...]  # requests it had not started, which other workers processed
+    # With a semaphore, the permits that the dead worker held according to status(). Each change
+    # has its time, and the last is 0 once all are free.
     permits_by_time: tuple[tuple[float, int], ...] = ()
 
     @property
@@ -61,14 +61,14 @@ class Kill:
 
     @property
     def unavailable(self) -> float | None:
-        """For how many seconds its permits were unavailable; ``None`` if they never were free."""
+        """For how many seconds its permits were unavailable. ``None`` if they never were free."""
         at, held = self.permits_by_time[-1]
         return None if held else at - self.at
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round, without or with a semaphore; all events in the order of their times."""
+    """One round, without or with a semaphore, with all events in the order of their times."""
 
     requests: range
     began: float
@@ -94,17 +94,17 @@ class Round:
 
     @property
     def most_inside(self) -> int:
-        """The maximum number of requests inside the upstream at once."""
+        """The maximum number of concurrent requests inside the upstream."""
         steps = ((event.kind == "entered") - (event.kind == "left") for event in self.events)
         return max(accumulate(steps), default=0)
 
     @property
     def most_asked(self) -> int:
-        """The maximum number of requests that were asked of the upstream at once."""
+        """The maximum number of concurrent requests to the upstream."""
         return max(asked for _, asked in self.asked_at_once())
 
     def asked_at_once(self) -> list[tuple[float, int]]:
-        """The number of requests that workers wanted answers to: each change with its time."""
+        """The number of requests that workers wanted answers to, as changes with their times."""
         asked, steps = set[int](), [(self.began, 0)]
         for event in self.events:
             if event.kind == "started":
@@ -214,7 +214,7 @@ class Record:
         }
 
     def faults(self) -> list[str]:
-        """The broken promises, one sentence each; empty if all were kept."""
+        """The broken promises, one sentence each. Empty if all were kept."""
         return [
             *self._limit_faults(),
             *self.bare.faults("without a semaphore"),

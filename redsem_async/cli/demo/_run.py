@@ -1,4 +1,4 @@
-"""Runs the demo: two rounds, each with an upstream and with worker processes of its own.
+"""Runs the demo in two rounds, each with an upstream and worker processes of its own.
 
 A worker of each round is killed. In the second round its permits are watched until they are free.
 """
@@ -36,7 +36,7 @@ def run(plan: Plan, url: str | None, prefix: str, console: Console, *, cluster: 
 
     Raises:
         ServerNotFound, ServerDidNotStart: no embedded server is available.
-        SemaphoreError, RedisError, OSError: Redis is unreachable or returned an error; also in
+        SemaphoreError, RedisError, OSError: Redis is unreachable or returned an error, perhaps in
             an `ExceptionGroup`.
     """
     display = Display(plan.limit, console)
@@ -88,7 +88,7 @@ class _Workers:
     ) -> None:
         """Let the workers hold a permit for each request, if there is a *semaphore*.
 
-        *backs_off*: a refused request has all of them back off.
+        With *backs_off*, a refused request has all of them back off.
         """
         self._backs_off = backs_off
         self._plan = plan
@@ -125,7 +125,7 @@ class _Workers:
 
     @contextlib.asynccontextmanager
     async def _running(self, url: str) -> AsyncGenerator[None]:
-        """Run workers, once all are ready, during a block; kill them after it."""
+        """Run workers, once all are ready, during a block. Kill them after it."""
         setup: dict[str, Any] = {"upstream": url, "target": asdict(self._target)}
         setup["backs_off"] = self._backs_off
         if self._semaphore is not None:
@@ -204,7 +204,7 @@ class _Workers:
         return sum(worker.counts["answered"] for worker in self._all)
 
     async def _kill_one(self) -> Kill | None:
-        """Kill a worker; wait until its permits are free. None if the round ended before."""
+        """Kill a worker and wait until its permits are free. None if the round ended before."""
         while (victim := await self._victim()) is None:
             if self._finished.is_set():
                 return None
@@ -219,7 +219,7 @@ class _Workers:
         if self._semaphore is None:
             self._display.log(f"{killed} during {len(lost)} requests")
             return kill
-        # A dead process releases nothing: it still holds what it held when it died.
+        # A dead process releases nothing, so it still holds what it held when it died.
         permits = [(at, (await _held(self._semaphore))[kill.pid])]
         self._display.log(f"{killed} while it holds {permits[0][1]} permits")
         lease = self._plan.lease

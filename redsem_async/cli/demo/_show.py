@@ -1,4 +1,4 @@
-"""What the demo prints: events and a live display while it runs, and a summary at the end."""
+"""What the demo prints. Events and a live display while it runs, and a summary at the end."""
 
 import asyncio
 import contextlib

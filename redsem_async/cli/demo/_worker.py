@@ -1,8 +1,8 @@
-"""A worker process of the demo: sends the requests that it is assigned, concurrently.
+"""A worker process of the demo, which sends the requests assigned to it, concurrently.
 
 The first line of standard input is the setup as JSON, and each later line is the number of a
-request. Standard output has a JSON line for each event, see `Event`; pipes are independent of the
-Redis under test, and keep what a worker wrote before it was killed. The process ends when its
+request. Standard output has a JSON line for each event (see `Event`), as pipes are independent of
+the Redis under test, and keep what a worker wrote before it was killed. The process ends when its
 standard input does, so that it cannot outlive the demo, whatever ends the demo.
 """
 
@@ -65,7 +65,7 @@ async def _main() -> None:
     setup = json.loads(sys.stdin.readline())
     target, options = Target(**setup["target"]), setup.get("semaphore")
     async with (
-        # Ignore proxy settings of the environment: the upstream is local.
+        # Ignore proxy settings of the environment, because the upstream is local.
         httpx.AsyncClient(base_url=setup["upstream"], trust_env=False, timeout=10) as http,
         connected(target) as redis,
         asyncio.TaskGroup() as group,

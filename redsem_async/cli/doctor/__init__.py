@@ -1,1 +1,1 @@
-"""``redsem-async doctor``: the checks of a server, of permissions, and of a real hand-over."""
+"""The checks of ``redsem-async doctor``, of a server, permissions, and a real hand-over."""

@@ -1,4 +1,4 @@
-"""Clocks: of the server, and of its replicas; and how long a round trip takes."""
+"""The clocks of the server and its replicas, and how long a round trip takes."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,10 @@ from redsem_async.cli._target import REDIS_ERRORS, Target, connected, describe
 from ._finding import Finding, note, ok, problem, unknown
 
 READINGS = 50  # of the server's clock
-REPLICA_READINGS = 10  # of each clock; the one with the shortest round trip is used
+REPLICA_READINGS = 10  # of each clock. The one with the shortest round trip is used
 CONNECT_TIMEOUT = 2.0  # seconds to connect to a replica
-MAX_SKEW = 1.0  # seconds; a larger difference of clocks is a note
-SLOW_MEDIAN, SLOW_MAX = 0.010, 0.100  # seconds: median and longest round trip that are a note
+MAX_SKEW = 1.0  # seconds. A larger difference of clocks is a note
+SLOW_MEDIAN, SLOW_MAX = 0.010, 0.100  # seconds, the median and longest trip that are a note
 
 # A promoted replica compares the expiries that its master wrote with its own clock. The clocks of
 # servers with NTP differ by a few milliseconds. A holder stops trusting its permit 1 % of the
@@ -26,7 +26,7 @@ SOME, LARGE = 0.050, 0.500  # seconds
 
 
 class Reading(NamedTuple):
-    """A server's clock: its time, read *trip* seconds or less after the counter was *began*."""
+    """A server's clock, with its time, read *trip* seconds or less after *began*."""
 
     trip: float
     began: float
@@ -133,5 +133,5 @@ async def _read(client: Any) -> Reading:
 def _offset(readings: Sequence[Reading]) -> Offset:
     """How far a server's clock is ahead of this process's counter."""
     trip, began, server = min(readings)
-    # The server read its clock between sending and receiving: in the middle, plus or minus half.
+    # The server read its clock between sending and receiving, in the middle give or take half.
     return Offset(server - began - trip / 2, trip / 2)

@@ -25,9 +25,9 @@ from redsem_async.cli._target import Target, describe
 from ._finding import Finding, note, ok, problem
 
 WHERE = "see the page «Where it runs» of the documentation"
-LEASE = 10.0  # seconds; a heartbeat is sent every third of it
+LEASE = 10.0  # seconds. A heartbeat is sent every third of it
 STEP_TIMEOUT = 5.0  # seconds for each step of a hand-over
-MAX_BY_MESSAGE = 0.9  # seconds; a heartbeat takes longer
+MAX_BY_MESSAGE = 0.9  # seconds. A heartbeat takes longer
 
 
 async def scripts_and_messages(client: Any, target: Target) -> list[Finding]:
@@ -72,7 +72,7 @@ async def check_handover(
 ) -> AsyncGenerator[Finding]:
     """In both modes, hold a permit with one client, wait with the other, and release it.
 
-    *no_push*: the server has no push messages that semaphores could use.
+    *no_push* says why the server has no push messages that semaphores could use.
     """
     for kind in (FairSemaphore, Semaphore):
         name = f"doctor-{secrets.token_hex(8)}"

@@ -93,13 +93,13 @@ async def check_rights(client: Any, target: Target) -> list[Finding]:
 
 
 async def _denial(call: Awaitable[Any]) -> str:
-    """The server's error if a command is denied; empty if it is allowed."""
+    """The server's error if a command is denied. Empty if it is allowed."""
     try:
         await call
     except NoPermissionError as error:
         return str(error)
     except ResponseError:
-        pass  # allowed, but it failed: NOSCRIPT, for example
+        pass  # allowed, although it failed (with NOSCRIPT, for example)
     return ""
 
 

@@ -1,4 +1,4 @@
-"""The semaphores in use: foreign keys, a clock that was set back, and versions of the library."""
+"""Semaphores in use, with foreign keys, a clock that was set back, and library versions."""
 
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ async def check_semaphores(client: Any, prefix: str) -> AsyncGenerator[Finding]:
         yield unknown("semaphores", "SCAN is denied: semaphores in use are unknown", advice)
         return
     looked_at = names[:MAX_NAMES]
-    set_back = 0.0  # seconds; semaphores record how far the server's clock went back
+    set_back = 0.0  # seconds by which semaphores recorded that the server's clock went back
     for name in looked_at:
         try:
             ahead = await client.hget(f"{prefix}:{{{name}}}:meta", "ahead")

@@ -20,8 +20,8 @@ HIGH_USAGE = 0.9  # share in use that is reported
 # A master that needs replicas takes no writes once it heard of too few of them for longer than
 # `min-replicas-max-lag`. It counts that in whole seconds, and looks once a second.
 LATE = 2  # seconds
-LARGE_LAG = 5  # seconds: half of a lease, by default
-GOOD_LAG = 3  # seconds: a replica reports every second, and may be late
+LARGE_LAG = 5  # seconds, half of a lease by default
+GOOD_LAG = 3  # seconds, as a replica reports every second and may be late
 
 _HOSTS = (
     (r"\.serverless\..*\.cache\.amazonaws\.com", "Amazon ElastiCache Serverless"),
@@ -38,7 +38,7 @@ _FIELDS = {"dragonfly_version": "Dragonfly", "storage_provider_read_hits": "KeyD
 
 
 def service_of(host: str, info: Info, hello: Mapping[str, str]) -> str | None:
-    """The name of the service; None where a server passes for Redis or Valkey.
+    """The name of the service. None where a server passes for Redis or Valkey.
 
     *info* is the reply to INFO and *hello* that to HELLO, empty where it is refused.
     """
@@ -55,7 +55,7 @@ def service_of(host: str, info: Info, hello: Mapping[str, str]) -> str | None:
 
 
 def version(info: Info, service: str | None = None) -> Finding:
-    """Whether the server is supported. *service*: that it belongs to, where that is known."""
+    """Whether the server is supported. *service* is the one it belongs to, where known."""
     if not info:
         text = "INFO and HELLO are denied" + (f", at {service}" if service else "")
         return unknown("server", text, "ACL SETUSER ... +info")
@@ -73,7 +73,7 @@ def version(info: Info, service: str | None = None) -> Finding:
 
 
 def info_of_hello(hello: Mapping[str, str]) -> Info:
-    """What INFO would say of the version, from the reply to HELLO, which every user may call."""
+    """The version as INFO has it, from the reply to HELLO, which every user may call."""
     return {f"{hello.get('server', 'redis')}_version": hello.get("version", "?")} if hello else {}
 
 
@@ -133,7 +133,7 @@ def durability(info: Info) -> Iterator[Finding]:
 
 
 async def two_masters(client: Any, target: Target, info: Info) -> list[Finding]:
-    """For how long two masters may take writes, where a failover replaces one that lives.
+    """For how long two masters may take writes, where a failover replaces a live one.
 
     In a cluster, a master that does not reach most of the others takes no writes anyway.
     """

@@ -1,4 +1,4 @@
-"""A back-off: nothing is granted for some time, and then up to a ramp."""
+"""A back-off grants nothing for some time, and then up to a ramp."""
 
 import math
 

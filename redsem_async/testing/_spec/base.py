@@ -1,4 +1,4 @@
-"""One semaphore: carries out operations. What the two modes choose is abstract here."""
+"""One semaphore, which carries out operations. What the two modes choose is abstract here."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -132,7 +132,7 @@ class Specification(ABC):
             self.state.set_limit, self.state.paused_limit = limit
 
     def give_to(self, other: "Specification") -> None:
-        """Hand over what Redis keeps of a name that is not in use: *other* has another mode."""
+        """Hand over what Redis keeps of a name that is not in use. *other* has another mode."""
         other.state.counter.last = self.state.counter.last
         other.state.set_limit = self.state.set_limit
         other.state.paused_limit = self.state.paused_limit
@@ -307,7 +307,7 @@ class Specification(ABC):
         self.state.keep_hub_alive(context, lease_ms)
 
     def _mark_reachable(self, record: HubRecord) -> None:
-        """Its call shows that the hub is there, although it received no push message before."""
+        """The hub's call shows that it is there, although it received no push message before."""
         if record.unreachable:
             record.unreachable = False
             self._return_parked()
@@ -327,7 +327,7 @@ class Specification(ABC):
     @property
     @abstractmethod
     def waiting(self) -> int:
-        """How long the queue is."""
+        """The length of the queue."""
 
     @abstractmethod
     def waiting_hubs(self) -> set[str]:
@@ -348,7 +348,7 @@ class Specification(ABC):
 
     @abstractmethod
     def _serve(self, context: CallContext, own: Sequence[Request] = ()) -> None:
-        """Give what is free to waiters. Those of the releasing hub, *own*, may pass others."""
+        """Grant free permits to waiters. Those of the releasing hub, *own*, may pass others."""
 
     def _use_changed(self, context: CallContext, keys: Iterable[str | None]) -> None:
         """Holders with *keys* came back, or have other ids."""
@@ -357,7 +357,7 @@ class Specification(ABC):
         raise AssertionError("only requests in a queue have keys")
 
     def _return_parked(self) -> None:
-        """Have the next call look at requests that were parked: they may be servable now."""
+        """Have the next call look at requests that were parked, as they may be servable now."""
 
     @abstractmethod
     def _remove_dead_waiters(self, context: CallContext) -> int:
@@ -372,6 +372,6 @@ class Specification(ABC):
 
 
 def notify_head(context: CallContext, publish: Publish, hubs: Sequence[str]) -> None:
-    """Have the first of *hubs* look again: the queue may continue earlier than they were told."""
+    """Have the first of *hubs* look again, as the queue may continue earlier than reported."""
     for hub in dict.fromkeys(hubs[:MAX_NOTIFIED]):
         publish(hub, Recheck(context.name))

@@ -1,4 +1,4 @@
-"""The fair mode with keys: an overall limit, and one for each key."""
+"""The fair mode with keys, with an overall limit and one for each key."""
 
 import math
 from collections import Counter
@@ -39,7 +39,7 @@ from .status import Listing
 
 Rank = tuple[float, float, int]  # use for the weight, virtual time, ticket
 
-NO_KEY = ""  # of a request without one: it has no limit but the one in all
+NO_KEY = ""  # of a request without one, which has no limit but the overall one
 
 
 class KeyedSpecification(QueueSpecification):
@@ -50,7 +50,7 @@ class KeyedSpecification(QueueSpecification):
         key_limits: limits that were set.
         back_offs: of keys, and when each is to be looked at.
         may_back_off: there may be some.
-        ready: keys whose first request fits within their limit: its place, and the rank.
+        ready: keys whose first request fits within their limit, with its place and the rank.
         virtual_time: of the key that was served last.
         virtual_times: of keys that hold or wait.
     """
@@ -84,7 +84,7 @@ class KeyedSpecification(QueueSpecification):
         self.virtual_time = 0.0
 
     def lose_keys(self) -> None:
-        """Lose what is stored by key, as by an eviction: the queue has the keys of requests."""
+        """Lose what is stored by key, as by an eviction. The queue has the keys of requests."""
         for holder in self.state.holders.values():
             holder.key, holder.known = None, False
         self.virtual_times.clear()
@@ -131,13 +131,13 @@ class KeyedSpecification(QueueSpecification):
         return max(self.virtual_time, self.virtual_times.get(key, 0.0))
 
     def _advance(self, request: Request) -> None:
-        """The key of *request* got its permits."""
+        """Advance the virtual times, because *request* got its permits."""
         key, weight = key_of(request) or NO_KEY, request.key.weight if request.key else 1.0
         self.virtual_time = start = round(self._virtual_time(key), 6)
         self.virtual_times[key] = round(start + request.permits / weight, 6)
 
     def _place(self, head: QueuedRequest) -> int:
-        """Its ticket; if keys share, the time when its patience ends: a lease without a key."""
+        """Its ticket, or if keys share, when its patience ends (a lease, without a key)."""
         if not self.shares:
             return head.ticket
         key = head.request.key
@@ -260,7 +260,7 @@ class KeyedSpecification(QueueSpecification):
     def _set_back_off(
         self, context: CallContext, key: str | None, back_off: BackOffRecord | None
     ) -> None:
-        """One of a key that is over is forgotten."""
+        """Keep the back-off of a key, unless it is over."""
         if key is None:
             super()._set_back_off(context, key, back_off)
             return

@@ -1,4 +1,4 @@
-"""Operations on permits that serve no waiters: refresh, restore, adopt, detach."""
+"""The operations on permits that serve no waiters (refresh, restore, adopt and detach)."""
 
 from redsem_async._core.keys import permit_id
 from redsem_async._protocol.operations import Adopt, Detach, Refresh, Restore
@@ -61,7 +61,7 @@ def restore(state: State, context: CallContext, call: Restore) -> Reply:
 
 
 def refuse_spent(state: State, context: CallContext, call: Adopt) -> None:
-    """Let no adoption run twice, but for one whose permit is still held.
+    """Let no adoption run twice, except one whose permit is still held.
 
     Raises:
         Void: it ran before, or must not run any more.

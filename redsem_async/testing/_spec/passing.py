@@ -1,4 +1,4 @@
-"""Semaphore's rule (zset): a request that does not fit is passed over."""
+"""Semaphore's rule (zset), by which a request that does not fit is passed over."""
 
 from collections.abc import Sequence
 

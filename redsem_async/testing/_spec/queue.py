@@ -1,4 +1,4 @@
-"""The queue: requests in the order of their tickets, and a freed permit goes to the first."""
+"""The queue has requests in the order of their tickets. A freed permit goes to the first."""
 
 from collections.abc import Sequence
 
@@ -102,7 +102,7 @@ class QueueSpecification(Serving):
         )
 
     def _answer(self, context: CallContext, call: Acquire, request: Request, mark: int) -> Answer:
-        """Grant, queue or refuse one request. One that is not above *mark* ran before."""
+        """Grant, queue or refuse one request. One whose number is not above *mark* ran before."""
         state, now = self.state, context.now
         identity = permit_id(context.hub, request.number)
         if request.number <= mark:
@@ -157,7 +157,7 @@ class QueueSpecification(Serving):
         return queued.request.ahead_ms > 0
 
     def _held_up(self, context: CallContext, request: Request, limit: int) -> Answer | None:
-        """Whether a new request has to wait, and for what; None where it is granted at once."""
+        """Whether a new request has to wait, and for what. None where it is granted at once."""
         state, now = self.state, context.now
         admits = not context.line_is_blocked and state.grace.until <= now
         used = state.taken(now)
@@ -244,5 +244,5 @@ class QueueSpecification(Serving):
 
 
 def _count_living(queue: Sequence[QueuedRequest]) -> int:
-    """How many wait, without those whose hubs are unreachable."""
+    """The number of waiters, without those whose hubs are unreachable."""
     return sum(not queued.unreachable for queued in queue)

@@ -1,4 +1,4 @@
-"""Records of the specification: what the store keeps, and what one call works with."""
+"""Records of the specification, for what the store keeps and what one call works with."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -58,7 +58,7 @@ class SlotsInUse(Exception):
 
 @dataclass(slots=True)
 class HolderRecord:
-    """A permit in use. *known*: neither its key nor its slots were lost."""
+    """A permit in use. It is *known* where neither its key nor its slots were lost."""
 
     expiry_ms: int
     token: int
@@ -85,7 +85,7 @@ class BackOffRecord:
     limit: int
 
     def ramp(self, now: int) -> Ramp | None:
-        """How many permits may be in use *now*, and for how long so; None when it is over."""
+        """How many permits may be in use *now*, and for how long so. None when it is over."""
         if now < self.ends:
             return Ramp(self.ends - now, 0)
         steps = (now - self.ends) // self.step
@@ -94,7 +94,7 @@ class BackOffRecord:
         return Ramp(self.ends + (steps + 1) * self.step - now, 2**steps)
 
     def raised(self, limit: int, now: int) -> "BackOffRecord":
-        """The same, up to a *limit* that is set meanwhile; but not where it is over."""
+        """The same, up to a *limit* that is set meanwhile, but not where it is over."""
         runs = self.ramp(now) is not None
         return replace(self, limit=max(self.limit, limit)) if runs else self
 
@@ -107,7 +107,7 @@ class BackOffRecord:
 def room_in(most: float, used: int, ramp: Ramp | None) -> float:
     """How many permits may be in use under the limit *most*, where *used* are.
 
-    In a ramp no more than that. But the first request may have more.
+    In a ramp, no more than the ramp allows, except that the first request may have more.
     """
     is_first = ramp is not None and ramp.permits > 0 and used == 0
     return most if ramp is None or is_first else min(most, ramp.permits)
@@ -118,7 +118,7 @@ class HubRecord:
     """What the semaphore knows of one hub.
 
     Attributes:
-        alive_until: when the hub counts as dead, in milliseconds; 0 before it counts as alive.
+        alive_until: when the hub counts as dead, in milliseconds. 0 before it counts as alive.
         mark: the highest request number that the hub used.
         description: of its `HubInfo`.
         no_push: no push messages reach it, as its `HubInfo` says.
@@ -146,7 +146,7 @@ class QueuedRequest:
 
     Attributes:
         parked: the request cannot be served now, and does not block those behind it.
-        unreachable: the same, because its hub received no push message: it does not count.
+        unreachable: the same, because its hub received no push message. It does not count.
         is_planned: this call serves it, if its hub receives that.
         slots: that it gets from the call that serves it.
         answer: what its client was told when it joined the queue.
@@ -171,7 +171,7 @@ class QueuedRequest:
 
     @property
     def place(self) -> tuple[int, str]:
-        """By the ticket; of equal ones by the text in the sorted set, as Redis has it."""
+        """By the ticket, and if that is equal by the text in the sorted set, as Redis has it."""
         number, lease_ms, limit, permits, *_ = self.request
         return self.ticket, f"{self.hub}.{number}:{lease_ms}:{limit}:{permits}"
 
@@ -189,7 +189,7 @@ class CallContext:
         name: of the semaphore.
         kind: mode and clock, as the key `meta` has them.
         wall_us: the clock of the server or the caller.
-        now_us: the same, without steps backwards.
+        now_us: the same, but never going backwards.
         granted: number and token of the caller's requests that were served.
         queued: requests of the call that join the queue.
         joined: how many of these have.

@@ -1,4 +1,4 @@
-"""The right to reuse leases: of hubs that share a semaphore with no other hub's waiters."""
+"""The right to reuse leases, of hubs that share a semaphore with no other hub's waiters."""
 
 from redsem_async._protocol.operations import RightRequest
 from redsem_async._protocol.pushes import Recalled
@@ -11,7 +11,7 @@ MAX_COMPARED = 64  # entries of the queue that are looked at before a right is g
 
 
 def recall_rights(state: State, context: CallContext, publish: Publish) -> None:
-    """End the right of every other hub: the caller wants more, or the limit changes."""
+    """End the right of every other hub. The caller wants more, or the limit changes."""
     for hub, ends in state.rights.items():
         if hub != context.hub and ends > context.now:
             publish(hub, Recalled(context.name))
@@ -29,8 +29,8 @@ def answer_right(
 ) -> bool:
     """Whether the caller gets the right to reuse leases. The one that it had ends.
 
-    *waiting* requests of *hubs* are in the queue. Not *allowed*: a key has a set limit or a
-    back-off.
+    *waiting* requests of *hubs* are in the queue. It is not *allowed* where a key has a set limit
+    or a back-off.
     """
     if asked is None:
         return False

@@ -60,8 +60,8 @@ class Serving(Specification):
     def _serve(self, context: CallContext, own: Sequence[Request] = ()) -> None:
         """Serve from the head.
 
-        Grants to other hubs are published before they are made. A hub that no connection
-        receives them for is passed over, and its share goes to the next in the queue.
+        Grants to other hubs are published before they are made. If no connection receives them,
+        the hub is passed over, and its share goes to the next in the queue.
         """
         state = self.state
         self._mark_reachable(state.look_up(context.hub))
@@ -162,7 +162,7 @@ class Serving(Specification):
     # -- requests that are parked
 
     def _look_through(self, context: CallContext) -> None:
-        """Drop what is of dead hubs, and park what is of hubs that are unreachable."""
+        """Drop the requests of dead hubs, and park those of unreachable hubs."""
         state, now = self.state, context.now
         if not state.may_have_died(now):
             return

@@ -1,4 +1,4 @@
-"""Slots: every permit stands for one of the things that the clients list."""
+"""Every permit stands for a slot, which is one of the things that the clients list."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain, count, islice
@@ -8,7 +8,7 @@ from .state import State
 
 
 def assign(state: State, permits: int, planned: Iterable[Sequence[int]] = ()) -> tuple[int, ...]:
-    """The lowest free slots, where permits have slots; *planned* ones are not free any more."""
+    """The lowest free slots, where permits have slots. *planned* ones are not free any more."""
     if not state.slotted:
         return ()
     held = (holder.slots for holder in state.holders.values())

@@ -62,13 +62,13 @@ class Counter:
         self.last = max(self.last, self.stamp(now_us) - 1)
 
     def lead_ms(self, wall_us: int) -> float:
-        """By how much the counter leads the clock: it must not be forgotten before."""
+        """By how much the counter leads the clock. It must not be forgotten before."""
         return max(0.0, (self.last - wall_us) / 1000)
 
 
 @dataclass(slots=True)
 class Grace:
-    """The grace period after a loss of state: holders put permits back, and no request is granted.
+    """The grace period after a loss of state. Holders put permits back, and nothing is granted.
 
     Attributes:
         lost_at: when the loss was noticed, in milliseconds.
@@ -94,12 +94,12 @@ class State:
     """One semaphore, as the store keeps it.
 
     Attributes:
-        kind: mode and clock in use; None for a name that is not in use.
-        layout: the number of the layout in use; 0 for one without a number.
+        kind: mode and clock in use. None for a name that is not in use.
+        layout: the number of the layout in use. 0 for one without a number.
         kept_until: when the key `meta` expires in Redis, in milliseconds of the callers' clock.
         counter: of tokens and tickets.
         set_limit: the limit that overrides every client's own.
-        paused_limit: the set limit that a pause found.
+        paused_limit: the set limit from before a pause.
         holders: permits in use, by id.
         hubs: by hub id.
         grace: the period after the last loss of state.
@@ -108,8 +108,8 @@ class State:
         slotted: permits stand for slots.
         slots: the longest list of slots that a client declares.
         back_off: of all requests, which may be over.
-        hold_ms: for how long requests hold their permits recently, times permits, if it was told.
-        looked_at: when the queue was looked through for requests of dead hubs, in milliseconds;
+        hold_ms: for how long requests recently held their permits, times permits, if it was told.
+        looked_at: when the queue was looked through for requests of dead hubs, in milliseconds.
             None where that is to be done again.
         on_removed: called with holders that were removed.
         on_purged: called when expired holders were looked for.
@@ -146,7 +146,7 @@ class State:
         return room_in(self.effective_limit(declared), used, self.ramp(now))
 
     def ramp(self, now: int) -> Ramp | None:
-        """Of the back-off that runs, if one does."""
+        """The ramp of the back-off that runs, if one does."""
         return None if self.back_off is None else self.back_off.ramp(now)
 
     def usage(self, now_us: int) -> str:
@@ -157,7 +157,7 @@ class State:
         return f"{self.kind} {held} {alive} {self._left_ms(now_us)}"
 
     def versions(self, now_us: int) -> str:
-        """Of live hubs, and how long the name is kept, as the error LAYOUT says it."""
+        """Versions of live hubs, and how long the name is kept, as the error LAYOUT says it."""
         now = (now_us + self.counter.ahead_us) // 1000
         alive = (hub for hub in self.hubs.values() if hub.alive_until > now)
         found = {str(facts_of(hub.description).get("version", "")) for hub in alive} - {""}
@@ -184,7 +184,7 @@ class State:
     # -- how long it is kept
 
     def keep(self, context: CallContext, need_ms: float) -> None:
-        """Keep the mode for *need_ms* at least: extended seldom, and never shortened."""
+        """Keep the mode for *need_ms* at least. That time is seldom extended, never shortened."""
         wall = context.wall_us // 1000
         if self.kept_until - wall < 2 * need_ms:
             self.kept_until = wall + math.ceil(3 * need_ms)
@@ -211,7 +211,7 @@ class State:
         return sum(h.permits for h in self.holders.values() if h.expiry_ms > now)
 
     def taken(self, now: int) -> int:
-        """Permits that are not free: all, where the key or the slots of a holder were lost."""
+        """Permits that are not free. All, where the key or the slots of a holder were lost."""
         live = (h for h in self.holders.values() if h.expiry_ms > now)
         return self.used(now) if all(holder.known for holder in live) else ALL_TAKEN
 
@@ -250,7 +250,7 @@ class State:
         return None if first is None else max(0, first - context.now)
 
     def note_hold(self, hold_ms: int) -> None:
-        """A process tells its usual hold: the mean of that and what was told before."""
+        """Average a process's usual hold with what was told before."""
         before = hold_ms if self.hold_ms is None else self.hold_ms
         self.hold_ms = (before + hold_ms + 1) // 2
 
@@ -261,7 +261,7 @@ class State:
         return self.hubs.setdefault(hub, HubRecord())
 
     def look_up(self, hub: str) -> HubRecord:
-        """The record of *hub*; an empty one where the hub was forgotten."""
+        """The record of *hub*. An empty one where the hub was forgotten."""
         return self.hubs.get(hub, HubRecord())
 
     def alive_until(self, hub: str) -> tuple[int, str]:
@@ -280,7 +280,7 @@ class State:
             self.forget_dead_hubs(context)
 
     def forget_dead_hubs(self, context: CallContext) -> None:
-        """Forget hubs that have been silent for long: a few, those that died first."""
+        """Forget hubs that have been silent for long. Only a few, those that died first."""
         until = context.now - SLACK_MS
         dead = [hub for hub, record in self.hubs.items() if 0 < record.alive_until <= until]
         for hub in sorted(dead, key=self.alive_until)[:10]:
@@ -300,7 +300,7 @@ class State:
         return died and now - since >= LOOK_AGAIN_MS
 
     def raise_mark(self, context: CallContext, number: int) -> None:
-        """Note that the caller has used *number*: no request up to it is granted any more."""
+        """Note that the caller has used *number*. No request up to it is granted any more."""
         if number > self.hub_record(context.hub).mark:
             self.hub_record(context.hub).mark = number
             self.keep_hub_alive(context, 0)

@@ -1,4 +1,4 @@
-"""The operation status: reads, and changes nothing."""
+"""The operation status, which reads and changes nothing."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from .state import State
 
 
 class Listing(NamedTuple):
-    """What a mode tells of its waiters.
+    """What a mode reports of its waiters.
 
     Attributes:
         waiting: how many requests wait.
