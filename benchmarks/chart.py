@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,16 @@ def draw(path: Path) -> None:
     figure.savefig(path, transparent=True, dpi=150)
 
 
-if __name__ == "__main__":
+def in_ink(scheme: str) -> AbstractContextManager[None]:
+    """Text and axes are drawn in the colour of *scheme*."""
     parts = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-    for scheme, ink in INK.items():
-        with import_module("matplotlib").rc_context(dict.fromkeys(parts, ink)):
+    context: AbstractContextManager[None] = import_module("matplotlib").rc_context(
+        dict.fromkeys(parts, INK[scheme])
+    )
+    return context
+
+
+if __name__ == "__main__":
+    for scheme in INK:
+        with in_ink(scheme):
             draw(PICTURE / f"performance-{scheme}.png")

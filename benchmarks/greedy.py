@@ -1,14 +1,14 @@
 """What a greedy tenant does to another, without and with ``share``.
 
-``python -m benchmarks.greedy`` draws docs/pictures/greedy-tenant.png, with an embedded server.
+``python -m benchmarks.greedy`` draws the chart of docs/keys.md, with an embedded server.
 """
 
 import asyncio
 import time
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
+from benchmarks.chart import INK, PICTURE, in_ink
 from redsem_async import FairSemaphore, connect
 from redsem_async.testing import embedded_redis
 
@@ -16,7 +16,7 @@ LIMIT = 4
 HOLD = 0.02  # seconds
 GREEDY = 200  # tasks that ask again and again
 OTHERS = 12  # single requests of the other tenant, one after another
-PICTURE = Path("docs/pictures/greedy-tenant.png")
+COLOURS = {"light": ("#c2410c", "#0b4f9e"), "dark": ("#fb923c", "#7db4f0")}  # without, with share
 
 
 async def waits(url: str, *, share: bool) -> list[float]:
@@ -46,28 +46,27 @@ async def waits(url: str, *, share: bool) -> list[float]:
         return waited
 
 
-def draw(without: list[float], shared: list[float]) -> None:
-    import_module("matplotlib").use("Agg")
-    pyplot: Any = import_module("matplotlib.pyplot")
-    figure, axes = pyplot.subplots(
-        figsize=(9, 4), dpi=110, facecolor="white", layout="constrained"
-    )
-    numbers = range(1, OTHERS + 1)
-    axes.semilogy(numbers, without, "s-", color="#c2410c", label="first come, first served")
-    axes.semilogy(numbers, shared, "o-", color="#0b4f9e", label="share=True")
-    axes.axhline(HOLD, color="#18181b", linestyle=":", label="one hold")
+def draw(scheme: str, without: list[float], shared: list[float]) -> None:
+    figure: Any = import_module("matplotlib.figure").Figure((9, 4), layout="constrained")
+    axes, numbers = figure.subplots(), range(1, OTHERS + 1)
+    before, after = COLOURS[scheme]
+    axes.semilogy(numbers, without, "s-", color=before, label="first come, first served")
+    axes.semilogy(numbers, shared, "o-", color=after, label="share=True")
+    axes.axhline(HOLD, color=INK[scheme], linestyle=":", label="one hold")
     axes.set_xlabel("request of the other tenant")
     axes.set_ylabel("seconds until its permit")
-    axes.grid(visible=True, color="#d4d4d8", linewidth=0.7)
-    axes.legend()
-    figure.savefig(PICTURE)
+    axes.grid(visible=True, color="#9aa3ad", linewidth=0.3)
+    axes.legend(framealpha=0)
+    figure.savefig(PICTURE / f"greedy-tenant-{scheme}.png", transparent=True, dpi=150)
 
 
 async def main(url: str) -> None:
     without, shared = await waits(url, share=False), await waits(url, share=True)
     for name, seconds in (("without share", without), ("with share", shared)):
         print(f"{name}: first {seconds[0]:.3f} s, median {sorted(seconds)[OTHERS // 2]:.3f} s")
-    draw(without, shared)
+    for scheme in INK:
+        with in_ink(scheme):
+            draw(scheme, without, shared)
 
 
 if __name__ == "__main__":

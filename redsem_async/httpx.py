@@ -7,7 +7,7 @@ from typing import Self
 from ._api.group import SemaphoreGroup
 from ._api.semaphore import AnySemaphore
 from ._core.errors import AcquireTimeout, BlockedBy, QueueFull
-from ._integrations.outbound import OutboundLimiter, ReleasingStream
+from ._integrations.outbound import OutboundLimiter, ReleasingStream, check_wrapped
 
 try:
     import httpx
@@ -103,8 +103,7 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
         )
         if wrapped is None:
             wrapped = httpx.AsyncHTTPTransport()
-        if not isinstance(wrapped, httpx.AsyncBaseTransport):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"wrapped must be an async transport of httpx, not {wrapped!r}")
+        check_wrapped(wrapped, "httpx")
         self._wrapped = wrapped
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:

@@ -8,7 +8,7 @@ from typing import Self
 from ._api.group import SemaphoreGroup
 from ._api.semaphore import AnySemaphore
 from ._core.errors import AcquireTimeout, BlockedBy, QueueFull
-from ._integrations.outbound import OutboundLimiter, ReleasingStream
+from ._integrations.outbound import OutboundLimiter, ReleasingStream, check_wrapped
 
 try:
     import httpx2
@@ -104,8 +104,7 @@ class SemaphoreTransport(httpx2.AsyncBaseTransport):
         )
         if wrapped is None:
             wrapped = httpx2.AsyncHTTPTransport()
-        if not isinstance(wrapped, httpx2.AsyncBaseTransport):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"wrapped must be an async transport of httpx2, not {wrapped!r}")
+        check_wrapped(wrapped, "httpx2")
         self._wrapped = wrapped
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:

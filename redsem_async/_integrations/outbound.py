@@ -202,6 +202,18 @@ class Stream(Protocol):
     async def aclose(self) -> None: ...
 
 
+def check_wrapped(wrapped: object, library: str) -> None:
+    """Whether *wrapped* sends requests as *library* has them.
+
+    Raises:
+        TypeError: it does not.
+    """
+    roots = {cls.__module__.partition(".")[0] for cls in type(wrapped).__mro__}
+    other = roots & {"httpx", "httpx2"} - {library}
+    if other or not hasattr(wrapped, "handle_async_request"):
+        raise TypeError(f"wrapped must be an async transport of {library}, not {wrapped!r}")
+
+
 class ReleasingStream:
     """A response's body, which releases the permit when it was read or is closed."""
 

@@ -344,3 +344,12 @@ def test_pickling_and_copying_say_what_to_do_instead(redis: Redis) -> None:
         for attempt in (pickle.dumps, copy.copy):
             with pytest.raises(TypeError, match="create one in each process"):
                 attempt(made)
+
+
+async def test_a_copy_of_a_permit_would_release_it(make: Make) -> None:
+    sem = make(1)
+    async with sem as permit:
+        for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match="detach it, and adopt its id"):
+                attempt(permit)
+        assert (await sem.status()).held == 1

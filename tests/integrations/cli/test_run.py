@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import FairSemaphore
+from redsem_async import FairSemaphore, Semaphore
 from tests.harness.servers import StartServer
 from tests.harness.wait import all_free, soon, takes_at_most, until
 from tests.integrations.cli.commands import COMMAND, CTRL_C, TIMEOUT, program, queued, terminal
@@ -44,6 +45,7 @@ names = ("REDSEM_PERMIT", "REDSEM_TOKEN", "REDSEM_SLOT")
 print(*map(os.environ.get, names), flush=True)
 signal.pause()
 """
+SHOWS_SLOT = ("sh", "-c", "echo ${REDSEM_SLOT:-none}")
 TELLS = (sys.executable, "-c", TELLER)
 
 
@@ -200,6 +202,29 @@ async def test_a_key_has_the_limit_that_other_clients_declare(url: str, redis: R
         for key, code in (("acme", 75), ("beta", 0)):
             given = ("run", "--limit", "4", "--timeout", "0", "--key", key, "llm", "--", "true")
             assert (await program(*given, REDIS_URL=url)).code == code
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"limit": 3}, {"limit": 3, "key_limit": 2, "share": True}, {"slots": ["a", "b"]}],
+    ids=["limit", "keys", "slots"],
+)
+async def test_what_is_not_given_is_as_other_clients_declare(
+    options: dict[str, Any], url: str, redis: Redis
+) -> None:
+    """Not only the limit: with another class of semaphore it would be refused."""
+    async with FairSemaphore(redis, "llm", **options) as permit:
+        result = await program("run", "--timeout", "0", "llm", "--", *SHOWS_SLOT, REDIS_URL=url)
+        other = {"a": "b", "b": "a"}.get(str(permit.slot), "none")
+    assert (result.code, result.out.strip(), result.err) == (0, other, "")
+
+
+async def test_the_class_is_that_of_other_clients(url: str, redis: Redis) -> None:
+    async with Semaphore(redis, "llm", 2):
+        result = await program("run", "--timeout", "0", "llm", "--", "true", REDIS_URL=url)
+        assert (result.code, result.err) == (0, "")
+        result = await program("run", "--fair", "llm", "--", "true", REDIS_URL=url)
+        assert result.code == 69
 
 
 async def test_a_key_limit_may_be_given(start: Start, url: str) -> None:

@@ -351,8 +351,11 @@ async def test_a_response_that_is_dropped_gives_its_permit_back(
     assert not complaints
 
 
-def test_it_wraps_an_async_transport(http: Any, leaf: Any, sem: AnySemaphore) -> None:
-    for wrapped in (http.HTTPTransport(), http.AsyncClient()):
+def test_it_wraps_an_async_transport_of_its_library(
+    http: Any, leaf: Any, sem: AnySemaphore
+) -> None:
+    other = pytest.importorskip("httpx" if http.__name__ == "httpx2" else "httpx2")
+    for wrapped in (http.HTTPTransport(), http.AsyncClient(), other.AsyncHTTPTransport()):
         with pytest.raises(TypeError, match="async transport"):
             leaf.SemaphoreTransport(sem, wrapped)
 

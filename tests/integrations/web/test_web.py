@@ -41,22 +41,22 @@ async def test_a_request_holds_a_permit_until_its_end(
 
 
 @pytest.mark.parametrize(
-    ("options", "status"),
+    ("options", "status", "reason"),
     [
-        ({"timeout": 0.1}, 503),
-        ({"timeout": 0.1, "status": 429}, 429),
-        ({"semaphore": {"max_waiters": 0}}, 503),
+        ({"timeout": 0.1}, 503, b"all permits are in use"),
+        ({"timeout": 0.1, "status": 429}, 429, b"all permits are in use"),
+        ({"semaphore": {"max_waiters": 0}}, 503, b"too many requests wait"),
     ],
     ids=["timeout", "status", "max_waiters"],
 )
 async def test_full_is_answered_with_retry_after(
-    front: Front, options: dict[str, Any], status: int
+    front: Front, options: dict[str, Any], status: int, reason: bytes
 ) -> None:
     """A client, or the balancer before it, learns when to come back."""
     async with front.serve(**options) as service, front.sem:
         refused = await service.ask("/wait").answer()
         assert refused.status == status
-        assert refused.body.replace(b": ", b":") == b'{"detail":"all permits are in use"}'
+        assert refused.body.replace(b": ", b":") == b'{"detail":"%s"}' % reason
         assert 1 <= refused.retry_after <= 60
         assert not service.permits
 
@@ -192,6 +192,13 @@ async def test_a_websocket_without_a_permit_is_denied(front: Front) -> None:
             await service.connect()
         assert denied.value.answer.status == 503
         assert denied.value.answer.retry_after >= 1
+
+
+async def test_a_paused_semaphore_is_said_to_be_paused(front: Front) -> None:
+    async with front.serve(timeout=0.1) as service:
+        await front.sem.pause()
+        refused = await service.ask("/wait").answer()
+        assert refused.body.replace(b": ", b":") == b'{"detail":"paused"}'
 
 
 async def test_a_websocket_is_closed_where_a_denial_cannot_be_sent(front: Front) -> None:
