@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, Permit
 from tests.harness.clients import Client, Kind, Make
-from tests.harness.wait import all_free, soon, until
+from tests.harness.wait import all_free, until
 
 pytestmark = pytest.mark.one_mode
 
@@ -257,24 +257,6 @@ async def test_cancelled_at_every_await_nothing_is_left(
         step += 1
         assert step < 100
     assert step > 1, "the scenario never waited for anything"
-
-
-@pytest.mark.parametrize("cancellations", [1, 5])
-async def test_a_release_is_confirmed_before_the_cancellation_goes_on(
-    make: Make, other: Client, cancellations: int
-) -> None:
-    """However often: code that awaits the cancelled task finds the permit free."""
-    here, there = make(1, lease=LEASE), make(1, client=other, lease=LEASE)
-    permit = await here.acquire()
-    task = asyncio.create_task(permit.release())
-    for _ in range(cancellations):
-        await asyncio.sleep(0)
-        task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await soon(task, SEEN_THROUGH)
-    rival = await there.try_acquire()
-    assert rival is not None
-    await rival.release()
 
 
 async def _randomly_cancelled(here: AnySemaphore, there: AnySemaphore, count: int) -> int:

@@ -7,6 +7,7 @@ from redis.asyncio import Redis
 
 from redsem_async import AcquireTimeout, FairSemaphore, Permit
 from tests.harness.clients import Kind
+from tests.harness.inside import requests_of
 from tests.harness.proxy import Proxy
 from tests.harness.wait import all_free, cancelled, in_background, until, waits_in_queue
 
@@ -56,8 +57,8 @@ async def test_a_cancelled_waiter_hands_on_what_it_was_granted_in_the_same_tick(
     semaphore, there = kind(client_a, "jobs", 1, lease=30.0), kind(client_b, "jobs", 1, lease=30.0)
     holder = await there.acquire()
     waiter = await waits_in_queue(semaphore)
-    [request] = semaphore._bound().remote.state.waiting
-    # A Semaphore's waiters have no order across processes: there, the next one is in this one.
+    [request] = requests_of(semaphore)
+    # A Semaphore serves the process that releases first, so there the next one is in this one.
     next_one = in_background((there if kind is FairSemaphore else semaphore).acquire(timeout=30))
     loop = asyncio.get_running_loop()
     met = False
@@ -110,3 +111,31 @@ async def test_a_grant_that_meets_its_deadline_is_a_permit_or_a_timeout(
         last = granted
     assert changes > 2, "no grant met its deadline"
     await all_free(here, within=0.5)
+
+
+@pytest.mark.fault(14)
+@pytest.mark.parametrize("cancellations", [1, 5])
+async def test_a_cancelled_release_is_confirmed_first(
+    kind: Kind, proxied: Redis, client_b: Redis, proxy: Proxy, cancellations: int
+) -> None:
+    """However often. Then its task ends as cancelled, and the permit is free."""
+    semaphore = kind(proxied, "jobs", 1)
+
+    async def work() -> None:
+        permit = await semaphore.acquire()
+        await permit.release()
+        await asyncio.sleep(10)  # where a swallowed cancellation would leave it
+
+    fault = proxy.hold("release")
+    working = asyncio.create_task(work())
+    await asyncio.wait_for(fault.struck.wait(), 2)
+    for _ in range(cancellations):
+        working.cancel()
+        await asyncio.sleep(0)
+    assert not working.done(), "it did not wait for the release to be confirmed"
+    fault.lift()
+    await asyncio.wait([working], timeout=1)
+    assert working.cancelled()
+    permit = await kind(client_b, "jobs", 1).try_acquire()
+    assert permit is not None
+    assert await permit.release()

@@ -124,7 +124,7 @@ OF_SCRIPTS = (
     mutant(
         "the bound of the queue is overlooked",
         "max_waiters bounds the queue",
-        "the_queue_is_bounded",
+        "max_waiters_bounds_the_queue_of_all_processes",
         ("serve.queue_is_full", "count_living() >= max_waiters", "count_living() > max_waiters"),
     ),
     mutant(

@@ -10,10 +10,19 @@ from redsem_async import AnySemaphore, FairSemaphore, Permit, QueueFull, Semapho
 from redsem_async._hub.state import SemaphoreState
 from redsem_async._protocol.operations import Acquire
 from redsem_async.testing import MemoryBackend
-from tests.harness.clients import Client, Kind, MakePair
+from tests.harness.clients import Client, Kind, Make, MakePair
 from tests.harness.memory import Gated
 from tests.harness.proxy import Proxy
-from tests.harness.wait import EPSILON, NOISE, all_free, cancelled, queue_up, soon, until
+from tests.harness.wait import (
+    EPSILON,
+    NOISE,
+    all_free,
+    cancelled,
+    give_back,
+    queue_up,
+    soon,
+    until,
+)
 
 # -- order
 
@@ -257,15 +266,32 @@ async def test_semaphore_passes_over_a_client_with_a_lower_limit(
 
 
 async def test_max_waiters_bounds_the_queue_of_all_processes(pair: MakePair) -> None:
+    """Beyond it an error comes at once, with an estimate of when to come back."""
     here, there = pair(1, max_waiters=2)
     held = await here.acquire()
     waiters = [await queue_up(there), await queue_up(here)]
     for sem in (here, there):
-        with pytest.raises(QueueFull):
-            await sem.acquire()
-    assert await held.release()
-    for waiter in asyncio.as_completed(waiters, timeout=5):
-        assert await (await waiter).release()
+        with pytest.raises(QueueFull) as caught:
+            await soon(sem.acquire(timeout=30.0), 0.5)
+        assert (caught.value.name, caught.value.max_waiters) == (sem.name, 2)
+        assert caught.value.retry_after >= 0
+    await cancelled(waiters.pop())
+    await here.status()  # its leaving has arrived, so there is a place again
+    waiters.append(await queue_up(there))
+    await give_back(held, *waiters)
+    await all_free(here)
+
+
+async def test_the_bound_holds_for_requests_made_together(make: Make) -> None:
+    sem = make(1, max_waiters=3)
+    async with sem:
+        tasks = [asyncio.create_task(sem.acquire()) for _ in range(10)]
+        await until(lambda: sum(task.done() for task in tasks) == 7)
+        await sem.status()
+        refused = [task.exception() for task in tasks if task.done()]
+        assert [type(error) for error in refused] == [QueueFull] * 7
+        await cancelled(*tasks)
+    await all_free(sem)
 
 
 # -- waiters that leave
