@@ -246,7 +246,7 @@ async def test_a_task_leaves_its_own_block(pair: MakePair) -> None:
 
 
 async def test_a_nested_acquire_says_that_its_task_holds_a_permit(make: Make) -> None:
-    """Such a task waits for itself, and nobody else can tell it so."""
+    """Such a task waits for itself, and only its own process can tell it so."""
     sem = make(1)
     async with sem.acquire():
         for attempt in (sem.acquire(timeout=0.05), asyncio.create_task(sem.acquire(timeout=0.05))):
@@ -343,7 +343,7 @@ async def test_try_acquire_says_unreachable_rather_than_none(kind: Kind, nowhere
 
 
 @pytest.mark.parametrize("timeout", [0.05, 0.3])
-async def test_timeouts_are_kept(make: Make, timeout: float) -> None:
+async def test_acquire_timeout_is_kept_within_100_ms(make: Make, timeout: float) -> None:
     """Within 100 ms, because the caller has a deadline of its own."""
     sem = make(1)
     async with sem:
@@ -380,7 +380,7 @@ async def test_a_waiter_behind_one_that_was_served_gets_no_outage_error(
     sem, there = make_on_redis(1), make_on_redis(1, client=other_redis)
     held = await there.acquire()
     first = await queue_up(sem)
-    await redis.zrem(key_of(sem, "holders"), held.id)  # free, without a message
+    assert await redis.zrem(key_of(sem, "holders"), held.id) == 1  # free, without a message
     with pytest.raises(AcquireTimeout):
         await sem.acquire(timeout=0.1)
     await give_back(first)
@@ -411,24 +411,3 @@ async def test_weights_are_counted(make: Make) -> None:
             assert await sem.available() == 0
             assert await sem.try_acquire() is None
     assert await sem.available() == 5
-
-
-# -- fencing tokens
-
-
-async def test_fencing_tokens_grow_strictly(pair: MakePair) -> None:
-    """Whichever process asks, however many at once, and although the keys are deleted."""
-    here, there = pair(600)
-    highest = 0
-    for number in range(6):
-        permits = await asyncio.gather(*(sem.acquire() for sem in (here, there) * 300))
-        tokens = sorted(permit.fencing_token for permit in permits)
-        assert tokens[0] > highest
-        assert len(set(tokens)) == 600
-        highest = tokens[-1]
-        if number % 2:
-            await here.clear()
-            await asyncio.gather(*(soon(permit.wait_lost(), 20) for permit in permits))
-        else:
-            await asyncio.gather(*(permit.release() for permit in permits))
-        del permits

@@ -14,7 +14,7 @@ from tests.harness.wait import all_free, cancelled, in_background, until, waits_
 
 @pytest.mark.fault(13)
 @pytest.mark.parametrize("when", ["at once", "while connecting"])
-async def test_cancelled_before_anything_was_sent(
+async def test_an_acquire_cancelled_before_it_was_sent_leaves_no_trace(
     kind: Kind, proxied: Redis, proxy: Proxy, when: str
 ) -> None:
     """There is no trace of it, on the wire or on the server."""
@@ -34,7 +34,9 @@ async def test_cancelled_before_anything_was_sent(
 
 
 @pytest.mark.fault(14)
-async def test_cancelled_after_it_was_sent(kind: Kind, proxied: Redis, proxy: Proxy) -> None:
+async def test_an_acquire_cancelled_after_it_was_sent_is_given_back(
+    kind: Kind, proxied: Redis, proxy: Proxy
+) -> None:
     """The server grants it all the same, so it is given back, in one round trip."""
     semaphore = kind(proxied, "jobs", 1)
     await semaphore.reap()
