@@ -78,28 +78,20 @@ async def test_a_full_key_holds_up_no_other_key(keyed: MakeKeyed) -> None:
     await all_free(here)
 
 
-@pytest.mark.parametrize("key", ["c", None])
-async def test_the_overall_limit_blocks_those_behind(keyed: MakeKeyed, key: str | None) -> None:
-    """There is room for the light request, and not for the heavy one before it."""
-    here, there = keyed(2, key_limit=2)
-    held = await hold(here, "a")
-    heavy = await queue_up(there, key="b", permits=2)
-    light = await queue_up(here, key=key)
-    assert await here.try_acquire() is None
-    await give_back(*held)
-    permit = await soon(heavy)
-    assert not light.done()
-    await give_back(permit, light)
-    await all_free(here)
-
-
-async def test_within_a_key_no_request_passes_another(keyed: MakeKeyed) -> None:
+@pytest.mark.parametrize(
+    ("limit", "heavy_key", "light_key"),
+    [(10, "a", "a"), (2, "b", "c"), (2, "b", None)],
+    ids=["of its key", "overall", "overall, no key"],
+)
+async def test_no_request_passes_a_heavier_one_that_waits_for_the_same_limit(
+    keyed: MakeKeyed, limit: int, heavy_key: str, light_key: str | None
+) -> None:
     """However light it is: the heavy one would starve."""
-    here, there = keyed(10, key_limit=2)
+    here, there = keyed(limit, key_limit=2)
     held = await hold(here, "a")
-    heavy = await queue_up(there, key="a", permits=2)
-    light = await queue_up(here, key="a")
-    assert await there.try_acquire(key="a") is None
+    heavy = await queue_up(there, key=heavy_key, permits=2)
+    light = await queue_up(here, key=light_key)
+    assert await there.try_acquire(key=light_key) is None
     await give_back(*held)
     permit = await soon(heavy)
     assert not light.done()

@@ -41,7 +41,7 @@ OF_KEYS = (
     mutant(
         "a newcomer passes a heavy head of its key",
         "within a key nobody passes, however light",
-        "within_a_key_no_request_passes_another[redis]",
+        "no_request_passes_a_heavier_one_that_waits_for_the_same_limit[redis-of its key]",
         (
             "keyed.prelude.held_up",
             "waiting > 0 and head_of(key) and not first_with('k:' .. key .. '!')",
