@@ -16,7 +16,7 @@ from redsem_async import (
 )
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client
-from tests.harness.inside import kept_leases_of
+from tests.harness.inside import kept_leases_of, state_of
 from tests.harness.wait import (
     all_free,
     cancelled,
@@ -229,7 +229,9 @@ async def test_without_patience_retry_after_goes_by_the_whole_queue(keyed: MakeK
     waiters = [await queue_up(here, key=key) for key in ("a", "a", "b", "c")]
     with pytest.raises(AcquireTimeout) as full:
         await there.acquire(key="a", timeout=0)
-    assert 5 * 0.04 < full.value.retry_after < 5 * 0.08, "and not the six or more of three turns"
+    usual = state_of(there).own_hold
+    assert usual is not None
+    assert full.value.retry_after == pytest.approx(5 * usual), "not six or more, as in turns"
     await give_back(*held, *waiters)
 
 
