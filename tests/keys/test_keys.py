@@ -18,6 +18,7 @@ from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client
 from tests.harness.inside import kept_leases_of, state_of
 from tests.harness.wait import (
+    NOISE,
     all_free,
     cancelled,
     give_back,
@@ -75,6 +76,17 @@ async def test_a_full_key_holds_up_no_other_key(keyed: MakeKeyed) -> None:
     assert not waiters[1].done()
     await permit.release()
     await give_back(*waiters[1:], *other)
+    await all_free(here)
+
+
+async def test_a_full_key_holds_up_no_other_key_of_the_same_command(keyed: MakeKeyed) -> None:
+    here, _ = keyed(3)
+    held = await hold(here, "a")
+    full = in_background(here.acquire(key="a"))
+    other = in_background(here.acquire(key="b"))
+    held.append(await asyncio.wait_for(other, NOISE))
+    assert not full.done()
+    await give_back(*held, full)
     await all_free(here)
 
 
@@ -370,6 +382,25 @@ async def test_a_request_too_heavy_for_the_lowered_limit_of_its_key_holds_it_up(
     permit = await soon(heavy)
     assert not light.done()
     await give_back(permit, light)
+    await all_free(here)
+
+
+async def test_a_request_too_heavy_for_the_overall_limit_waits_and_is_passed(
+    keyed: MakeKeyed,
+) -> None:
+    here, there = keyed(10, key_limit=4, max_waiters_per_key=1)
+    held = await here.acquire(key="a", permits=4)
+    heavy = await queue_up(there, key="a", permits=3)
+    await here.set_limit(2)
+    await give_back(held)
+    assert [(key.key, key.waiting) for key in (await here.status()).keys] == [("a", 1)]
+    await give_back(*await hold(here, "a"))
+    blocking = await hold(here, "b", "c")
+    with pytest.raises(QueueFull):
+        await here.acquire(key="a")
+    await give_back(*blocking)
+    await here.set_limit(None)
+    await give_back(heavy)
     await all_free(here)
 
 

@@ -31,7 +31,7 @@ def two(client_a: Redis, client_b: Redis) -> MakeTwo:
     """Makes two semaphores with keys on a server of the test's own, in two processes."""
 
     def make(limit: int | None = 5, **options: Any) -> tuple[FairSemaphore, FairSemaphore]:
-        facts = {"limit": limit, "key_limit": 1, **options}
+        facts: dict[str, Any] = {"limit": limit, "key_limit": 1, **options}
         here, there = (FairSemaphore(client, "jobs", **facts) for client in (client_a, client_b))
         return here, there
 

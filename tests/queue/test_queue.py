@@ -358,7 +358,6 @@ async def test_a_request_sent_beside_it_does_not_hide_a_waiter() -> None:
     sem, there = Semaphore(backend, "jobs", 1), Semaphore(backend.peer(), "jobs", 1)
     hasty = Semaphore(backend, "jobs", 1, lease=9.0)  # so it goes by another command
     async with there:
-        await sem.status(0)  # connected
         backend.shut = True
         waiter = asyncio.create_task(sem.acquire())
         other = asyncio.create_task(hasty.try_acquire())
