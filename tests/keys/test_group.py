@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from redsem_async import AcquireTimeout, AnySemaphore, Mutex, Semaphore, SemaphoreGroup
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind
-from tests.harness.inside import any_is_active, names_in_use
+from tests.harness.inside import known_to
 from tests.harness.wait import until
 
 pytestmark = pytest.mark.one_mode
@@ -88,11 +88,15 @@ async def test_idle_names_leave_nothing(kind: Kind, redis: Redis, name: str) -> 
             pass
 
     await asyncio.gather(*(visit(key) for key in range(500)))
-    await until(lambda: not any_is_active(redis), "the releases have their replies")
+
+    def all_are_idle() -> bool:
+        return not any(remote.active for remote in known_to(redis).values())
+
+    await until(all_are_idle, "the releases have their replies")
 
     def none_is_left() -> bool:
         gc.collect()
-        return not any(used.startswith(name) for used in names_in_use(redis))
+        return not any(address.name.startswith(name) for address in known_to(redis))
 
     await until(none_is_left, "the semaphores are collected")
     kept = await redis.keys(f"redsem:{{{name}:*")

@@ -16,7 +16,7 @@ from redsem_async import (
 )
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client
-from tests.harness.inside import kept_leases_of, state_of
+from tests.harness.inside import kept_by, state_of
 from tests.harness.wait import (
     all_free,
     cancelled,
@@ -441,7 +441,7 @@ async def test_share_gives_to_the_key_with_the_fewest(keyed: MakeKeyed) -> None:
 async def test_share_is_kept_where_leases_are_reused(keyed: MakeKeyed) -> None:
     """A process passes no lease to a request of its own past another key's turn."""
     here, _ = keyed(1, key_limit=None, share=True, linger=2.0)
-    kept = kept_leases_of(here)
+    kept = kept_by(here)
     served: list[str] = []
 
     async def serve(key: str) -> None:
@@ -684,7 +684,7 @@ async def test_a_lease_is_not_reused_past_the_limit_that_its_key_has_now(
     """It was granted under the limit that the key had."""
     plans = {"a": 4}
     sem = FairSemaphore(client, name, 9, key_limit=plans.__getitem__, linger=2.0)
-    kept = kept_leases_of(sem)
+    kept = kept_by(sem)
     async with asyncio.timeout(10):
         while len(kept) < 4:
             for permit in [await sem.acquire(key="a") for _ in range(4)]:
