@@ -223,28 +223,6 @@ async def test_a_block_left_by_a_third_task_gives_no_permit_away(
     await all_free(here)
 
 
-async def test_a_task_leaves_its_own_block(pair: MakePair) -> None:
-    """Although another task has entered one later, and both are left in turn."""
-    here, there = pair(2)
-    entered, may_leave = asyncio.Event(), asyncio.Event()
-
-    async def later() -> None:
-        async with here as permit:
-            entered.set()
-            await may_leave.wait()
-            permit.check()
-
-    async with here as own:
-        task = asyncio.create_task(later())
-        await entered.wait()
-    assert await own.release() is False
-    async with there.acquire(timeout=1):
-        assert await there.try_acquire() is None  # the other block still has its permit
-    may_leave.set()
-    await task
-    await all_free(here)
-
-
 async def test_a_nested_acquire_says_that_its_task_holds_a_permit(make: Make) -> None:
     """Such a task waits for itself, and only its own process can tell it so."""
     sem = make(1)
