@@ -191,6 +191,27 @@ async def test_real_errors_carry_real_facts(make: Make) -> None:
     assert f"{round(timed_out.value.waited, 3)} s" in str(timed_out.value)
 
 
+@pytest.mark.parametrize("lease", [0.05, 0.2, 30.0])
+async def test_retry_after_is_an_estimate_and_never_negative(
+    make: Make, other: Client, lease: float
+) -> None:
+    """Also when the holder's lease has just ended: it goes into a header as it is."""
+    here, there = make(1, lease=lease), make(1, client=other, lease=lease)
+    permit = await here.acquire()
+    await permit.detach(max(lease, 0.3))
+    estimates: list[float] = []
+    for _ in range(8):
+        try:
+            late = await there.acquire(timeout=0.1)
+        except AcquireTimeout as error:
+            estimates.append(error.retry_after)
+        else:
+            await late.release()
+    assert estimates
+    assert min(estimates) >= 0
+    assert max(estimates) <= 2 * max(lease, 0.3) + 0.1
+
+
 async def test_a_cold_process_is_told_how_long_others_hold(pair: MakePair) -> None:
     """Its first refusals would say a whole lease otherwise, where requests take 60 ms."""
     here, there = pair(1, lease=60.0)
