@@ -128,7 +128,7 @@ async def test_semaphore_goes_on_where_it_stopped_with_many_different_weights(
 
 
 async def test_a_newcomer_passes_no_request_that_was_not_looked_at(
-    two: Two, proxied: Redis, proxy: Proxy, admin: Redis, crowd: Waiters
+    proxied: Redis, proxy: Proxy, two: Two, admin: Redis, crowd: Waiters
 ) -> None:
     """A call looks at part of the line, and knows nothing of the requests behind that."""
     here = FairSemaphore(proxied, "jobs", 2, lease=LEASE)
@@ -153,7 +153,7 @@ async def test_a_newcomer_passes_no_request_that_was_not_looked_at(
 
 @pytest.mark.fault(48)
 async def test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed(
-    two: Two, proxied: Redis, proxy: Proxy, admin: Redis, crowd: Waiters
+    proxied: Redis, proxy: Proxy, two: Two, admin: Redis, crowd: Waiters
 ) -> None:
     """And one that was only cut off comes back to its place."""
     dead = FairSemaphore(proxied, "jobs", 1, lease=LEASE)
