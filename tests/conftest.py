@@ -184,6 +184,12 @@ def fair_pair(make_fair: Make, other: Client) -> MakePair:
 
 
 @pytest.fixture
+def semaphore_pair(client: Client, name: str, other: Client) -> MakePair:
+    """Makes two such semaphores that are not fair."""
+    return _pairs(_maker(Semaphore, client, name), other)
+
+
+@pytest.fixture
 def make_on_redis(kind: Kind, redis: Redis, name: str) -> Make:
     """Makes semaphores that share a name, in Redis: for tests that look into the server."""
     return _maker(kind, redis, name)

@@ -55,7 +55,7 @@ async def outcome(waiter: "asyncio.Task[Permit]") -> tuple[Any, float]:
 
 
 @pytest.mark.parametrize("silence", ["half-open", "mute"])
-async def test_who_is_cut_off_is_not_told_that_it_is_full(
+async def test_a_waiter_that_is_cut_off_is_not_told_that_it_is_full(
     here: AnySemaphore, there: AnySemaphore, holder: Permit, proxy: Proxy, silence: str
 ) -> None:
     """It was full at the last reply; a permit has been free ever since, and is not lost."""
@@ -76,7 +76,7 @@ async def test_who_is_cut_off_is_not_told_that_it_is_full(
     assert await (await there.acquire(timeout=5)).release()
 
 
-async def test_who_was_not_answered_at_all_is_not_told_that_it_is_full(
+async def test_a_request_without_any_answer_is_not_told_that_it_is_full(
     here: AnySemaphore, holder: Permit, proxy: Proxy
 ) -> None:
     """Asked, and no answer by the deadline: the link may be alive, the server is not."""
@@ -92,7 +92,7 @@ async def test_who_was_not_answered_at_all_is_not_told_that_it_is_full(
 
 
 @pytest.mark.parametrize("young", [False, True], ids=["old", "young"])
-async def test_one_question_for_all_whose_deadline_comes(
+async def test_waiters_with_one_deadline_ask_the_server_together(
     here: AnySemaphore, holder: Permit, proxy: Proxy, set_overtime: SetOvertime, young: bool
 ) -> None:
     """No reply came for long, so the server is asked once; a young reply will do for all."""
@@ -110,7 +110,7 @@ async def test_one_question_for_all_whose_deadline_comes(
     assert await (await last).release()
 
 
-async def test_who_hears_no_messages_gets_what_is_free_at_its_deadline(
+async def test_without_push_messages_a_waiter_gets_what_is_free_at_its_deadline(
     kind: Kind, unsubscribed: Redis, holder: Permit
 ) -> None:
     """A reply to another waiter says nothing of a grant, so each is asked about at the end."""

@@ -7,13 +7,14 @@ from redis.asyncio import Redis
 
 from redsem_async import AcquireTimeout, FairSemaphore, Permit
 from tests.harness.clients import Kind
+from tests.harness.inside import requests_of
 from tests.harness.proxy import Proxy
 from tests.harness.wait import all_free, cancelled, in_background, until, waits_in_queue
 
 
 @pytest.mark.fault(13)
 @pytest.mark.parametrize("when", ["at once", "while connecting"])
-async def test_cancelled_before_anything_was_sent(
+async def test_an_acquire_cancelled_before_it_was_sent_leaves_no_trace(
     kind: Kind, proxied: Redis, proxy: Proxy, when: str
 ) -> None:
     """There is no trace of it, on the wire or on the server."""
@@ -33,7 +34,9 @@ async def test_cancelled_before_anything_was_sent(
 
 
 @pytest.mark.fault(14)
-async def test_cancelled_after_it_was_sent(kind: Kind, proxied: Redis, proxy: Proxy) -> None:
+async def test_an_acquire_cancelled_after_it_was_sent_is_given_back(
+    kind: Kind, proxied: Redis, proxy: Proxy
+) -> None:
     """The server grants it all the same, so it is given back, in one round trip."""
     semaphore = kind(proxied, "jobs", 1)
     await semaphore.reap()
@@ -56,8 +59,8 @@ async def test_a_cancelled_waiter_hands_on_what_it_was_granted_in_the_same_tick(
     semaphore, there = kind(client_a, "jobs", 1, lease=30.0), kind(client_b, "jobs", 1, lease=30.0)
     holder = await there.acquire()
     waiter = await waits_in_queue(semaphore)
-    [request] = semaphore._bound().remote.state.waiting
-    # A Semaphore's waiters have no order across processes: there, the next one is in this one.
+    [request] = requests_of(semaphore)
+    # A Semaphore serves the process that releases first, so there the next one is in this one.
     next_one = in_background((there if kind is FairSemaphore else semaphore).acquire(timeout=30))
     loop = asyncio.get_running_loop()
     met = False
@@ -110,3 +113,31 @@ async def test_a_grant_that_meets_its_deadline_is_a_permit_or_a_timeout(
         last = granted
     assert changes > 2, "no grant met its deadline"
     await all_free(here, within=0.5)
+
+
+@pytest.mark.fault(14)
+@pytest.mark.parametrize("cancellations", [1, 5])
+async def test_a_cancelled_release_is_confirmed_first(
+    kind: Kind, proxied: Redis, client_b: Redis, proxy: Proxy, cancellations: int
+) -> None:
+    """However often. Then its task ends as cancelled, and the permit is free."""
+    semaphore = kind(proxied, "jobs", 1)
+
+    async def work() -> None:
+        permit = await semaphore.acquire()
+        await permit.release()
+        await asyncio.sleep(10)  # where a swallowed cancellation would leave it
+
+    fault = proxy.hold("release")
+    working = asyncio.create_task(work())
+    await asyncio.wait_for(fault.struck.wait(), 2)
+    for _ in range(cancellations):
+        working.cancel()
+        await asyncio.sleep(0)
+    assert not working.done(), "it did not wait for the release to be confirmed"
+    fault.lift()
+    await asyncio.wait([working], timeout=1)
+    assert working.cancelled()
+    permit = await kind(client_b, "jobs", 1).try_acquire()
+    assert permit is not None
+    assert await permit.release()

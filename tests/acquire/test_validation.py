@@ -92,7 +92,7 @@ def each(bad: list[Bad], **beside: Any) -> pytest.MarkDecorator:
 
 
 @each(BAD_OPTIONS)
-def test_bad_options(
+def test_bad_options_are_refused(
     kind: Kind, given: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     """At the call, where the traceback shows the mistake: not at the first acquire."""
@@ -103,15 +103,14 @@ def test_bad_options(
 
 
 @each(BAD_STALLS, heartbeat="thread")
-def test_bad_options_of_the_thread(
+def test_bad_options_of_the_thread_are_refused(
     kind: Kind, given: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         kind(MemoryBackend(), "good", 1, **given)
 
 
-def test_odd_options_that_are_fine(kind: Kind) -> None:
-    """Strictness must not refuse what can be meant."""
+def test_odd_options_that_can_be_meant_are_taken(kind: Kind) -> None:
     backend = MemoryBackend()
     kind(backend, "x" * 512, 0)
     kind(backend, "x", 10**6, lease=0.05, refresh_interval=0.01)
@@ -179,7 +178,7 @@ async def test_bad_acquires_are_refused_at_the_call(
 
 
 @each(BAD_HEAD_STARTS)
-def test_bad_head_starts(
+def test_bad_head_starts_are_refused(
     make_fair: Make, given: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     sem: Any = make_fair(3)
@@ -195,10 +194,6 @@ def test_only_a_line_has_head_starts(client: Client) -> None:
 
 def _bad_calls(sem: Any) -> list[tuple[Callable[[], Any], type[Exception], str]]:
     return [
-        (sem.release, TypeError, "release.*Permit|Permit.*release"),
-        (lambda: sem.release(None), TypeError, "[Pp]ermit"),
-        (lambda: sem.release(7), TypeError, "[Pp]ermit"),
-        (lambda: sem.release(b"0.1"), TypeError, "[Pp]ermit"),
         (sem.adopt, TypeError, "permit_id|id"),
         (lambda: sem.adopt(None), TypeError, "id"),
         (lambda: sem.adopt(7), TypeError, "id"),
@@ -234,7 +229,7 @@ async def test_bad_calls_send_nothing(kind: Kind) -> None:
 def test_release_without_an_id_is_refused_at_the_call(kind: Kind, nowhere: Redis) -> None:
     """The habit of asyncio, `sem.release()`, has no await: a coroutine would be dropped unseen."""
     untyped: Any = kind(nowhere, "jobs", 3)
-    for arguments in ((), (None,), (7,)):
+    for arguments in ((), (None,), (7,), (b"0.1",)):
         with pytest.raises(TypeError, match=r"await permit\.release\(\)"):
             untyped.release(*arguments)
 
@@ -260,8 +255,8 @@ async def test_bad_detaches_detach_nothing(make: Make, expires_in: Any) -> None:
 
 
 @pytest.mark.parametrize("drain", [-1, -0.001, NAN, "1", True])
-async def test_bad_drains(client: Client, drain: Any) -> None:
-    """Infinity is fine: somebody may want to wait for ever."""
+async def test_a_bad_drain_is_refused(client: Client, drain: Any) -> None:
+    """Infinity is fine: a program may want to wait forever."""
     with pytest.raises(REFUSED, match="drain must"):
         await aclose(client, drain=drain)
 
@@ -339,7 +334,7 @@ async def test_the_facts_of_a_semaphore_are_read_only(make: Make) -> None:
                 setattr(permit, attribute, 5)
 
 
-def test_pickling_and_copying_say_what_to_do_instead(redis: Redis) -> None:
+def test_pickling_or_copying_a_semaphore_says_what_to_do_instead(redis: Redis) -> None:
     for made in (FairSemaphore(redis, "jobs", 1), SemaphoreGroup(redis, "jobs", limit=1)):
         for attempt in (pickle.dumps, copy.copy):
             with pytest.raises(TypeError, match="create one in each process"):

@@ -80,6 +80,13 @@ async def is_served(
     assert await permit.release()
 
 
+async def give_back(*held: Permit | Awaitable[Permit]) -> None:
+    """Release each of *held*: permits, and waiters, of which each gets one soon."""
+    for each in held:
+        permit = each if isinstance(each, Permit) else await soon(each)
+        assert await permit.release()
+
+
 async def all_free(semaphore: AnySemaphore, within: float = 2.0) -> None:
     """Nothing is held and nobody waits, as the server sees it."""
 

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from redsem_async import AcquireTimeout, AnySemaphore, Mutex, Semaphore, SemaphoreGroup
-from redsem_async._api.backends import backend_of
-from redsem_async._hub.hub import hub_for
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind
+from tests.harness.inside import known_to
 from tests.harness.wait import until
 
 pytestmark = pytest.mark.one_mode
@@ -39,7 +38,7 @@ async def test_each_key_has_a_limit_of_its_own(group: SemaphoreGroup) -> None:
 
 @pytest.mark.parametrize("key", ODD, ids=ascii)
 async def test_any_text_is_a_key(group: SemaphoreGroup, key: str) -> None:
-    """Header values come from anybody: they must neither raise nor hit somebody else's name."""
+    """Header values come from outside: they must neither raise nor hit the name of another key."""
     async with group[key]:
         assert await group[key].available() == 0
     assert await group[key].available() == 1
@@ -89,16 +88,15 @@ async def test_idle_names_leave_nothing(kind: Kind, redis: Redis, name: str) -> 
             pass
 
     await asyncio.gather(*(visit(key) for key in range(500)))
-    hub = hub_for(backend_of(redis), redis)
 
     def all_are_idle() -> bool:
-        return not any(remote.active for remote in list(hub._semaphores.values()))
+        return not any(remote.active for remote in known_to(redis).values())
 
     await until(all_are_idle, "the releases have their replies")
 
     def none_is_left() -> bool:
         gc.collect()
-        return not any(address.name.startswith(name) for address in hub._semaphores)
+        return not any(address.name.startswith(name) for address in known_to(redis))
 
     await until(none_is_left, "the semaphores are collected")
     kept = await redis.keys(f"redsem:{{{name}:*")
@@ -145,6 +143,6 @@ def test_prefix_is_that_of_the_keys() -> None:
 
 @pytest.mark.parametrize("key", [None, 7, b"acme"])
 def test_a_key_that_is_no_text_is_refused(key: object) -> None:
-    """A missing header is no tenant: all who lack it would share one."""
+    """A missing header is no tenant: all requests that lack it would share one."""
     with pytest.raises(TypeError, match=r"use str\(key\)"):
         SemaphoreGroup(MemoryBackend(), "g", 1)[cast("str", key)]

@@ -16,10 +16,11 @@ from redsem_async import (
 )
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client
+from tests.harness.inside import kept_by, state_of
 from tests.harness.wait import (
-    NOISE,
     all_free,
     cancelled,
+    give_back,
     in_background,
     queue_up,
     soon,
@@ -38,20 +39,14 @@ def keyed(client: Client, other: Client, name: str) -> MakeKeyed:
 
     def make(limit: int, **options: Any) -> tuple[FairSemaphore, FairSemaphore]:
         chosen: dict[str, Any] = {"key_limit": 1, **options}
-        return FairSemaphore(client, name, limit, **chosen), FairSemaphore(
-            other, name, limit, **chosen
-        )
+        here, there = (FairSemaphore(each, name, limit, **chosen) for each in (client, other))
+        return here, there
 
     return make
 
 
 async def hold(semaphore: FairSemaphore, *keys: str | None) -> list[Permit]:
     return [await semaphore.acquire(key=key, timeout=2) for key in keys]
-
-
-async def release(*permits: Permit) -> None:
-    for permit in permits:
-        await permit.release()
 
 
 # -- both limits
@@ -66,76 +61,41 @@ async def test_a_key_has_a_limit_of_its_own(keyed: MakeKeyed) -> None:
     assert await there.try_acquire(key="d") is None, "the overall limit"
     await held.pop().release()
     held += await hold(there, None)  # without a key there is only the overall limit
-    await release(*held)
+    await give_back(*held)
     await all_free(here)
 
 
-async def test_a_blocked_key_holds_nobody_else_up(keyed: MakeKeyed) -> None:
+async def test_a_full_key_holds_up_no_other_key(keyed: MakeKeyed) -> None:
     here, there = keyed(2)
     held = await hold(here, "a")
     waiters = [await queue_up(there, key="a") for _ in range(3)]
     other = [await there.acquire(key="b", timeout=0)]
-    await release(*held)
+    await give_back(*held)
     permit = await soon(waiters[0])
     assert not waiters[1].done()
     await permit.release()
-    for waiter in waiters[1:]:
-        await (await soon(waiter)).release()
-    await release(*other)
+    await give_back(*waiters[1:], *other)
     await all_free(here)
 
 
-async def test_the_limit_in_all_blocks_those_behind(keyed: MakeKeyed) -> None:
-    here, there = keyed(2, key_limit=2)
-    held = await hold(here, "a")
-    heavy = await queue_up(there, key="b", permits=2)
-    light = await queue_up(here, key="c")
-    assert await here.try_acquire() is None
-    await release(*held)
-    permit = await soon(heavy)
-    assert not light.done()
-    await permit.release()
-    await (await soon(light)).release()
-    await all_free(here)
-
-
-async def test_a_full_key_holds_nobody_up_in_the_same_batch(keyed: MakeKeyed) -> None:
-    here, _ = keyed(3)
-    held = await hold(here, "a")
-    full = in_background(here.acquire(key="a"))
-    other = in_background(here.acquire(key="b"))
-    held.append(await asyncio.wait_for(other, NOISE))
-    assert not full.done()
-    await release(*held)
-    await (await soon(full)).release()
-    await all_free(here)
-
-
-async def test_a_newcomer_without_a_key_waits_behind_the_line(keyed: MakeKeyed) -> None:
-    """There is room for it, and not for the heavy one before it."""
-    here, there = keyed(2, key_limit=2)
-    held = await hold(here, "a")
-    heavy = await queue_up(there, key="b", permits=2)
-    plain = in_background(here.acquire())
-    await waiting(there, 2)
-    await release(*held)
-    await (await soon(heavy)).release()
-    await (await soon(plain)).release()
-    await all_free(here)
-
-
-async def test_within_a_key_nobody_passes(keyed: MakeKeyed) -> None:
+@pytest.mark.parametrize(
+    ("limit", "heavy_key", "light_key"),
+    [(10, "a", "a"), (2, "b", "c"), (2, "b", None)],
+    ids=["of its key", "overall", "overall, no key"],
+)
+async def test_no_request_passes_a_heavier_one_that_waits_for_the_same_limit(
+    keyed: MakeKeyed, limit: int, heavy_key: str, light_key: str | None
+) -> None:
     """However light it is: the heavy one would starve."""
-    here, there = keyed(10, key_limit=2)
+    here, there = keyed(limit, key_limit=2)
     held = await hold(here, "a")
-    heavy = await queue_up(there, key="a", permits=2)
-    light = await queue_up(here, key="a")
-    assert await there.try_acquire(key="a") is None
-    await release(*held)
+    heavy = await queue_up(there, key=heavy_key, permits=2)
+    light = await queue_up(here, key=light_key)
+    assert await there.try_acquire(key=light_key) is None
+    await give_back(*held)
     permit = await soon(heavy)
     assert not light.done()
-    await permit.release()
-    await (await soon(light)).release()
+    await give_back(permit, light)
     await all_free(here)
 
 
@@ -145,18 +105,7 @@ async def test_a_heavy_permit_counts_for_its_key_as_often(keyed: MakeKeyed) -> N
     assert await there.try_acquire(key="a", permits=3) is None
     rest = await there.acquire(key="a", permits=2, timeout=2)
     assert await here.try_acquire(key="a") is None
-    await release(heavy, rest)
-    await all_free(here)
-
-
-async def test_a_waiter_that_leaves_lets_the_next_of_its_key_in(keyed: MakeKeyed) -> None:
-    here, there = keyed(10, key_limit=2)
-    held = await hold(here, "a")
-    heavy = await queue_up(there, key="a", permits=2)
-    light = await queue_up(here, key="a")
-    heavy.cancel()
-    await (await soon(light)).release()
-    await release(*held)
+    await give_back(heavy, rest)
     await all_free(here)
 
 
@@ -169,7 +118,7 @@ async def test_a_permit_that_is_revoked_or_expires_frees_its_key(keyed: MakeKeye
             assert await there.release(permit.id)
         else:
             await permit.detach(expires_in=0.3)
-        await (await soon(waiter)).release()
+        await give_back(waiter)
     await all_free(here)
 
 
@@ -180,17 +129,17 @@ async def test_an_adopted_permit_keeps_its_key(keyed: MakeKeyed) -> None:
     assert await here.try_acquire(key="a") is None
     waiter = await queue_up(here, key="a")
     await adopted.release()
-    await (await soon(waiter)).release()
+    await give_back(waiter)
     await all_free(here)
 
 
 async def test_clear_forgets_what_keys_had(keyed: MakeKeyed) -> None:
     here, there = keyed(10)
-    held = await hold(here, "a")
+    (taken,) = await hold(here, "a")
     await there.clear()
     assert (await there.status()).keys == ()
-    held += await hold(there, "a")
-    await release(*held)
+    await give_back(*await hold(there, "a"))
+    assert not await taken.release()
 
 
 # -- limits of keys
@@ -206,34 +155,30 @@ async def test_the_limit_of_a_key_can_be_set(keyed: MakeKeyed) -> None:
     held += await hold(here, "b")
     assert await here.try_acquire(key="b") is None, "only that key"
     await here.set_limit(0, key="a")
-    await release(*held)
+    await give_back(*held)
     with pytest.raises(AcquireTimeout) as paused:
         await there.acquire(key="a", timeout=0.2)
     assert paused.value.blocked_by == "key"
     await here.set_limit(None, key="a")
-    await (await soon(waiters[1])).release()
+    await give_back(waiters[1])
 
 
 async def test_the_limit_may_be_a_function_of_the_key(client: Client, name: str) -> None:
-    sem = FairSemaphore(client, name, 10, key_limit={"big": 2, "none": 0}.__getitem__)
-    held = await hold(sem, "big", "big")
-    assert await sem.try_acquire(key="big") is None
-    assert await sem.try_acquire(key="none") is None
+    """Its None is no limit, and its error is the caller's."""
+    plans = {"small": 1, "big": 2, "none": 0}
+    strict = FairSemaphore(client, name, 5, key_limit=plans.__getitem__)
+    held = await hold(strict, "big", "big")
+    assert await strict.try_acquire(key="big") is None
+    assert await strict.try_acquire(key="none") is None
     with pytest.raises(KeyError):
-        await sem.acquire(key="unknown")
-    await release(*held)
-
-
-async def test_a_key_that_the_function_does_not_know_has_no_limit(
-    client: Client, name: str
-) -> None:
-    sem = FairSemaphore(client, name, 3, key_limit={"small": 1}.get)
-    held = await hold(sem, "small", "unknown", "unknown")
-    assert [(key.key, key.limit) for key in (await sem.status()).keys] == [
-        ("small", 1),
-        ("unknown", None),
-    ]
-    await release(*held)
+        await strict.acquire(key="unknown")
+    lenient = FairSemaphore(client, name, 5, key_limit=plans.get)
+    held += await hold(lenient, "small", "unknown", "unknown")
+    shown = {key.key: key.limit for key in (await lenient.status()).keys}
+    assert shown == {"small": 1, "big": 2, "unknown": None}
+    shown = {key.key: key.limit for key in (await strict.status()).keys}
+    assert shown == {"small": 1, "big": 2, "unknown": None}, "what cannot be told is None, too"
+    await give_back(*held)
 
 
 async def test_a_name_exists_while_the_limit_of_a_key_is_set(keyed: MakeKeyed) -> None:
@@ -253,27 +198,7 @@ async def test_a_full_key_does_not_lock_the_semaphore(keyed: MakeKeyed) -> None:
     assert (await here.status()).retry_after == 0
     held += await hold(here, "b")
     assert await here.locked()
-    await release(*held)
-    await (await soon(waiter)).release()
-
-
-async def test_retry_after_goes_by_the_line_of_the_key(keyed: MakeKeyed) -> None:
-    here, there = keyed(100)
-    async with there.acquire(key="b"):
-        await asyncio.sleep(0.05)  # a hold that is measured
-    held = await hold(here, "a")
-    estimates: list[float] = []
-    waiters: list[asyncio.Task[Permit]] = []
-    for _ in range(6):
-        with pytest.raises(AcquireTimeout) as full:
-            await there.acquire(key="a", timeout=0)
-        estimates.append(full.value.retry_after)
-        waiters.append(await queue_up(there, key="a"))
-    assert estimates == pytest.approx([estimates[0] * n for n in range(1, 7)])
-    assert estimates[0] > 0.04, "a limit of one: not a hundredth of a hold"
-    await release(*held)
-    for waiter in waiters:
-        await (await soon(waiter)).release()
+    await give_back(*held, waiter)
 
 
 async def test_retry_after_goes_by_the_limit_that_is_set_for_the_key(keyed: MakeKeyed) -> None:
@@ -292,9 +217,7 @@ async def test_retry_after_goes_by_the_limit_that_is_set_for_the_key(keyed: Make
         estimates.append(full.value.retry_after)
     # Seven waited under a limit of one, and four are left under one of four.
     assert estimates == pytest.approx([estimates[0], estimates[0] / 8 * 5 / 4])
-    await release(*held)
-    for waiter in waiters:
-        await (await soon(waiter)).release()
+    await give_back(*held, *waiters)
 
 
 async def test_without_patience_retry_after_goes_by_the_whole_queue(keyed: MakeKeyed) -> None:
@@ -306,10 +229,10 @@ async def test_without_patience_retry_after_goes_by_the_whole_queue(keyed: MakeK
     waiters = [await queue_up(here, key=key) for key in ("a", "a", "b", "c")]
     with pytest.raises(AcquireTimeout) as full:
         await there.acquire(key="a", timeout=0)
-    assert 5 * 0.04 < full.value.retry_after < 5 * 0.08, "and not the six or more of three turns"
-    await release(*held)
-    for waiter in waiters:
-        await (await soon(waiter)).release()
+    usual = state_of(there).own_hold
+    assert usual is not None
+    assert full.value.retry_after == pytest.approx(5 * usual), "not six or more, as in turns"
+    await give_back(*held, *waiters)
 
 
 @pytest.mark.parametrize("options", [{}, {"max_waiters": 0}, {"max_waiters_per_key": 0}])
@@ -327,40 +250,8 @@ async def test_a_request_that_may_not_wait_has_its_share(
     held.append(await there.acquire(key="b", timeout=timeout))
     assert not heavy.done()
     assert (await here.status()).waiting == 1
-    await release(*held)
-    await (await soon(heavy)).release()
+    await give_back(*held, heavy)
     await all_free(here)
-
-
-@pytest.mark.parametrize("options", [{}, {"max_waiters": 0}])
-async def test_a_request_that_may_not_wait_has_its_head_start(
-    client: Client, other: Client, name: str, options: dict[str, Any]
-) -> None:
-    here, there = FairSemaphore(client, name, 2), FairSemaphore(other, name, 2, **options)
-    held = await here.acquire()
-    heavy = await queue_up(here, permits=2)
-    timeout = 5 if options else 0
-    for permits, ahead in ((1, 0.0), (2, 60.0)):
-        with pytest.raises(QueueFull if options else AcquireTimeout):
-            await there.acquire(timeout=timeout, permits=permits, ahead=ahead)
-    first = await there.acquire(timeout=timeout, ahead=60.0)
-    assert not heavy.done()
-    await release(held, first)
-    await (await soon(heavy)).release()
-    await all_free(here)
-
-
-async def test_a_request_that_may_not_wait_passes_one_that_does_not_fit(
-    client: Client, other: Client, name: str
-) -> None:
-    here, there = Semaphore(client, name, 2), Semaphore(other, name, 2, max_waiters=0)
-    held = await here.acquire()
-    heavy = await queue_up(here, permits=2)
-    for timeout in (0, 5):
-        await (await there.acquire(timeout=timeout)).release()
-    assert not heavy.done()
-    await held.release()
-    await (await soon(heavy)).release()
 
 
 async def test_a_timeout_says_what_is_full_at_the_end(keyed: MakeKeyed) -> None:
@@ -380,7 +271,7 @@ async def test_a_timeout_says_what_is_full_at_the_end(keyed: MakeKeyed) -> None:
         await waiter
     assert late.value.blocked_by == "limit"
     await cancelled(asking)
-    await release(*held)
+    await give_back(*held)
 
 
 async def test_a_timeout_says_which_limit_was_full(keyed: MakeKeyed) -> None:
@@ -395,7 +286,7 @@ async def test_a_timeout_says_which_limit_was_full(keyed: MakeKeyed) -> None:
         with pytest.raises(AcquireTimeout) as late:
             await there.acquire(key="c", timeout=timeout)
         assert late.value.blocked_by == "limit"
-    await release(*held)
+    await give_back(*held)
     await here.pause()
     for timeout in (0, 0.2):
         with pytest.raises(AcquireTimeout, match="paused") as late:
@@ -410,9 +301,7 @@ async def test_the_queue_of_a_key_can_be_bounded(keyed: MakeKeyed) -> None:
     with pytest.raises(QueueFull, match="max_waiters_per_key=2"):
         await here.acquire(key="a", timeout=5)
     waiters.append(await queue_up(here, key="b"))
-    await release(*held)
-    for waiter in waiters:
-        await (await soon(waiter)).release()
+    await give_back(*held, *waiters)
 
 
 async def test_status_shows_the_use_the_limit_and_the_line_of_each_key(keyed: MakeKeyed) -> None:
@@ -432,19 +321,8 @@ async def test_status_shows_the_use_the_limit_and_the_line_of_each_key(keyed: Ma
     held += await hold(here, "c", "c", "c")
     (shown,) = (await there.status(1, keys_after="b")).keys
     assert (shown.key, shown.limit, shown.held, shown.set_limit) == ("c", 3, 3, 3)
-    await release(*held)
-    await (await soon(waiter)).release()
+    await give_back(*held, waiter)
     assert (await there.status()).keys == ()
-
-
-async def test_status_shows_keys_that_this_client_does_not_know(
-    client: Client, other: Client, name: str
-) -> None:
-    here = FairSemaphore(client, name, 2, key_limit={"a": 1, "b": 2}.__getitem__)
-    there = FairSemaphore(other, name, 2, key_limit={"a": 1}.__getitem__)
-    async with here.acquire(key="b"):
-        (shown,) = (await there.status()).keys
-    assert (shown.key, shown.limit, shown.held) == ("b", None, 1)
 
 
 async def test_status_shows_a_key_that_begins_like_another(keyed: MakeKeyed) -> None:
@@ -457,9 +335,7 @@ async def test_status_shows_a_key_that_begins_like_another(keyed: MakeKeyed) -> 
     while keys := (await here.status(1, keys_after=paged[-1])).keys:
         paged.append(keys[0].key)
     assert paged[1:] == [key.key for key in everything] == ["user", "user1", "user10"]
-    await release(held)
-    for waiter in waiters:
-        await (await soon(waiter)).release()
+    await give_back(held, *waiters)
 
 
 async def test_status_leaves_out_a_key_whose_permits_have_expired(keyed: MakeKeyed) -> None:
@@ -476,14 +352,16 @@ async def test_status_leaves_out_a_key_whose_permits_have_expired(keyed: MakeKey
     await kept.release()
 
 
-async def test_one_too_heavy_for_a_lowered_limit_holds_its_key_up(keyed: MakeKeyed) -> None:
-    """And nobody else. It counts as waiting, and keeps its place."""
+async def test_a_request_too_heavy_for_the_lowered_limit_of_its_key_holds_it_up(
+    keyed: MakeKeyed,
+) -> None:
+    """And no other key. It counts as waiting, and keeps its place."""
     here, there = keyed(10, key_limit=4, max_waiters_per_key=2)
     held = await here.acquire(key="a", permits=4)
     heavy, light = [await queue_up(there, key="a", permits=n) for n in (2, 1)]
     await here.set_limit(1, key="a")
     await held.release()
-    await release(*await hold(here, "b", None))
+    await give_back(*await hold(here, "b", None))
     with pytest.raises(QueueFull):
         await here.acquire(key="a")
     assert [(key.key, key.waiting) for key in (await here.status()).keys] == [("a", 2)]
@@ -491,30 +369,30 @@ async def test_one_too_heavy_for_a_lowered_limit_holds_its_key_up(keyed: MakeKey
     await here.set_limit(2, key="a")
     permit = await soon(heavy)
     assert not light.done()
-    await permit.release()
-    await (await soon(light)).release()
+    await give_back(permit, light)
     await all_free(here)
 
 
-async def test_one_too_heavy_for_the_limit_in_all_counts_as_waiting(keyed: MakeKeyed) -> None:
-    """It is passed over, and keeps its place."""
+async def test_a_request_too_heavy_for_the_overall_limit_waits_and_is_passed(
+    keyed: MakeKeyed,
+) -> None:
     here, there = keyed(10, key_limit=4, max_waiters_per_key=1)
     held = await here.acquire(key="a", permits=4)
     heavy = await queue_up(there, key="a", permits=3)
     await here.set_limit(2)
-    await held.release()
+    await give_back(held)
     assert [(key.key, key.waiting) for key in (await here.status()).keys] == [("a", 1)]
-    await release(*await hold(here, "a"))
+    await give_back(*await hold(here, "a"))
     blocking = await hold(here, "b", "c")
     with pytest.raises(QueueFull):
         await here.acquire(key="a")
-    await release(*blocking)
+    await give_back(*blocking)
     await here.set_limit(None)
-    await (await soon(heavy)).release()
+    await give_back(heavy)
     await all_free(here)
 
 
-async def test_one_too_heavy_for_the_limit_in_all_holds_nobody_up_in_the_same_batch(
+async def test_a_request_too_heavy_for_the_overall_limit_is_passed_by_one_of_its_command(
     keyed: MakeKeyed,
 ) -> None:
     here, _ = keyed(10, key_limit=10, lease=60.0)  # heartbeats, which would help, are rare
@@ -522,15 +400,14 @@ async def test_one_too_heavy_for_the_limit_in_all_holds_nobody_up_in_the_same_ba
     first = in_background(here.acquire(key="b"))  # goes alone, and those behind it together
     heavy = in_background(here.acquire(key="a", permits=5))
     light = in_background(here.acquire(key="a"))
-    for task in (light, first):
-        await (await soon(task)).release()
+    await give_back(light, first)
     assert not heavy.done()
     await here.set_limit(None)
-    await (await soon(heavy)).release()
+    await give_back(heavy)
     await all_free(here)
 
 
-async def test_many_that_are_too_heavy_for_their_key_hold_nobody_else_up(
+async def test_many_requests_too_heavy_for_their_key_hold_up_no_other_key(
     keyed: MakeKeyed,
 ) -> None:
     here, there = keyed(10, key_limit=4)
@@ -539,11 +416,9 @@ async def test_many_that_are_too_heavy_for_their_key_hold_nobody_else_up(
     await waiting(here, 150)
     await there.set_limit(1, key="a")
     await there.set_limit(7, key="b")
-    for key in ("b", None):
-        await (await there.acquire(key=key, timeout=2)).release()
-    for task in heavy:
-        await cancelled(task)
-    await held.release()
+    await give_back(*await hold(there, "b", None))
+    await cancelled(*heavy)
+    await give_back(held)
 
 
 # -- sharing
@@ -556,18 +431,17 @@ async def test_share_gives_to_the_key_with_the_fewest(keyed: MakeKeyed) -> None:
     greedy = [await queue_up(here, key="greedy") for _ in range(10)]
     single = await queue_up(there, key="modest")
     await held[0].release()
-    await (await soon(single)).release()
+    await give_back(single)
     assert sum(waiter.done() for waiter in greedy) <= 1
     await held[1].release()
-    for waiter in greedy:
-        await (await soon(waiter)).release()
+    await give_back(*greedy)
     await all_free(here)
 
 
 async def test_share_is_kept_where_leases_are_reused(keyed: MakeKeyed) -> None:
     """A process passes no lease to a request of its own past another key's turn."""
     here, _ = keyed(1, key_limit=None, share=True, linger=2.0)
-    kept = here._bound().remote.state.idle
+    kept = kept_by(here)
     served: list[str] = []
 
     async def serve(key: str) -> None:
@@ -593,19 +467,18 @@ async def test_share_goes_by_what_is_held_before_whose_turn_it_is(keyed: MakeKey
     held = await hold(here, "long", "long", "long", "often", None, None)
     await held.pop().release()
     for _ in range(5):  # by turns alone, "long" would come first
-        await release(*await hold(here, "often"))
+        await give_back(*await hold(here, "often"))
     held += await hold(here, None)
     waiters = {key: await queue_up(there, key=key) for key in ("long", "often")}
     await held.pop().release()
     held.append(await soon(waiters.pop("often")))
     waiters["often"] = await queue_up(there, key="often")
     await here.set_limit(0)
-    await release(*held[:3])  # "long" has none now, and "often" has two
+    await give_back(*held[:3])  # "long" has none now, and "often" has two
     await here.set_limit(4)
     held[:3] = [await soon(waiters["long"])]
     assert not waiters["often"].done()
-    await release(*held)
-    await (await soon(waiters["often"])).release()
+    await give_back(*held, waiters["often"])
     await all_free(here)
 
 
@@ -615,20 +488,7 @@ async def test_share_between_equals_goes_by_age(keyed: MakeKeyed) -> None:
     held = await here.acquire()
     waiters = [await queue_up(there, key=key) for key in ("b", "ü", "a")]
     await held.release()
-    for waiter in waiters:
-        await (await soon(waiter)).release()
-    await all_free(here)
-
-
-async def test_share_serves_a_newcomer_whose_turn_it_is_at_once(keyed: MakeKeyed) -> None:
-    """A heavy request of a key with more in use waits, and there is room for the newcomer."""
-    here, there = keyed(3, key_limit=None, share=True, lease=30.0)
-    held = await hold(here, "a", "b")
-    heavy = await queue_up(there, key="b", permits=3)
-    held.append(await asyncio.wait_for(there.acquire(key="c"), NOISE))
-    assert not heavy.done()
-    await release(*held)
-    await (await soon(heavy)).release()
+    await give_back(*waiters)
     await all_free(here)
 
 
@@ -656,7 +516,7 @@ async def test_keys_take_turns_by_their_weights(
 
 @pytest.mark.parametrize("moves", [False, True])
 async def test_an_adopted_permit_takes_no_turn_from_others(keyed: MakeKeyed, moves: bool) -> None:
-    """Its key had its turn when it was granted, whoever holds it now."""
+    """Its key had its turn when it was granted, whichever process holds it now."""
     here, there = keyed(2, key_limit=None, share=True, patience=3600.0)
     held = await hold(here, "a", None)
     if moves:
@@ -666,14 +526,13 @@ async def test_an_adopted_permit_takes_no_turn_from_others(keyed: MakeKeyed, mov
     await held[0].release()  # now both keys have none in use
     permit = await soon(other)
     assert not again.done()
-    await permit.release()
-    await (await soon(again)).release()
+    await give_back(permit, again)
     await held[1].release()
     await all_free(here)
 
 
 @pytest.mark.parametrize(("light", "heavy"), [(1.0, 3.0), (1e-9, 1e-5), (1.0, 1e300)])
-async def test_any_weights_that_are_finite(keyed: MakeKeyed, light: float, heavy: float) -> None:
+async def test_any_finite_weights_will_do(keyed: MakeKeyed, light: float, heavy: float) -> None:
     """The heavier key is served first, where both hold as many."""
     weight = {"light": light, "heavy": heavy}.__getitem__
     options = {"key_limit": None, "share": True, "weight": weight, "patience": 3600.0}
@@ -683,21 +542,7 @@ async def test_any_weights_that_are_finite(keyed: MakeKeyed, light: float, heavy
     await held.pop().release()
     permit = await soon(waiters[1])
     assert not waiters[0].done()
-    await release(permit, *held)
-    await (await soon(waiters[0])).release()
-
-
-async def test_a_request_that_waits_for_long_goes_by_its_age() -> None:
-    memory = MemoryBackend()
-    sem = FairSemaphore(memory, "jobs", 2, share=True, patience=5.0)
-    held = await hold(sem, "busy", "busy")
-    old = await queue_up(sem, key="busy")
-    memory.advance(6.0)
-    young = await queue_up(sem, key="idle")
-    await held[0].release()
-    await (await soon(old)).release()
-    await (await soon(young)).release()
-    await held[1].release()
+    await give_back(permit, *held, waiters[0])
 
 
 async def test_the_patience_of_each_counts_for_itself() -> None:
@@ -714,7 +559,7 @@ async def test_the_patience_of_each_counts_for_itself() -> None:
     for waiter in (late, idle, old):
         await held.pop().release()
         held.insert(0, await soon(waiter))
-    await release(*held)
+    await give_back(*held)
 
 
 async def test_a_request_without_a_key_has_the_patience_of_a_lease() -> None:
@@ -728,7 +573,7 @@ async def test_a_request_without_a_key_has_the_patience_of_a_lease() -> None:
     for waiter in (busy, bare):
         await held.pop().release()
         held.insert(0, await soon(waiter))
-    await release(*held)
+    await give_back(*held)
 
 
 async def test_patience_is_counted_by_the_server(keyed: MakeKeyed) -> None:
@@ -740,19 +585,7 @@ async def test_patience_is_counted_by_the_server(keyed: MakeKeyed) -> None:
     await held[0].release()
     permit = await soon(old)
     assert not young.done()
-    await release(permit, held[1])
-    await (await soon(young)).release()
-    await all_free(here)
-
-
-async def test_a_head_start_past_a_heavy_request_is_served_at_once(keyed: MakeKeyed) -> None:
-    here, there = keyed(2, key_limit=2)
-    held = await hold(here, "a")
-    heavy = await queue_up(there, key="b", permits=2)
-    held.append(await asyncio.wait_for(there.acquire(key="c", ahead=60.0), NOISE))
-    assert not heavy.done()
-    await release(*held)
-    await (await soon(heavy)).release()
+    await give_back(permit, held[1], young)
     await all_free(here)
 
 
@@ -772,7 +605,7 @@ async def test_a_key_may_be_any_text(keyed: MakeKeyed, key: str) -> None:
     held = await hold(here, key)
     assert await there.try_acquire(key=key) is None
     held += await hold(there, f"{key[:-1]}y")
-    await release(*held)
+    await give_back(*held)
     await all_free(here)
 
 
@@ -786,7 +619,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("given", "error", "message"), BAD)
-def test_bad_keys(
+def test_bad_keys_are_refused(
     client: Client, given: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     sem = FairSemaphore(client, "jobs", 3, key_limit=1)
@@ -810,7 +643,7 @@ BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("given", "error", "message"), BAD_OPTIONS)
-def test_bad_options_for_keys(
+def test_bad_options_for_keys_are_refused(
     client: Client, given: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -842,7 +675,7 @@ async def test_a_lease_is_not_reused_past_the_limit_that_is_set_for_a_key(
     await there.status()
     assert not waiter.done()
     await there.set_limit(None, key="a")
-    await (await soon(waiter)).release()
+    await give_back(waiter)
 
 
 async def test_a_lease_is_not_reused_past_the_limit_that_its_key_has_now(
@@ -851,7 +684,7 @@ async def test_a_lease_is_not_reused_past_the_limit_that_its_key_has_now(
     """It was granted under the limit that the key had."""
     plans = {"a": 4}
     sem = FairSemaphore(client, name, 9, key_limit=plans.__getitem__, linger=2.0)
-    kept = sem._bound().remote.state.idle
+    kept = kept_by(sem)
     async with asyncio.timeout(10):
         while len(kept) < 4:
             for permit in [await sem.acquire(key="a") for _ in range(4)]:
@@ -868,7 +701,7 @@ async def test_a_lease_that_is_kept_is_for_its_key(client: Client, name: str) ->
         async with sem.acquire(key=key, timeout=2):
             waiter = in_background(sem.acquire(key="c"))
             await asyncio.sleep(0)
-        await (await soon(waiter)).release()
+        await give_back(waiter)
     async with sem.acquire(key="a", timeout=2):
         pass
     async with sem.acquire(key="b", timeout=2):

@@ -1,6 +1,7 @@
 """Real processes with keys: some are killed, limits change under them, old ones are refused."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,9 +10,32 @@ from redis.asyncio import Redis
 from redsem_async import FairSemaphore, Permit, PermitLost
 from tests.harness.children import StartWorker
 from tests.harness.clients import key_of
-from tests.harness.wait import EPSILON, NOISE, all_free, is_served, queue_up, until, waiting
+from tests.harness.wait import (
+    EPSILON,
+    NOISE,
+    all_free,
+    give_back,
+    is_served,
+    queue_up,
+    until,
+    waiting,
+)
 
 pytestmark = pytest.mark.one_mode
+
+MakeTwo = Callable[..., tuple[FairSemaphore, FairSemaphore]]
+
+
+@pytest.fixture
+def two(client_a: Redis, client_b: Redis) -> MakeTwo:
+    """Makes two semaphores with keys on a server of the test's own, in two processes."""
+
+    def make(limit: int | None = 5, **options: Any) -> tuple[FairSemaphore, FairSemaphore]:
+        facts: dict[str, Any] = {"limit": limit, "key_limit": 1, **options}
+        here, there = (FairSemaphore(client, "jobs", **facts) for client in (client_a, client_b))
+        return here, there
+
+    return make
 
 
 @pytest.mark.fault(1)
@@ -41,11 +65,9 @@ async def test_a_killed_head_of_a_key_is_passed_over(
     await head.heard("waits")
     second = await queue_up(semaphore, key="a")
     await head.kill(client_a)
-    for permit in held[:permits]:
-        assert await permit.release()
+    await give_back(*held[:permits])
     await is_served(second, EPSILON)
-    for permit in held[permits:]:
-        assert await permit.release()
+    await give_back(*held[permits:])
 
 
 @pytest.mark.fault(19)
@@ -65,29 +87,30 @@ async def test_a_killed_head_of_a_key_is_passed_over_though_nothing_else_happens
     assert await held.release()
 
 
+@pytest.mark.fault(30)
+@pytest.mark.parametrize("adopted", [False, True], ids=["own", "adopted"])
 async def test_a_permit_that_is_restored_counts_for_its_key(
-    client_a: Redis, client_b: Redis, admin: Redis
+    two: MakeTwo, admin: Redis, adopted: bool
 ) -> None:
-    """After a loss of state, when its process puts it back in the grace period."""
-    here, there = (
-        FairSemaphore(client, "jobs", 5, key_limit=1, lease=1.0, recovery="grace")
-        for client in (client_a, client_b)
-    )
+    """After a loss of state, when its process puts it back. An adopter was told the key."""
+    here, there = two(lease=1.0, recovery="grace")
     permit = await here.acquire(key="a")
+    if adopted:
+        permit = await there.adopt(await permit.detach())
     await admin.flushall()
-    other = await there.acquire(key="b", timeout=10)  # which waits for the end of that period
+    other = await there.acquire(key="b", timeout=10)  # when the grace period is over
     assert not permit.lost
-    assert await there.try_acquire(key="a") is None
-    assert await permit.release()
-    await (await there.acquire(key="a", timeout=EPSILON)).release()
-    assert await other.release()
+    assert {holder.key for holder in (await there.status()).holders} == {"a", "b"}
+    assert await here.try_acquire(key="a") is None
+    await give_back(permit)
+    await give_back(await there.acquire(key="a", timeout=EPSILON), other)
 
 
 @pytest.mark.fault(19)
 async def test_a_killed_head_of_a_key_is_no_reason_to_say_full(
     client_a: Redis, start: StartWorker
 ) -> None:
-    """Where nobody waits behind it, so that no heartbeat is about its key."""
+    """Where no request waits behind it, so that no heartbeat is about its key."""
     options = {"limit": 9, "key_limit": 4, "key": "a", "lease": 1.0}
     semaphore = FairSemaphore(client_a, "jobs", 9, key_limit=4, lease=1.0)
     held = await semaphore.acquire(permits=2, key="a")
@@ -103,16 +126,12 @@ async def test_a_killed_head_of_a_key_is_no_reason_to_say_full(
         return permit is not None and await permit.release()
 
     await until(has_room, "the killed one counts as dead", within=20)
-    assert await held.release()
-    assert await full.release()
-    assert await (await waiter).release()
+    await give_back(held, full, waiter)
 
 
-async def test_try_acquire_sees_what_has_expired(client_a: Redis, client_b: Redis) -> None:
-    """More permits than one call removes."""
-    here, there = (
-        FairSemaphore(client, "jobs", 1000, key_limit=200) for client in (client_a, client_b)
-    )
+async def test_try_acquire_counts_no_expired_permit(two: MakeTwo) -> None:
+    """More of them than one call removes."""
+    here, there = two(1000, key_limit=200)
     permits = await asyncio.gather(*(here.acquire(key="a") for _ in range(200)))
     await asyncio.gather(*(permit.detach(2.0) for permit in permits))
 
@@ -122,11 +141,11 @@ async def test_try_acquire_sees_what_has_expired(client_a: Redis, client_b: Redi
     await until(all_expired, within=10)
     permit = await there.try_acquire(key="a", permits=200)
     assert permit is not None
-    assert await permit.release()
+    await give_back(permit)
 
 
 @pytest.mark.fault(19)
-async def test_a_request_that_nobody_receives_the_grant_of_expires(
+async def test_a_request_whose_grant_reaches_no_process_expires(
     client_a: Redis, admin: Redis, start: StartWorker
 ) -> None:
     """It was alone in line: the line is made anew for it, and that has an expiry, too."""
@@ -163,7 +182,7 @@ async def test_limits_of_keys_change_while_processes_run(
         allowed = 2 if limit is None else limit
 
         async def fits(most: int = allowed) -> bool:
-            """Who was granted before the limit was lowered has left, counted or not."""
+            """What was granted before the limit was lowered is released, counted or not."""
             keys = (await semaphore.status()).keys
             return all(key.held <= most for key in keys if key.key == "a")
 
@@ -185,56 +204,36 @@ async def _reaches(admin: Redis, most: int) -> None:
     await asyncio.sleep(0.2)
 
 
-@pytest.mark.fault(30)
-async def test_an_adopted_permit_comes_back_with_its_key(
-    client_a: Redis, client_b: Redis, admin: Redis
-) -> None:
-    """The adopter was told the key, so that what it restores counts against the key's limit."""
-    options: dict[str, Any] = {"key_limit": 1, "lease": 1.0, "recovery": "grace"}
-    here, there = (FairSemaphore(client, "jobs", 5, **options) for client in (client_a, client_b))
-    permit = await here.acquire(key="a")
-    adopted = await there.adopt(await permit.detach())
-    await admin.flushall()
-    other = await here.acquire(key="b", timeout=10)  # when the grace period is over
-    assert not adopted.lost
-    assert {holder.key for holder in (await there.status()).holders} == {"a", "b"}
-    assert await here.try_acquire(key="a") is None
-    for each in (adopted, other):
-        await each.release()
-
-
 # -- one key of Redis is lost: evicted, or deleted
 
 
 @pytest.mark.fault(30)
 @pytest.mark.parametrize("options", [{}, {"share": True}, {"slots": list("abcde"), "limit": None}])
 async def test_the_limit_of_a_key_is_kept_although_its_index_is_lost(
-    client_a: Redis, client_b: Redis, admin: Redis, options: dict[str, Any]
+    two: MakeTwo, admin: Redis, options: dict[str, Any]
 ) -> None:
     """The holder tells its key again: others of it wait, and other keys not for long."""
-    facts: dict[str, Any] = {"limit": 5, "key_limit": 1, "lease": 1.5, **options}
-    here, there = (FairSemaphore(client, "jobs", **facts) for client in (client_a, client_b))
+    here, there = two(lease=1.5, **options)
     permit, plain = await here.acquire(key="a"), await here.acquire()
     assert await admin.delete(key_of(here, "keys")) == 1
     assert await there.try_acquire(key="a") is None
     assert await there.try_acquire(key="b") is None, "it may be the key of a holder"
     other = await there.acquire(key="b", timeout=1.0 + NOISE)  # a refresh interval, and a trip
     waiter = await queue_up(there, key="a")
-    await asyncio.sleep(3.5)  # the holder holds for longer than a lease: that is the fault
+    await asyncio.sleep(3.5)  # the holder holds for longer than a lease
     assert not waiter.done()
     assert not permit.lost
     assert {holder.key for holder in (await there.status()).holders} == {"a", "b", None}
     assert await permit.release()
     await is_served(waiter, EPSILON, after=permit)
-    for each in (plain, other):
-        assert await each.release()
+    await give_back(plain, other)
 
 
 @pytest.mark.fault(30)
 async def test_what_a_key_has_in_use_goes_with_an_evicted_holder(
-    client_a: Redis, client_b: Redis, admin: Redis
+    two: MakeTwo, admin: Redis
 ) -> None:
-    here, there = (FairSemaphore(each, "jobs", 5, key_limit=1) for each in (client_a, client_b))
+    here, there = two()
     permit = await here.acquire(key="a")
     assert await admin.zrem(key_of(here, "holders"), permit.id) == 1
     async with there.acquire(key="a", timeout=5):
@@ -244,12 +243,11 @@ async def test_what_a_key_has_in_use_goes_with_an_evicted_holder(
 @pytest.mark.fault(30)
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("kind", ["keys", "queue"])
-async def test_who_stands_in_line_is_served_in_order_although_a_key_of_redis_is_lost(
-    client_a: Redis, client_b: Redis, admin: Redis, share: bool, kind: str
+async def test_waiters_are_served_in_order_although_a_key_of_redis_is_lost(
+    two: MakeTwo, admin: Redis, share: bool, kind: str
 ) -> None:
-    """Also where nothing is held: and newcomers of a key pass nobody."""
-    options: dict[str, Any] = {"key_limit": 1, "lease": 1.5, "share": share}
-    here, there = (FairSemaphore(client, "jobs", 5, **options) for client in (client_a, client_b))
+    """And a newcomer of the key passes none of them."""
+    here, there = two(lease=1.5, share=share)
     held = await here.acquire(key="a")
     waiters = [await queue_up(each, key="a") for each in (here, there, here)]
     assert await admin.delete(key_of(here, kind)) == 1
@@ -273,12 +271,10 @@ async def test_who_stands_in_line_is_served_in_order_although_a_key_of_redis_is_
 
 @pytest.mark.fault(30)
 async def test_a_detached_permit_whose_key_is_not_known_is_not_adopted(
-    client_a: Redis, client_b: Redis, admin: Redis
+    two: MakeTwo, admin: Redis
 ) -> None:
     """It would count for no key. Nothing is granted until it has ended."""
-    here, there = (
-        FairSemaphore(client, "jobs", 5, key_limit=1, lease=1.0) for client in (client_a, client_b)
-    )
+    here, there = two(lease=1.0)
     job = await (await here.acquire(key="a")).detach(1.5)
     assert await admin.delete(key_of(here, "keys")) == 1
     with pytest.raises(PermitLost):

@@ -14,7 +14,7 @@ from redsem_async._hub.window import MAX_WINDOW
 from tests.harness.children import StartWorker
 from tests.harness.clients import Kind
 from tests.harness.proxy import Proxy, Sent
-from tests.harness.wait import all_free
+from tests.harness.wait import all_free, give_back
 
 Stay = tuple[float, float, float, int, int]  # asked, entered, left, fencing token, permits
 
@@ -33,7 +33,7 @@ def most_inside(stays: list[Stay]) -> int:
 
 
 def regressions(stays: list[Stay]) -> Iterator[tuple[int, int]]:
-    """Tokens that are not above those of all who had left before they were asked for."""
+    """Tokens that are not above those of all permits that ended before they were asked for."""
     leaving = iter(sorted((left, token) for _, _, left, token, _ in stays))
     highest = 0
     left, token = next(leaving)
@@ -131,11 +131,10 @@ async def test_commands_in_flight_are_bounded(kind: Kind, proxied: Redis, proxy:
     await asyncio.sleep(0.2)  # nothing tells that nothing more comes
     assert len(proxy.sent) - before <= MAX_WINDOW
     held.lift()
-    for permit in await asyncio.gather(*acquiring):
-        assert await permit.release()
+    await give_back(*acquiring)
 
 
 def test_ids_cannot_be_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """128 bits of the system's randomness, whatever anybody has seeded."""
+    """128 bits of the system's randomness, whatever a program has seeded."""
     monkeypatch.setattr("secrets.token_hex", "{} bytes".format)
     assert new_hub_id() == "16 bytes"

@@ -8,7 +8,7 @@ import pytest
 from redsem_async import BackendUnavailable, FairSemaphore, PermitLost
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Make, MakePair
-from tests.harness.wait import queue_up, soon
+from tests.harness.wait import give_back, queue_up, soon
 
 
 @pytest.fixture
@@ -37,8 +37,7 @@ async def test_down_is_unreachable_and_up_goes_on(pair: MakePair, client: Memory
         await sem.try_acquire()
     assert not waiter.done()
     client.up()
-    assert await holder.release()
-    assert await (await soon(waiter)).release()
+    await give_back(holder, waiter)
 
 
 async def test_a_lease_that_the_clock_ends_is_lost_and_served_at_once(
@@ -119,7 +118,7 @@ async def test_a_step_of_the_wall_clock_changes_no_lease(
 ) -> None:
     """A test freezes or moves the wall clock for reasons of its own: leases do not follow it.
 
-    Forward, no lease ends early and nobody else enters; back, no lease lasts longer.
+    Forward, no lease ends early and no other client enters; back, no lease lasts longer.
     """
     sem, there = pair(2, clock=clock)
     await (await there.acquire()).detach(30.0)
@@ -149,8 +148,8 @@ def test_the_clock_does_not_go_back(client: MemoryBackend, seconds: float) -> No
         client.advance(seconds)
 
 
-async def test_memory_recovers_from_losses_that_it_never_has(make: Make) -> None:
-    """The option may stay on in a test: nothing was lost, so nobody waits for a lease."""
+async def test_recovery_in_memory_where_nothing_is_lost_costs_no_wait(make: Make) -> None:
+    """The option may stay on in a test: nothing was lost, so no request waits for a lease."""
     sem = make(1, lease=10, recovery="grace")
     async with sem.acquire(timeout=1):
         assert await sem.try_acquire() is None
@@ -172,7 +171,7 @@ async def test_max_hold_ends_where_the_clock_is_moved(client: MemoryBackend) -> 
     assert await sem.available() == 2
 
 
-def test_a_loop_that_was_only_closed_holds_nobody_up(client: MemoryBackend) -> None:
+def test_a_loop_that_was_only_closed_holds_up_no_other(client: MemoryBackend) -> None:
     """One backend serves event loops in turn, however the ones before ended."""
     sem = FairSemaphore(client, "jobs", 2)
     first, second = asyncio.new_event_loop(), asyncio.new_event_loop()

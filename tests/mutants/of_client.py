@@ -135,7 +135,7 @@ OF_CLIENT = (
     mutant(
         "no abandon after a cancellation",
         "a cancelled acquire leaves nothing",
-        "cancelled_after_it_was_sent",
+        "an_acquire_cancelled_after_it_was_sent_is_given_back",
         (
             "SemaphoreState.withdraw",
             "self.leaving.append(request)",
@@ -227,7 +227,7 @@ OF_CLIENT = (
     mutant(
         "full is what was ever said",
         "who could not ask is told so, and not that it is full",
-        "who_is_cut_off_is_not_told_that_it_is_full",
+        "a_waiter_that_is_cut_off_is_not_told_that_it_is_full",
         ("deadlines", "max(young, request.started) if waits else -math.inf", "-math.inf"),
     ),
     mutant(

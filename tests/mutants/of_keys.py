@@ -12,7 +12,7 @@ OF_KEYS = (
     mutant(
         "a key is ready beyond its limit",
         "never more of a key's permits than its limit",
-        "a_blocked_key_holds_nobody_else_up[redis]",
+        "a_full_key_holds_up_no_other_key[redis]",
         ("keyed.prelude.look_at", "if not fits and dropped < MAX_DROPPED then", "if false then"),
         (
             "keyed.prelude.serve",
@@ -41,7 +41,7 @@ OF_KEYS = (
     mutant(
         "a newcomer passes a heavy head of its key",
         "within a key nobody passes, however light",
-        "within_a_key_nobody_passes[redis]",
+        "no_request_passes_a_heavier_one_that_waits_for_the_same_limit[redis-of its key]",
         (
             "keyed.prelude.held_up",
             "waiting > 0 and head_of(key) and not first_with('k:' .. key .. '!')",
@@ -51,7 +51,7 @@ OF_KEYS = (
     mutant(
         "a key that is full holds up all keys",
         "a request that only its own key holds up is in nobody else's way",
-        "a_blocked_key_holds_nobody_else_up[redis]",
+        "a_full_key_holds_up_no_other_key[redis]",
         (
             "keyed.prelude.serve",
             "if not key then break end",
@@ -103,7 +103,7 @@ OF_KEYS = (
     mutant(
         "a lost index of the queue is not written again",
         "waiters are served although Redis evicted the queues of the keys",
-        "who_stands_in_line_is_served_in_order_although_a_key_of_redis_is_lost[keys-False]",
+        "waiters_are_served_in_order_although_a_key_of_redis_is_lost[keys-False]",
         ("keyed.used", "mend_queue()", ""),
     ),
     mutant(

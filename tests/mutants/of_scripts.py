@@ -90,19 +90,19 @@ OF_SCRIPTS = (
     mutant(
         "a heavy head is overtaken",
         "a heavy request at the head of the queue does not starve",
-        "fair_lets_nobody_pass_a_heavy_head",
+        "fair_no_request_passes_a_heavy_head",
         ("serve.scan", "found.blocked_until = state.alive_until return found", ""),
     ),
     mutant(
         "newcomers overtake the queue",
         "permits are granted strictly in ticket order",
-        "fair_lets_nobody_pass_a_heavy_head",
+        "fair_no_request_passes_a_heavy_head",
         ("serve.held_up", "not open or", ""),
     ),
     mutant(
         "the queue is served by its head's limit",
         "each client's own limit rules its requests",
-        "whoever_stands_in_line_goes_by_its_own_limit",
+        "a_waiter_goes_by_its_own_limit",
         (
             "serve.scan",
             "local effective_limit = limit_for(declared)",
@@ -112,7 +112,7 @@ OF_SCRIPTS = (
     mutant(
         "a set limit is ignored",
         "a set limit wins over every client's own",
-        "lowering_the_limit_evicts_nobody",
+        "lowering_the_limit_takes_no_permit",
         ("prelude.limit_for", "", "return declared"),
     ),
     mutant(
@@ -124,7 +124,7 @@ OF_SCRIPTS = (
     mutant(
         "the bound of the queue is overlooked",
         "max_waiters bounds the queue",
-        "the_queue_is_bounded",
+        "max_waiters_bounds_the_queue_of_all_processes",
         ("serve.queue_is_full", "count_living() >= max_waiters", "count_living() > max_waiters"),
     ),
     mutant(

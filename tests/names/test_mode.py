@@ -20,6 +20,7 @@ from redsem_async import (
 from redsem_async._redis.scripts import layout
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import KEYS, Client, Kind, Make, key_of
+from tests.harness.inside import only_state_in
 from tests.harness.wait import all_free, cancelled, queue_up, soon
 
 MARGIN = 30.0  # seconds, in which a busy machine does what a test asks
@@ -35,6 +36,58 @@ def used(request: pytest.FixtureRequest, kind: Kind, client: Client, name: str) 
 def refused(used: AnySemaphore, other: Client) -> AnySemaphore:
     """A semaphore of the other class, with the same name, in another process."""
     return other_class(used)(other, used.name, 5)
+
+
+class Stored:
+    """What is stored of the test's name, in memory or by a server."""
+
+    def __init__(self, name: str, client: Client, admin: Redis) -> None:
+        self._name = name
+        self._memory = client if isinstance(client, MemoryBackend) else None
+        self._admin: Any = admin
+
+    def _key(self, what: str) -> str:
+        return f"redsem:{{{self._name}}}:{what}"
+
+    async def let_pass(self, seconds: float) -> None:
+        """Move the time at which the name becomes free so much nearer."""
+        if self._memory:
+            self._memory.advance(seconds)
+            return
+        left: int = await self._admin.pttl(self._key("meta"))
+        assert left > 0
+        await self._admin.pexpire(self._key("meta"), left - round(seconds * 1000))
+
+    async def fall_silent(self) -> None:
+        """Let the only process that used the name have sent nothing for a while."""
+        if self._memory:
+            self._memory.advance(MARGIN)
+            return
+        (hub,) = await self._admin.zrange(self._key("hubs"), 0, -1)
+        await self._admin.zincrby(self._key("hubs"), -MARGIN * 1000, hub)
+
+    async def set(self, field: str, value: str) -> None:
+        """Let the name be in use with another ``mode`` or ``layout``; 0 for one without number."""
+        if self._memory:
+            state = only_state_in(self._memory)
+            if field == "layout":
+                state.layout = int(value)
+            else:
+                state.kind = value
+        elif (field, value) == ("layout", "0"):
+            assert await self._admin.hdel(self._key("meta"), "layout") == 1
+        else:
+            assert await self._admin.hset(self._key("meta"), field, value) == 0, "it was not noted"
+
+    async def contents(self) -> object:
+        if self._memory:
+            return repr(only_state_in(self._memory))
+        return [await self._admin.dump(self._key(what)) for what in KEYS]
+
+
+@pytest.fixture
+def stored(name: str, client: Client, other_redis: Redis) -> Stored:
+    return Stored(name, client, other_redis)
 
 
 def other_class(sem: AnySemaphore) -> Kind:
@@ -59,14 +112,10 @@ async def free_in(sem: AnySemaphore) -> float:
     return seconds
 
 
-async def let_pass(client: Client, sem: AnySemaphore, seconds: float, admin: Redis) -> None:
-    """Move the time at which the name becomes free so much nearer."""
-    if isinstance(client, MemoryBackend):
-        client.advance(seconds)
-        return
-    left: int = await admin.pttl(key_of(sem, "meta"))
-    assert left > 0
-    await admin.pexpire(key_of(sem, "meta"), left - round(seconds * 1000))
+async def rejected(sem: AnySemaphore) -> LayoutMismatch:
+    with pytest.raises(LayoutMismatch) as caught:
+        await soon(sem.try_acquire())
+    return caught.value
 
 
 # -- what takes a name, and what frees it
@@ -94,7 +143,7 @@ async def test_nothing_can_be_done_with_the_other_class(
 
 
 async def test_a_name_stays_taken_after_its_last_use_and_then_is_free(
-    used: AnySemaphore, refused: AnySemaphore, client: Client, other_redis: Redis
+    used: AnySemaphore, refused: AnySemaphore, stored: Stored
 ) -> None:
     """A test in memory must not pass where production says ModeMismatch."""
     await use(used)
@@ -102,21 +151,21 @@ async def test_a_name_stays_taken_after_its_last_use_and_then_is_free(
     assert 2 * MARGIN < first < 600
     again = await free_in(refused)  # a refused attempt is no use of the name
     assert again <= first
-    await let_pass(client, used, again - MARGIN, other_redis)
+    await stored.let_pass(again - MARGIN)
     assert 0 < await free_in(refused) <= MARGIN
-    await let_pass(client, used, MARGIN, other_redis)
+    await stored.let_pass(MARGIN)
     async with refused:
         assert await refused.available() == 4
         assert (await mismatch(used)).held is True
 
 
 async def test_use_keeps_the_name(
-    used: AnySemaphore, refused: AnySemaphore, client: Client, other_redis: Redis
+    used: AnySemaphore, refused: AnySemaphore, stored: Stored
 ) -> None:
     """Each use counts anew."""
     for _ in range(5):
         await use(used)
-        await let_pass(client, used, await free_in(refused) - MARGIN, other_redis)
+        await stored.let_pass(await free_in(refused) - MARGIN)
     assert (await mismatch(refused)).held is False
 
 
@@ -132,12 +181,12 @@ async def test_clear_frees_a_name_at_once(used: AnySemaphore, refused: AnySemaph
 
 
 async def test_a_set_limit_outlives_the_mode(
-    used: AnySemaphore, refused: AnySemaphore, client: Client, other_redis: Redis
+    used: AnySemaphore, refused: AnySemaphore, stored: Stored
 ) -> None:
     """The set limit is the name's, and has no expiry."""
     await used.set_limit(2)
     await use(used)
-    await let_pass(client, used, await free_in(refused), other_redis)
+    await stored.let_pass(await free_in(refused))
     async with refused:
         assert (await refused.status()).limit == 2
 
@@ -179,10 +228,10 @@ async def test_the_error_says_whether_permits_are_held(
     assert "waits" not in str(error)  # a process used it just now: one may wait
 
 
-async def test_a_client_with_a_wrong_clock_is_told_who_holds_by_the_servers(
+async def test_the_error_says_what_is_held_by_the_clock_of_the_server(
     kind: Kind, client: Client, other: Client, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its own, an hour ahead, every lease would be over, and clearing look harmless."""
+    """By the client's, an hour ahead, every lease would be over, and clearing look harmless."""
     sem = kind(client, name, 1)
     async with sem:
         really = time.time_ns
@@ -192,7 +241,7 @@ async def test_a_client_with_a_wrong_clock_is_told_who_holds_by_the_servers(
             assert (error.held, error.unused) == (True, False)
 
 
-async def test_the_error_says_nothing_of_waiters_that_there_may_be(
+async def test_the_error_says_nothing_of_waiters_where_there_may_be_some(
     used: AnySemaphore, refused: AnySemaphore, client: Client
 ) -> None:
     """No permit of a paused semaphore is held, and yet it is in use."""
@@ -207,17 +256,12 @@ async def test_the_error_says_nothing_of_waiters_that_there_may_be(
     await cancelled(waiter)
 
 
-async def test_the_error_says_that_nobody_uses_the_name(
-    used: AnySemaphore, refused: AnySemaphore, client: Client, other_redis: Redis
+async def test_the_error_says_that_the_name_is_unused(
+    used: AnySemaphore, refused: AnySemaphore, stored: Stored
 ) -> None:
     """A process with a waiter sends heartbeats: where none came for a while, none waits."""
     await use(used)
-    if isinstance(client, MemoryBackend):
-        client.advance(MARGIN)
-    else:
-        admin: Any = other_redis
-        (hub,) = await admin.zrange(key_of(used, "hubs"), 0, -1)
-        await admin.zincrby(key_of(used, "hubs"), -MARGIN * 1000, hub)
+    await stored.fall_silent()
     error = await mismatch(refused)
     assert (error.held, error.unused) == (False, True)
     assert "no permit is held and no request waits now" in str(error)
@@ -229,37 +273,14 @@ OWN = layout()
 OTHERS = [0, OWN + 1]  # 0: of versions from before layouts had numbers
 
 
-async def note(client: Client, sem: AnySemaphore, field: str, value: str, admin: Redis) -> None:
-    """Let the name be in use with another ``mode`` or ``layout``; 0 for a layout without one."""
-    if isinstance(client, MemoryBackend):
-        (semaphore,) = client._store._semaphores.values()
-        if field == "layout":
-            semaphore.state.layout = int(value)
-        else:
-            semaphore.state.kind = value
-    elif (field, value) == ("layout", "0"):
-        assert await admin.hdel(key_of(sem, "meta"), "layout") == 1
-    else:
-        assert await admin.hset(key_of(sem, "meta"), field, value) == 0, "it was not noted"
-
-
-async def contents(client: Client, sem: AnySemaphore, admin: Redis) -> object:
-    """All that is stored of the name."""
-    if isinstance(client, MemoryBackend):
-        (semaphore,) = client._store._semaphores.values()
-        return repr(semaphore.state)
-    keys = [f"redsem:{{{sem.name}}}:{kind}" for kind in KEYS]
-    return [await admin.dump(key) for key in keys]
-
-
 @pytest.mark.parametrize("number", OTHERS)
 async def test_nothing_can_be_done_with_another_layout(
-    used: AnySemaphore, refused: AnySemaphore, client: Client, other_redis: Redis, number: int
+    used: AnySemaphore, refused: AnySemaphore, stored: Stored, number: int
 ) -> None:
     """Nor by the same class. What is stored stays as it is, byte by byte."""
     permit = await used.acquire()
-    await note(client, used, "layout", str(number), other_redis)
-    before = await contents(client, used, other_redis)
+    await stored.set("layout", str(number))
+    before = await stored.contents()
     for sem in (used, refused):
         for call in (
             sem.acquire,
@@ -281,19 +302,18 @@ async def test_nothing_can_be_done_with_another_layout(
             assert error.free_in is not None and 60 < error.free_in < 600
     with pytest.raises(LayoutMismatch):
         await permit.release()
-    assert await contents(client, used, other_redis) == before
+    assert await stored.contents() == before
 
 
 async def test_a_name_of_another_layout_is_free_after_its_last_use(
-    used: AnySemaphore, refused: AnySemaphore, client: Client, other_redis: Redis
+    used: AnySemaphore, refused: AnySemaphore, stored: Stored, client: Client, other_redis: Redis
 ) -> None:
     """As it is after another mode, and after a clear."""
     await use(used)
-    await note(client, used, "layout", str(OWN + 1), other_redis)
-    with pytest.raises(LayoutMismatch) as caught:
-        await soon(refused.try_acquire())
-    assert caught.value.free_in is not None
-    await let_pass(client, used, caught.value.free_in, other_redis)
+    await stored.set("layout", str(OWN + 1))
+    seconds = (await rejected(refused)).free_in
+    assert seconds is not None
+    await stored.let_pass(seconds)
     await use(refused)
     await refused.clear()
     if isinstance(client, Redis):
@@ -302,20 +322,13 @@ async def test_a_name_of_another_layout_is_free_after_its_last_use(
 
 
 async def test_only_processes_that_are_alive_count_as_users(
-    used: AnySemaphore, client: Client, other_redis: Redis
+    used: AnySemaphore, stored: Stored
 ) -> None:
     """The error names the versions to upgrade, and not one that is gone."""
     await use(used)
-    await note(client, used, "layout", str(OWN + 1), other_redis)
-    if isinstance(client, MemoryBackend):
-        client.advance(MARGIN)
-    else:
-        admin: Any = other_redis
-        (hub,) = await admin.zrange(key_of(used, "hubs"), 0, -1)
-        await admin.zincrby(key_of(used, "hubs"), -MARGIN * 1000, hub)
-    with pytest.raises(LayoutMismatch) as caught:
-        await soon(used.status())
-    assert caught.value.versions == ()
+    await stored.set("layout", str(OWN + 1))
+    await stored.fall_silent()
+    assert (await rejected(used)).versions == ()
 
 
 async def test_whatever_another_layout_has_the_error_is_the_same(
@@ -329,9 +342,7 @@ async def test_whatever_another_layout_has_the_error_is_the_same(
     async def found(number: str, *descriptions: str) -> LayoutMismatch:
         said = {f"{hub}:client": text for hub, text in zip(processes, descriptions, strict=False)}
         await admin.hset(meta, mapping={"layout": number, **said})
-        with pytest.raises(LayoutMismatch) as caught:
-            await soon(sem.try_acquire())
-        return caught.value
+        return await rejected(sem)
 
     await admin.hset(meta, "mode", "MODE fair server 1 1 1")
     for number in ("OOM\r\nMODE fair server 0 0 0", "123456789"):
@@ -348,15 +359,15 @@ async def test_whatever_another_layout_has_the_error_is_the_same(
 
 
 @pytest.mark.parametrize("field", ["mode", "layout"])
-async def test_holders_and_waiters_of_a_name_that_others_took_over(
-    make: Make, client: Client, other_redis: Redis, field: str
+async def test_of_a_name_that_others_took_over_holders_are_trusted_for_a_lease_and_waiters_fail(
+    make: Make, stored: Stored, field: str
 ) -> None:
-    """State was lost, and others came first: a permit is trusted until its lease ends."""
+    """State was lost, and others came first."""
     sem = make(1, lease=1.0, linger=0)
     taken = f"{'zset' if isinstance(sem, FairSemaphore) else 'fair'} server"
     permit = await sem.acquire()
     waiter = await queue_up(sem)
-    await note(client, sem, field, taken if field == "mode" else str(OWN + 1), other_redis)
+    await stored.set(field, taken if field == "mode" else str(OWN + 1))
     error = ModeMismatch if field == "mode" else LayoutMismatch
     with pytest.raises(BackendUnavailable):
         await permit.refresh()

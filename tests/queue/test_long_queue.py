@@ -1,7 +1,7 @@
-"""Queues longer than one call looks through: no request is hidden behind ones that must wait."""
+"""Queues longer than one call looks through: they hide no request that can be served."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from redis.asyncio import Redis
@@ -13,7 +13,9 @@ from tests.harness.wait import (
     NOISE,
     all_free,
     cancelled,
+    give_back,
     in_background,
+    soon,
     until,
     waiting,
     waits_in_queue,
@@ -23,6 +25,18 @@ MANY = 1100  # more than one call of a script looks at
 LEASE = 30.0  # with a heartbeat every ten seconds: nothing is found by one
 
 Waiters = list["asyncio.Task[Permit]"]
+Two = Callable[[Kind, int], tuple[AnySemaphore, AnySemaphore]]
+
+
+@pytest.fixture
+def two(client_a: Redis, client_b: Redis) -> Two:
+    """Makes two semaphores of one name, in two processes."""
+
+    def make(kind: Kind, limit: int) -> tuple[AnySemaphore, AnySemaphore]:
+        here, there = (kind(redis, "jobs", limit, lease=LEASE) for redis in (client_a, client_b))
+        return here, there
+
+    return make
 
 
 @pytest.fixture
@@ -44,12 +58,9 @@ async def join(crowd: Waiters, semaphore: AnySemaphore, *, permits: int = 1) -> 
 
 
 @pytest.mark.fault(48)
-async def test_a_light_request_is_not_hidden_behind_heavy_ones(
-    client_a: Redis, client_b: Redis, crowd: Waiters
-) -> None:
+async def test_a_light_request_is_not_hidden_behind_heavy_ones(two: Two, crowd: Waiters) -> None:
     """The limit was lowered below what they ask for, and may stay there for long."""
-    here = FairSemaphore(client_a, "jobs", 2, lease=LEASE)
-    there = FairSemaphore(client_b, "jobs", 2, lease=LEASE)
+    here, there = two(FairSemaphore, 2)
     holder = await there.acquire(permits=2)
     await join(crowd, there, permits=2)
     light = await waits_in_queue(here, place=MANY + 1)
@@ -60,28 +71,27 @@ async def test_a_light_request_is_not_hidden_behind_heavy_ones(
     assert (status.held, status.waiting) == (1, MANY)
     places = [waiter.position for waiter in status.waiters]
     assert places == sorted(places), "they are listed in the order of their tickets"
-    assert await permit.release()
     # Newcomers pass, too; and once the limit is raised, the first of the heavy ones is served.
-    async with here.acquire(timeout=1.0):
-        pass
+    await give_back(permit)
+    await give_back(await here.acquire(timeout=1.0))
     await here.set_limit(None)
-    first = await asyncio.wait_for(crowd[0], 5.0)
+    first = await soon(crowd[0])
     assert not any(waiter.done() for waiter in crowd[1:])
     late = in_background(here.acquire())
-    assert await first.release()
-    second = await asyncio.wait_for(crowd[1], 5.0)
+    await give_back(first)
+    second = await soon(crowd[1])
     assert not late.done(), "the one that came later waits for its turn"
-    assert await second.release()
+    await give_back(second)
     await cancelled(late)
 
 
 @pytest.mark.fault(48, 49)
 @pytest.mark.parametrize("how", ["released", "expired"])
 async def test_semaphore_finds_the_request_that_fits_behind_many_that_do_not(
-    client_a: Redis, client_b: Redis, crowd: Waiters, how: str
+    two: Two, crowd: Waiters, how: str
 ) -> None:
     """More of them than a call looks at: at once, and as often as something is free."""
-    here, there = (Semaphore(redis, "jobs", 3, lease=LEASE) for redis in (client_a, client_b))
+    here, there = two(Semaphore, 3)
     kept, holder = await here.acquire(), await here.acquire(permits=2)
     await join(crowd, there, permits=3)
     middle = await waits_in_queue(here, place=MANY + 1, permits=2)
@@ -95,21 +105,18 @@ async def test_semaphore_finds_the_request_that_fits_behind_many_that_do_not(
     assert await permit.release()
     permits = [await asyncio.wait_for(waiter, 1.0) for waiter in light]
     assert not any(waiter.done() for waiter in crowd)
-    for permit in (*permits, kept):
-        assert await permit.release()
-    for waiter in crowd[:3]:
-        assert await (await asyncio.wait_for(waiter, 5.0)).release()
+    await give_back(*permits, kept, *crowd[:3])
 
 
 @pytest.mark.fault(48, 49)
 async def test_semaphore_goes_on_where_it_stopped_with_many_different_weights(
-    client_a: Redis, client_b: Redis, crowd: Waiters
+    two: Two, crowd: Waiters
 ) -> None:
     """What is known of them is bounded, and a call begins where the last one stopped.
 
-    An attack found it: the client asked again without end, and nobody was served.
+    An attack found it: the client asked again without end, and no request was served.
     """
-    here, there = (Semaphore(redis, "jobs", 100, lease=LEASE) for redis in (client_a, client_b))
+    here, there = two(Semaphore, 100)
     kept, holder = await here.acquire(permits=50), await here.acquire(permits=50)
     await join(crowd, there, permits=60)
     middle = [await waits_in_queue(there, place=MANY + 1 + n, permits=50 - n) for n in range(12)]
@@ -117,17 +124,16 @@ async def test_semaphore_goes_on_where_it_stopped_with_many_different_weights(
     permit = await asyncio.wait_for(middle[0], 2.0)
     assert not any(waiter.done() for waiter in (*middle[1:], *crowd))
     await cancelled(*middle[1:])
-    assert await permit.release()
-    assert await kept.release()
+    await give_back(permit, kept)
 
 
-async def test_newcomers_overtake_nobody_who_was_not_looked_at(
-    proxied: Redis, proxy: Proxy, client_a: Redis, client_b: Redis, admin: Redis, crowd: Waiters
+async def test_a_newcomer_passes_no_request_that_was_not_looked_at(
+    proxied: Redis, proxy: Proxy, two: Two, admin: Redis, crowd: Waiters
 ) -> None:
     """A call looks at part of the line, and knows nothing of the requests behind that."""
     here = FairSemaphore(proxied, "jobs", 2, lease=LEASE)
-    there = FairSemaphore(client_b, "jobs", 2, lease=LEASE)
-    holder = await FairSemaphore(client_a, "jobs", 2, lease=LEASE).acquire(permits=2)
+    holding, there = two(FairSemaphore, 2)
+    holder = await holding.acquire(permits=2)
     await join(crowd, here, permits=2)
     light = await waits_in_queue(here, place=MANY + 1)
     _ = proxy.stop("heartbeat")  # nothing looks at the line before the newcomer does
@@ -147,11 +153,11 @@ async def test_newcomers_overtake_nobody_who_was_not_looked_at(
 
 @pytest.mark.fault(48)
 async def test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed(
-    proxied: Redis, proxy: Proxy, client_a: Redis, client_b: Redis, admin: Redis, crowd: Waiters
+    proxied: Redis, proxy: Proxy, two: Two, admin: Redis, crowd: Waiters
 ) -> None:
     """And one that was only cut off comes back to its place."""
     dead = FairSemaphore(proxied, "jobs", 1, lease=LEASE)
-    here, there = (FairSemaphore(redis, "jobs", 1, lease=LEASE) for redis in (client_a, client_b))
+    here, there = two(FairSemaphore, 1)
     holder = await here.acquire()
     await join(crowd, dead)
     waiters = [await waits_in_queue(there, place=MANY + 1 + i) for i in range(2)]
@@ -167,9 +173,9 @@ async def test_a_process_that_lives_is_not_hidden_behind_one_that_was_killed(
 
     await until(is_back, "it asks about its waiters", within=10)
     assert await permit.release()
-    first = await asyncio.wait_for(crowd[0], 5.0)
+    first = await soon(crowd[0])
     assert not waiters[1].done()
-    assert await first.release()
+    await give_back(first)
     await cancelled(waiters[1])
 
 
@@ -193,18 +199,16 @@ async def test_requests_of_a_process_that_is_dead_are_dropped_although_they_were
 
     assert not await one_is_left()
     await until(one_is_left, "the dead one is dropped", within=3 * 1.25 + 2.0 + NOISE)
-    assert await permit.release()
-    assert await (await asyncio.wait_for(last, 1.0)).release()
+    await give_back(permit, last)
     proxy.refusing = False
 
 
 @pytest.mark.release
 async def test_a_long_line_is_served_on_although_a_detach_comes_behind_the_limit(
-    client_a: Redis, client_b: Redis
+    two: Two,
 ) -> None:
     """The limit's answer says that there is more to serve; a detach has waited for it."""
-    here = FairSemaphore(client_a, "jobs", 300, lease=LEASE)
-    there = FairSemaphore(client_b, "jobs", 300, lease=LEASE)
+    here, there = two(FairSemaphore, 300)
     permit = await here.acquire()
     await here.set_limit(0)
     waiters = [in_background(there.acquire()) for _ in range(200)]
@@ -212,35 +216,29 @@ async def test_a_long_line_is_served_on_although_a_detach_comes_behind_the_limit
     await asyncio.gather(here.set_limit(300), permit.detach(60))
     async with asyncio.timeout(3.0):
         permits = await asyncio.gather(*waiters)
-    for permit in permits:
-        await permit.release()
+    await give_back(*permits)
 
 
 @pytest.mark.release
-async def test_a_request_for_very_many_permits_waits_as_others_do(
-    kind: Kind, client_a: Redis, client_b: Redis
-) -> None:
+async def test_a_request_for_very_many_permits_waits_as_others_do(kind: Kind, two: Two) -> None:
     """Its weight is written in full: no script fails on it."""
-    here, there = kind(client_a, "jobs", 10**15), kind(client_b, "jobs", 10**15)
+    here, there = two(kind, 10**15)
     holder = await there.acquire()
     waiter = await waits_in_queue(here, permits=10**15)
     assert await holder.release()
-    permit = await asyncio.wait_for(waiter, 5)
-    assert (await there.status()).held == 10**15
-    assert await permit.release()
+    async with await soon(waiter):
+        assert (await there.status()).held == 10**15
 
 
-async def test_under_load_the_order_is_that_of_the_tickets(
-    client_a: Redis, client_b: Redis, admin: Redis
-) -> None:
-    """First come, first served, across processes, also where some leave the line."""
-    here, there = FairSemaphore(client_a, "jobs", 1), FairSemaphore(client_b, "jobs", 1)
+async def test_under_load_the_order_is_that_of_the_tickets(two: Two, admin: Redis) -> None:
+    """First come, first served, across processes, also where some leave the queue."""
+    here, there = two(FairSemaphore, 1)
     holder = await there.acquire()
-    order: list[int] = []
+    served: list[tuple[int, int]] = []
 
-    async def work(semaphore: FairSemaphore, number: int) -> None:
-        async with semaphore.acquire(timeout=30):
-            order.append(number)
+    async def work(semaphore: AnySemaphore, number: int) -> None:
+        async with semaphore.acquire(timeout=30) as permit:
+            served.append((number, permit.fencing_token))
 
     tasks: list[asyncio.Task[None]] = []
     for number in range(60):
@@ -255,14 +253,16 @@ async def test_under_load_the_order_is_that_of_the_tickets(
         tasks[number].cancel()
     assert await holder.release()
     await asyncio.wait(tasks)
-    assert order == [number for number in range(60) if number not in gone]
+    assert [number for number, _ in served] == [n for n in range(60) if n not in gone]
+    tokens = [token for _, token in served]
+    assert tokens == sorted(set(tokens))
     await all_free(here)
 
 
-async def test_who_comes_back_is_served_although_it_is_not_known_any_more_who_was_gone(
+async def test_a_process_that_comes_back_is_served_although_the_mark_of_its_absence_is_lost(
     client_a: Redis, proxied: Redis, proxy: Proxy, admin: Redis
 ) -> None:
-    """The queue has its request among those of the gone, and what says so was evicted."""
+    """The queue has its request among those of absent processes, and what says so was evicted."""
     here = FairSemaphore(client_a, "jobs", 1, lease=LEASE)
     permit = await here.acquire()
     waiter = await waits_in_queue(FairSemaphore(proxied, "jobs", 1, lease=LEASE))
@@ -272,5 +272,5 @@ async def test_who_comes_back_is_served_although_it_is_not_known_any_more_who_wa
     assert gone == 1, "its process is not known to be gone: nothing is shown"
     await admin.delete(key_of(here, "meta"))
     proxy.refusing = False
-    await (await asyncio.wait_for(waiter, 5)).release()
+    await give_back(waiter)
     await all_free(here)

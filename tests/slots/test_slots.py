@@ -20,9 +20,16 @@ from redsem_async import (
 )
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, key_of, keys_of
-from tests.harness.wait import all_free, cancelled, queue_up, soon, until, waits_in_queue
+from tests.harness.wait import (
+    all_free,
+    give_back,
+    queue_up,
+    soon,
+    until,
+)
 
 GPUS = ["cuda:0", "cuda:1", "cuda:2"]
+IN_GRACE: dict[str, Any] = {"lease": 1.0, "recovery": "grace"}
 
 MakeSlotted = Callable[..., tuple[AnySemaphore, AnySemaphore]]
 
@@ -30,12 +37,21 @@ MakeSlotted = Callable[..., tuple[AnySemaphore, AnySemaphore]]
 @pytest.fixture
 def slotted(kind: Kind, client: Client, other: Client, name: str) -> MakeSlotted:
     """Makes two semaphores with slots that share a name, in two processes."""
+    return slotted_pairs(kind, name, client, other)
 
+
+@pytest.fixture
+def on_own_server(kind: Kind, client_a: Redis, client_b: Redis) -> MakeSlotted:
+    """The same, on a server that the test may spoil."""
+    return slotted_pairs(kind, "gpu", client_a, client_b)
+
+
+def slotted_pairs(kind: Kind, name: str, client: Client, other: Client) -> MakeSlotted:
     def make(
         slots: Sequence[str | int] = GPUS, there: Sequence[str | int] | None = None, **options: Any
     ) -> tuple[AnySemaphore, AnySemaphore]:
         here = kind(client, name, slots=slots, **options)
-        return here, kind(other, name, slots=slots if there is None else there, **options)
+        return here, kind(other, name, slots=there or slots, **options)
 
     return make
 
@@ -52,19 +68,21 @@ async def test_each_permit_has_a_slot_of_its_own(slotted: MakeSlotted) -> None:
     again = await here.acquire()
     assert again.slot == free
     assert again.slots == (free,)
-    for permit in (one, three, again):
-        await permit.release()
+    await give_back(one, three, again)
     await all_free(here)
 
 
 async def test_a_permit_for_several_has_several(slotted: MakeSlotted) -> None:
+    """And status tells which."""
     here, there = slotted()
     two, one = await here.acquire(permits=2), await there.acquire()
     assert len(two.slots) == 2
     assert {*two.slots, *one.slots} == {*GPUS}
     assert two.slot == two.slots[0]
-    await two.release()
-    await one.release()
+    for status in (await here.status(), await there.status()):
+        found = {holder.id: holder.slots for holder in status.holders}
+        assert found == {two.id: two.slots, one.id: one.slots}
+    await give_back(two, one)
 
 
 async def test_retry_after_goes_by_the_slots_under_a_higher_limit(slotted: MakeSlotted) -> None:
@@ -78,24 +96,6 @@ async def test_retry_after_goes_by_the_slots_under_a_higher_limit(slotted: MakeS
     assert caught.value.retry_after > 0.04
 
 
-async def test_retry_after_grows_with_the_line(slotted: MakeSlotted) -> None:
-    """Without slots too. In ZSET mode the server knows processes, each its own waiters."""
-    here, _ = slotted(["gpu"])
-
-    async def estimate() -> float:
-        with pytest.raises(AcquireTimeout) as caught:
-            await here.acquire(timeout=0.01)
-        return caught.value.retry_after
-
-    async with here:
-        await asyncio.sleep(0.05)  # how long it is usually held
-    async with here:
-        alone = await estimate()
-        line = [await waits_in_queue(here, place=place) for place in range(1, 9)]
-        assert await estimate() > 4 * alone
-        await cancelled(*line)
-
-
 async def test_a_waiter_gets_the_slot_that_is_given_back(slotted: MakeSlotted) -> None:
     """Whether the reply to its own process says so, or a push message."""
     here, there = slotted(["a", "b"])
@@ -106,21 +106,22 @@ async def test_a_waiter_gets_the_slot_that_is_given_back(slotted: MakeSlotted) -
         await held.pop(0).release()
         held.append(await soon(waiter))
         assert held[-1].slot == slot
-    for permit in held:
-        await permit.release()
+    await give_back(*held)
     await all_free(here)
 
 
-async def test_slots_may_be_numbers(client: Client, kind: Kind, name: str) -> None:
-    async with kind(client, name, slots=range(8)) as permit:
-        assert permit.slot == 0
-        assert type(permit.slot) is int
-
-
-async def test_without_slots_a_permit_has_none(client: Client, kind: Kind, name: str) -> None:
-    async with kind(client, name, 1) as permit:
-        assert permit.slot is None
-        assert permit.slots == ()
+@pytest.mark.parametrize(
+    ("options", "slots"),
+    [({"slots": range(8)}, (0,)), ({"limit": 1}, ())],
+    ids=["numbers", "none"],
+)
+async def test_slots_are_numbers_where_numbers_are_given_and_none_without(
+    client: Client, kind: Kind, name: str, options: dict[str, Any], slots: tuple[int, ...]
+) -> None:
+    async with kind(client, name, **options) as permit:
+        assert permit.slots == slots
+        assert permit.slot == next(iter(slots), None)
+        assert not isinstance(permit.slot, str)
 
 
 async def test_a_slot_goes_on_with_detach_and_adopt(slotted: MakeSlotted) -> None:
@@ -132,24 +133,7 @@ async def test_a_slot_goes_on_with_detach_and_adopt(slotted: MakeSlotted) -> Non
     assert adopted.slot == slot
     others = [await here.acquire(), await here.acquire()]
     assert slot not in {other.slot for other in others}
-    for each in (adopted, *others):
-        await each.release()
-
-
-async def test_the_slot_of_an_expired_permit_comes_back(slotted: MakeSlotted) -> None:
-    here, there = slotted(["a"], lease=1.0)
-    permit = await here.acquire()
-    await permit.detach(expires_in=0.2)
-    async with there.acquire(timeout=5) as next_one:
-        assert next_one.slot == "a"
-
-
-async def test_status_tells_the_slots(slotted: MakeSlotted) -> None:
-    here, there = slotted()
-    async with here.acquire(permits=2) as two, there.acquire() as one:
-        for status in (await here.status(), await there.status()):
-            found = {holder.id: holder.slots for holder in status.holders}
-            assert found == {two.id: two.slots, one.id: one.slots}
+    await give_back(adopted, *others)
 
 
 async def test_a_lost_permit_frees_its_slot(slotted: MakeSlotted) -> None:
@@ -162,8 +146,7 @@ async def test_a_lost_permit_frees_its_slot(slotted: MakeSlotted) -> None:
             await asyncio.sleep(30)
     again = await here.acquire()
     assert again.slot == permit.slot != keeper.slot
-    await again.release()
-    await keeper.release()
+    await give_back(again, keeper)
 
 
 # -- lists
@@ -192,8 +175,7 @@ async def test_one_list_may_be_the_beginning_of_the_other(slotted: MakeSlotted) 
     assert (first.slot, second.slot, third.slot) == ("a", "b", "c")
     await first.release()
     assert await short.try_acquire() is None, "by its own limit"
-    await second.release()
-    await third.release()
+    await give_back(second, third)
     await all_free(long)
 
 
@@ -216,8 +198,7 @@ async def test_a_slot_beyond_the_own_list_cannot_be_adopted(slotted: MakeSlotted
         await short.adopt(handed_over)
     adopted = await long.adopt(handed_over)
     assert adopted.slot == "b"
-    await adopted.release()
-    await first.release()
+    await give_back(adopted, first)
 
 
 async def test_a_set_limit_says_how_many_and_never_which(slotted: MakeSlotted) -> None:
@@ -230,8 +211,7 @@ async def test_a_set_limit_says_how_many_and_never_which(slotted: MakeSlotted) -
     held = [await here.acquire() for _ in GPUS]
     assert {permit.slot for permit in held} == {*GPUS}
     assert await there.try_acquire() is None
-    for permit in held:
-        await permit.release()
+    await give_back(*held)
 
 
 async def test_a_client_without_slots_is_refused(
@@ -241,26 +221,6 @@ async def test_a_client_without_slots_is_refused(
     async with here:
         with pytest.raises(ModeMismatch, match="with slots"):
             await kind(client, name, 3).acquire(timeout=5)
-
-
-@pytest.mark.parametrize(
-    ("slots", "error", "says"),
-    [
-        ("abc", TypeError, "list"),
-        (3, TypeError, "list"),
-        ([], ValueError, "1 to 500"),
-        (range(501), ValueError, "1 to 500"),
-        (["a", "a"], ValueError, "twice"),
-        (["1", 1], ValueError, "twice"),
-        ([1.5], TypeError, "a str or an int"),
-        ([True], TypeError, "a str or an int"),
-        ([""], ValueError, "bytes"),
-        (["\ud800"], ValueError, "UTF-8"),
-    ],
-)
-def test_bad_slots(kind: Kind, slots: Any, error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=says):
-        kind(MemoryBackend(), "gpu", slots=slots)
 
 
 def test_limit_and_slots_exclude_each_other(kind: Kind) -> None:
@@ -277,8 +237,7 @@ async def test_any_text_is_a_slot(client: Client, kind: Kind, name: str) -> None
     assert [permit.slot for permit in held] == names
     listed = {holder.slots for holder in (await semaphore.status()).holders}
     assert listed == {(each,) for each in names}
-    for permit in held:
-        await permit.release()
+    await give_back(*held)
 
 
 # -- with other options
@@ -308,8 +267,7 @@ async def test_slots_go_with_keys(client: Client, other: Client, name: str) -> N
     await held.pop(0).release()
     held.append(await soon(waiter))
     assert held[-1].slot == slot
-    for permit in held:
-        await permit.release()
+    await give_back(*held)
 
 
 async def test_random_use_gives_no_slot_twice(slotted: MakeSlotted) -> None:
@@ -344,31 +302,28 @@ async def test_random_use_gives_no_slot_twice(slotted: MakeSlotted) -> None:
 
 
 async def test_slots_come_back_with_their_permits_after_a_loss(
-    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
+    on_own_server: MakeSlotted, admin: Redis
 ) -> None:
-    options: dict[str, Any] = {"slots": ["a", "b", "c"], "lease": 1.0, "recovery": "grace"}
-    here, there = (kind(client, "gpu", **options) for client in (client_a, client_b))
+    here, there = on_own_server(**IN_GRACE)
     async with here:
         pass
     first, second = await here.acquire(), await there.acquire()
-    slots = first.slot, second.slot
+    slot = second.slot
     await first.release()
     await admin.flushall()
     async with here.acquire(timeout=10) as new:
         assert not second.lost
-        assert second.slot == slots[1] != new.slot
+        assert second.slot == slot != new.slot
         found = {holder.id: holder.slots for holder in (await there.status()).holders}
         assert found == {new.id: (new.slot,), second.id: (second.slot,)}
     await second.release()
 
 
 async def test_the_list_of_slots_comes_back_with_a_permit(
-    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
+    on_own_server: MakeSlotted, admin: Redis
 ) -> None:
-    """So nobody gets slots of another list beside it."""
-    options: dict[str, Any] = {"lease": 1.0, "recovery": "grace"}
-    here = kind(client_a, "gpu", slots=["a", "b"], **options)
-    there = kind(client_b, "gpu", slots=["b", "a"], **options)
+    """So no client gets slots of another list beside it."""
+    here, there = on_own_server(["a", "b"], ["b", "a"], **IN_GRACE)
     async with here.acquire(timeout=10) as permit:
         await admin.flushall()
 
@@ -382,10 +337,10 @@ async def test_the_list_of_slots_comes_back_with_a_permit(
 
 
 async def test_nothing_is_granted_while_the_slots_in_use_are_not_known(
-    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
+    on_own_server: MakeSlotted, admin: Redis
 ) -> None:
     """Evicted by Redis, for example: a free one cannot be told from one in use."""
-    here, there = (kind(client, "gpu", slots=GPUS, lease=1.0) for client in (client_a, client_b))
+    here, there = on_own_server(lease=1.0)
     async with here.acquire() as permit:
         assert await admin.delete(key_of(here, "slots")) == 1
         assert await there.try_acquire() is None
@@ -411,10 +366,10 @@ async def test_slots_of_many_that_expired_at_once_are_given_again(
 
 
 async def test_a_permit_whose_slot_is_not_known_is_not_adopted(
-    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
+    on_own_server: MakeSlotted, admin: Redis
 ) -> None:
-    """Its adopter would have none, and somebody else would get the slot."""
-    here, there = (kind(client, "gpu", slots=GPUS, lease=1.0) for client in (client_a, client_b))
+    """Its adopter would have none, and another permit would get the slot."""
+    here, there = on_own_server(lease=1.0)
     job = await (await here.acquire()).detach(1.0)
     assert await admin.delete(key_of(here, "slots")) == 1
     with pytest.raises(PermitLost):
@@ -424,21 +379,19 @@ async def test_a_permit_whose_slot_is_not_known_is_not_adopted(
         assert permit.slot in GPUS
 
 
-async def test_slots_of_evicted_holders_are_free(
-    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
-) -> None:
-    here, there = (kind(client, "gpu", slots=["a", "b"]) for client in (client_a, client_b))
+async def test_slots_of_evicted_holders_are_free(on_own_server: MakeSlotted, admin: Redis) -> None:
+    here, there = on_own_server(["a", "b"])
     permits = [await here.acquire(), await here.acquire()]
-    await admin.delete(key_of(here, "holders"))
+    assert await admin.delete(key_of(here, "holders")) == 1
     async with there.acquire(permits=2, timeout=5) as both:
         assert both.slots == ("a", "b")
         fields = await admin.hkeys(key_of(here, "slots"))
         assert len(fields) == 2, f"the list, and one holder: {fields}"
     for permit in permits:
-        await permit.release()
+        assert not await permit.release()
 
 
-async def test_its_key_has_an_expiry_and_goes_with_clear(
+async def test_the_key_of_slots_has_an_expiry_and_goes_with_clear(
     kind: Kind, redis: Redis, name: str
 ) -> None:
     semaphore = kind(redis, name, slots=GPUS)
@@ -455,7 +408,9 @@ async def test_its_key_has_an_expiry_and_goes_with_clear(
         (range(501), ValueError, "1 to 500 texts or ints, not 501"),
         (["a", "a"], ValueError, "'a' is there twice"),
         ([1, "1"], ValueError, "'1' is there twice"),
+        ([""], ValueError, "a slot must have 1 to 512 bytes"),
         (["x" * 513], ValueError, "a slot must have 1 to 512 bytes"),
+        (["\ud800"], ValueError, "UTF-8"),
         ([1.5], TypeError, "a slot must be a str or an int, not float"),
         ([True], TypeError, "a slot must be a str or an int, not bool"),
         ("abc", TypeError, "slots must be a list"),

@@ -37,7 +37,7 @@ from redsem_async.observer import (
 )
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, Make, MakePair
-from tests.harness.wait import all_free, cancelled, queue_up, until
+from tests.harness.wait import all_free, cancelled, give_back, queue_up, until
 
 pytestmark = pytest.mark.one_mode
 
@@ -80,7 +80,7 @@ def recorder(name: str) -> Iterator[Recorder]:
 async def test_events_carry_keys_only_where_they_are_asked_for(
     client: Client, name: str, recorder: Recorder
 ) -> None:
-    """There may be as many as tenants, and they may say who somebody is."""
+    """There may be as many as tenants, and they may identify a person."""
     sem = FairSemaphore(client, name, 2, key_limit=1)
     with observe(asked := Recorder(name), keys=True):
         async with sem.acquire(key="acme") as permit:
@@ -128,9 +128,7 @@ async def test_a_waiter_is_queued_once_and_then_granted_or_abandoned(
     await until(lambda: recorder.kinds.count(Queued) == 3)
     await cancelled(leaving)
     assert recorder.last(Abandoned).queued
-    await first.release()
-    await (await second).release()
-    await (await third).release()
+    await give_back(first, second, third)
     await all_free(sem)
     outcomes = [event for event in recorder.events if isinstance(event, Outcome)]
     assert [type(event) for event in outcomes] == [Granted, Abandoned, Granted, Granted]
@@ -256,6 +254,7 @@ async def test_under_load_the_sums_come_out(make: Make, recorder: Recorder) -> N
     waited = sum(isinstance(event, Queued) for event in recorder.events)
     outcomes = [event for event in recorder.events if isinstance(event, Outcome)]
     assert waited == sum(outcome.queued for outcome in outcomes)
+    assert {Granted, Queued, Shed, Abandoned} <= {*recorder.kinds}
     begun = [event.permit_id for event in outcomes if isinstance(event, Granted)]
     ended = [event.permit_id for event in recorder.events if isinstance(event, PermitEvent)]
     assert len(begun) == len(set(begun))
@@ -277,8 +276,7 @@ async def test_each_end_belongs_to_a_beginning_that_was_observed(make: Make, nam
     with observe(late):
         await before.release()
         permit = await waiter
-        await between.release()
-        await permit.release()
+        await give_back(between, permit)
     assert early.kinds == [Granted, Queued]
     assert late.kinds == [Granted, Released]
     assert not late.last(Granted).queued
@@ -304,12 +302,10 @@ async def test_an_observer_that_is_stopped_gets_nothing_more_of_a_round_that_has
     mine, others = observe(once), observe(other)
     waiters = [await queue_up(sem) for _ in range(3)]
     assert (once.kinds, other.kinds) == ([Granted, Queued], [])
-    await permit.release()
-    for waiter in waiters:
-        await (await waiter).release()
+    await give_back(permit, *waiters)
 
 
-async def test_an_observer_that_fails_harms_nobody(
+async def test_an_observer_that_fails_harms_no_permit(
     make: Make, recorder: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its error is logged, and permits and other observers go on."""

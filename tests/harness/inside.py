@@ -1,0 +1,74 @@
+"""What the process of a semaphore has of it, which no caller sees: its leases, its connection."""
+
+import asyncio
+from typing import Any
+
+from redis.asyncio import Redis
+
+from redsem_async import AnySemaphore, Permit
+from redsem_async._api.backends import backend_of
+from redsem_async._core.keys import Address
+from redsem_async._hub.hub import hub_for
+from redsem_async._hub.lease import Lease
+from redsem_async._hub.remote_semaphore import RemoteSemaphore
+from redsem_async._hub.request import Request
+from redsem_async._hub.state import SemaphoreState
+from redsem_async._protocol.backend import Link
+from redsem_async.testing import MemoryBackend
+from tests.harness.wait import until
+
+
+def remote_of(semaphore: AnySemaphore) -> RemoteSemaphore:
+    """What the hub of the running loop keeps for *semaphore*."""
+    return semaphore._bound().remote
+
+
+def lease_of(permit: Permit) -> Lease:
+    """What *permit* stands for; to read its token or id here does not end its reuse."""
+    return permit._lease
+
+
+def kept_by(semaphore: AnySemaphore) -> list[Lease]:
+    """The leases that are kept to be reused: the list itself, which changes with them."""
+    return remote_of(semaphore).state.idle
+
+
+def link_of(semaphore: AnySemaphore) -> Link | None:
+    """The connection that the hub has now."""
+    return remote_of(semaphore).state.route.link.link
+
+
+async def link_is_lost(semaphore: AnySemaphore) -> None:
+    """Wait until the hub knows that it has no connection any more."""
+    await until(lambda: link_of(semaphore) is None, "the link is lost")
+
+
+def state_of(semaphore: AnySemaphore) -> SemaphoreState:
+    return remote_of(semaphore).state
+
+
+def requests_of(semaphore: AnySemaphore) -> list[Request]:
+    """What waits in this process, as the server told it."""
+    return [*state_of(semaphore).waiting]
+
+
+async def is_in_flight(semaphore: AnySemaphore) -> None:
+    """Wait for the very turn of the loop in which an acquire is written."""
+    while not state_of(semaphore).acquires_in_flight:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+def beat(semaphore: AnySemaphore) -> None:
+    """Send a heartbeat, as is done every third of a lease."""
+    remote_of(semaphore).change(SemaphoreState.beat)
+
+
+def known_to(redis: Redis) -> dict[Address, RemoteSemaphore]:
+    """The semaphores that the hub of *redis* still knows."""
+    return dict(hub_for(backend_of(redis), redis)._semaphores)
+
+
+def only_state_in(memory: MemoryBackend) -> Any:
+    """What the specification stores of the only semaphore in *memory*."""
+    (semaphore,) = memory._store._semaphores.values()
+    return semaphore.state
