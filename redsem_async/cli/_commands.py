@@ -152,7 +152,8 @@ def status(
         console(fitting=not ids).print(details(info, current, ids=ids))
         if 0 < max_entries == len(current.keys):
             last = shlex.quote(current.keys[-1].key)
-            typer.echo(printable(f"{max_entries} keys are listed: --keys-after {last} lists more"))
+            text = f"more keys than {max_entries}: --keys-after {last} lists the next"
+            typer.echo(printable(text))
 
 
 def _with_keys(semaphore: AnySemaphore) -> FairSemaphore:

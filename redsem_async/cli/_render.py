@@ -224,7 +224,7 @@ def client_text(client: Client) -> str:
 
 
 def _omitted(count: int, what: str) -> list[Text]:
-    return [Text(f"... and {count:,} more {what}: use --most to list them")] if count > 0 else []
+    return [Text(f"... and {count:,} more {what} (--most lists them)")] if count > 0 else []
 
 
 def _table(*names: str, **columns: Any) -> Table:

@@ -13,7 +13,7 @@ from redis.exceptions import (
 )
 
 from redsem_async._redis.sentinels import split_url
-from redsem_async.cli._target import REDIS_ERRORS, Target, connected, describe, hello
+from redsem_async.cli._target import REDIS_ERRORS, Target, connected, failure, hello
 
 from . import _server
 from ._clocks import clock_and_latency, replica_clocks
@@ -59,8 +59,7 @@ async def examine(target: Target) -> AsyncGenerator[Finding]:
                 async for finding in check_handover(client, other, target.prefix, no_push=no_push):
                     yield finding
     except REDIS_ERRORS as error:
-        text = f"{target.display_url}: {describe(error)}"
-        yield problem("connection", text, _advice_for(error))
+        yield problem("connection", failure(target, error), _advice_for(error))
 
 
 async def _examine_server(client: Any, target: Target) -> AsyncGenerator[Finding]:
