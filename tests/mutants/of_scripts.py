@@ -130,7 +130,7 @@ OF_SCRIPTS = (
     mutant(
         "a grant that nobody heard counts",
         "a waiter whose process is gone is passed over",
-        "the_head_of_the_line_is_passed_over_when_its_process_is_killed",
+        "requests_of_killed_processes_are_passed_over",
         ("queue.publish_grants", "~= 0", "~= -1"),
         (
             "lua.quick.release.hand_over",
