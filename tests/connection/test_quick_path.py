@@ -107,30 +107,6 @@ async def test_release_after_the_holders_were_evicted(
     assert not await permit.release()
 
 
-@pytest.mark.fault(12)
-async def test_releases_that_are_not_due_change_nothing(
-    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
-) -> None:
-    """Twice, late, of another's, of nobody's: False, and no permit more."""
-    here, there = kind(client_a, "jobs", 2, lease=5.0), kind(client_b, "jobs", 2, lease=5.0)
-    twice, late = await here.acquire(), await here.acquire()
-    released = await asyncio.gather(*(twice.release() for _ in range(3)))
-    assert released == [True, False, False]
-    await admin.zadd(key_of(here, "holders"), {late.id: 1})  # its lease has ended
-    await there.reap()
-    assert not await late.release()
-    held = [await there.acquire(timeout=0) for _ in range(2)]
-    for identity in ("", "x", f"{'0' * 32}.1", twice.id, late.id, f"{held[0].id}0"):
-        assert not await here.release(identity)
-        assert not await there.release(identity)
-    assert (await here.status(0)).held == 2
-    with pytest.raises(AcquireTimeout):
-        await here.acquire(timeout=0)
-    for permit in held:
-        assert await permit.release()
-    await all_free(here)
-
-
 # -- leases that have ended
 
 

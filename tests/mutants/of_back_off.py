@@ -49,13 +49,13 @@ OF_BACK_OFF = (
     mutant(
         "a release is sent before the back-off of its block",
         "no waiter is served by the release of a block that backs off",
-        "a_release_serves_no_waiter_before_the_back_off_of_its_block",
+        "a_waiter_of_the_process_is_not_served_before_the_back_off_of_a_block",
         ("machine.next_command", "isinstance(state.calls[0], BackOffCall)", "False"),
     ),
     mutant(
         "a back-off leaves the right to reuse leases",
         "a lease that is kept is not used in a back-off",
-        "a_lease_is_not_passed_on_in_the_block_that_backs_off",
+        "a_waiter_of_the_process_is_not_served_before_the_back_off_of_a_block",
         ("calls.back_off", "state.end_right()", "pass"),
     ),
     mutant(

@@ -179,13 +179,13 @@ OF_CLIENT = (
     mutant(
         "a foreign id releases one's own",
         "a foreign release changes nothing",
-        "a_foreign_id_releases_nothing",
+        "releases_that_are_not_due_change_nothing",
         ("trust.release_by_id", "owner == state.identity.id", "True"),
     ),
     mutant(
         "a second release says true",
         "a double release is False",
-        "a_second_release_changes_nothing",
+        "releases_that_are_not_due_change_nothing",
         ("Permit.release", "return False", "return True"),
     ),
     mutant(

@@ -57,7 +57,7 @@ OF_REUSE = (
     mutant(
         "ones own pause leaves the right",
         "a set limit ends the right to reuse",
-        "ones_own_pause_ends_the_right",
+        "a_lowered_limit_ends_the_right",
         ("CallBatch.apply", "state.end_right()", "pass"),
     ),
     mutant(

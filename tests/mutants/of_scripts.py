@@ -54,7 +54,7 @@ OF_SCRIPTS = (
     mutant(
         "a release of the caller's own number",
         "release touches the ids that it names, and no others",
-        "release_by_id_from_another_process",
+        "release_by_id_is_a_loss_to_the_holder",
         ("lua.release", "parse_ids(owner, NUMBERS)", "parse_ids(hub, NUMBERS)"),
     ),
     mutant(
@@ -195,7 +195,7 @@ OF_SCRIPTS = (
     mutant(
         "a clear forgets which numbers were used",
         "what was released before a clear does not come back after it",
-        "a_clear_leaves_acquires_that_are_late_void",
+        "a_clear_leaves_what_arrives_late_void",
         ("lua.clear", "call('HDEL', meta, owner .. ':client'", "call('HDEL', meta, owner"),
     ),
     mutant(
@@ -249,7 +249,7 @@ OF_SCRIPTS = (
     mutant(
         "an abandon makes no call void",
         "a call that nobody asks for any more does not act",
-        "a_detach_that_nobody_asks_for_any_more_is_made_void",
+        "a_cancelled_detach_that_did_not_arrive_is_made_void",
         ("lua.abandon", "note_call(void)", ""),
     ),
     mutant(
