@@ -22,6 +22,7 @@ from tests.harness.clients import (
     kill_connection,
     kill_connections,
 )
+from tests.harness.inside import remote_of
 from tests.harness.proxy import Proxy
 from tests.harness.topologies import Cluster, embedded_cluster, tell
 from tests.harness.wait import (
@@ -245,7 +246,7 @@ async def test_used_again_after_a_heartbeat_that_aclose_left_unanswered(
     with takes_at_most(1.0 + EPSILON):
         permit = await semaphore.acquire(timeout=8)
     assert await permit.release()
-    assert not semaphore._bound().remote.state.leases  # or the hub never idles
+    assert not remote_of(semaphore).state.leases  # or the hub never idles
 
 
 # -- other nodes
@@ -290,7 +291,7 @@ def test_the_end_of_a_program_releases_where_the_slot_went(kind: Kind, cluster: 
 
 
 @pytest.mark.release
-async def test_replicas_that_are_missing_cost_nobody_else_a_permit(
+async def test_missing_replicas_cost_other_semaphores_no_permit(
     kind: Kind, client_a: Redis
 ) -> None:
     """WAIT blocks the connection that refreshes other semaphores' permits."""

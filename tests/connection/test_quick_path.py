@@ -32,7 +32,7 @@ async def nothing_is_held(semaphore: AnySemaphore) -> None:
     [((1, 1), None), ((2,), None), ((1,), 1)],
     ids=["full", "held by a heavy one", "above a set limit"],
 )
-async def test_nobody_is_one_too_many(
+async def test_the_limit_holds_on_the_quick_path(
     kind: Kind, client_a: Redis, client_b: Redis, weights: tuple[int, ...], set_limit: int | None
 ) -> None:
     """A process that is known asks for what most do, and there is no room for it."""
@@ -47,7 +47,7 @@ async def test_nobody_is_one_too_many(
         assert await permit.release()
 
 
-async def test_nobody_overtakes_the_line(client_a: Redis, client_b: Redis) -> None:
+async def test_the_order_holds_on_the_quick_path(client_a: Redis, client_b: Redis) -> None:
     """There is room for the newcomer, and not for the waiter; both are known (fair)."""
     here, there = FairSemaphore(client_a, "jobs", 2), FairSemaphore(client_b, "jobs", 2)
     async with there:
@@ -125,7 +125,7 @@ async def test_an_expired_permit_is_not_refreshed(
 
 
 @pytest.mark.fault(1)
-async def test_a_newcomer_clears_up_after_who_has_expired(
+async def test_the_quick_path_removes_expired_permits(
     kind: Kind, client_a: Redis, admin: Redis
 ) -> None:
     """Also where there is room beside them: nothing is left of a permit but its lease."""
@@ -190,7 +190,7 @@ async def test_a_key_of_another_type_on_the_quick_path(
 
 
 @pytest.mark.fault(6)
-async def test_nobody_waits_behind_who_was_killed(
+async def test_no_request_waits_behind_one_that_is_cut_off(
     kind: Kind, proxied: Redis, proxy: Proxy, client_a: Redis, admin: Redis
 ) -> None:
     """Its request is parked until its process counts as dead. An attack found it."""
@@ -206,7 +206,7 @@ async def test_nobody_waits_behind_who_was_killed(
     proxy.refusing = False
 
 
-async def test_a_release_hands_over_by_the_limit_of_who_waits(
+async def test_a_release_hands_over_by_the_limit_of_the_waiter(
     client_a: Redis, client_b: Redis
 ) -> None:
     here, there = FairSemaphore(client_a, "jobs", 3), FairSemaphore(client_b, "jobs", 1)
@@ -235,7 +235,7 @@ async def with_keys(
     return here, there
 
 
-async def test_with_keys_nobody_is_one_too_many(
+async def test_the_limits_of_keys_hold_on_the_quick_path(
     client_a: Redis, client_b: Redis, admin: Redis
 ) -> None:
     here, there = await with_keys(client_a, client_b, 3, key_limit=1)
@@ -251,7 +251,7 @@ async def test_with_keys_nobody_is_one_too_many(
         assert await there.try_acquire(key="d") is None, "a holder may have that key"
 
 
-async def test_with_keys_nobody_overtakes_the_queue(client_a: Redis, client_b: Redis) -> None:
+async def test_the_order_of_keys_holds_on_the_quick_path(client_a: Redis, client_b: Redis) -> None:
     here, there = await with_keys(client_a, client_b, 2, key_limit=2)
     async with here.acquire(key="a"):
         heavy = await queue_up(here, key="b", permits=2)

@@ -3,11 +3,9 @@
 import asyncio
 import logging
 import re
-import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -24,7 +22,7 @@ from tests.failover.test_sentinel import masters_client, sentinel_of
 from tests.harness.children import StartWorker, Worker
 from tests.harness.clients import Connect, Kind, kill_connection
 from tests.harness.proxy import Proxy
-from tests.harness.servers import StartServer, tls_in_front_of
+from tests.harness.servers import StartServer, trusted_tls
 from tests.harness.topologies import Cluster
 from tests.harness.wait import NOISE, all_free, in_background, until, waits_in_queue
 
@@ -333,17 +331,10 @@ async def test_the_thread_speaks_tls(
     kind: Kind, server: EmbeddedRedis, client_a: Redis, compute: Compute
 ) -> None:
     """With the certificates of the client."""
-    import trustme
-
-    authority = trustme.CA()
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("localhost").configure_cert(context)
-    with authority.cert_pem.tempfile() as trusted:
-        async with tls_in_front_of(server, context) as port:
-            url = f"rediss://localhost:{port}?ssl_ca_certs={trusted}"
-            busy = await compute(kind, url=url)
-            await busy.heard("held")
-            await computed_by(busy, lost=False)
+    async with trusted_tls(server) as (url, trusted):
+        busy = await compute(kind, url=f"{url}?ssl_ca_certs={trusted}")
+        await busy.heard("held")
+        await computed_by(busy, lost=False)
     await all_free(kind(client_a, "jobs", 1))
 
 
@@ -505,10 +496,10 @@ async def test_a_memory_backend_is_no_different(kind: Kind, heartbeat: Any) -> N
 
 
 async def test_sentinels_clients_can_be_kept_by_a_thread(
-    kind: Kind, server: EmbeddedRedis, tmp_path: Path
+    kind: Kind, server: EmbeddedRedis
 ) -> None:
     """The thread asks the sentinels over connections of its own: theirs belong to the loop."""
-    with sentinel_of(server, tmp_path) as port:
+    with sentinel_of(server) as port:
         async with masters_client(port) as client:
             semaphore = kind(client, "jobs", 1, **GUARDED)
             async with semaphore as permit:

@@ -274,7 +274,7 @@ def contend(kind: Kind, fail_over: FailOver, connect: Connect) -> Contend:
 @pytest.mark.release
 @pytest.mark.fault(44)
 @pytest.mark.parametrize("ahead", [2.0, HOUR])
-async def test_a_clock_ahead_at_a_failover_lets_nobody_in_early_with_grace(
+async def test_a_clock_ahead_at_a_failover_grants_nothing_early_with_grace(
     fail_over: FailOver, contend: Contend, ahead: float
 ) -> None:
     """The holder is cut off. Waiters and newcomers enter after its trust has ended."""
@@ -327,7 +327,7 @@ async def test_a_clock_ahead_at_a_failover_costs_no_permit_with_grace(
 
 @pytest.mark.release
 @pytest.mark.fault(44)
-async def test_a_release_that_reaches_a_new_master_first_serves_nobody_early_with_grace(
+async def test_a_release_that_reaches_a_new_master_first_serves_no_waiter_early_with_grace(
     kind: Kind, fail_over: FailOver, connect: Connect
 ) -> None:
     """The holder's lease has ended there, and no call has looked for a loss yet."""

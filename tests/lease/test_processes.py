@@ -176,7 +176,7 @@ async def test_a_process_that_is_silent_for_long_is_passed_over(
 
 
 @pytest.mark.fault(19)
-async def test_who_waits_behind_a_silent_process_is_served_once_that_counts_as_dead(
+async def test_a_waiter_behind_a_silent_process_is_served_once_that_counts_as_dead(
     client_a: Redis, client_b: Redis, start: StartWorker
 ) -> None:
     """There is room for it, and nobody else will look before its next heartbeat."""
@@ -299,7 +299,7 @@ MANY = 4000  # more than a few calls of a script look at
 
 @pytest.mark.fault(6)
 @pytest.mark.parametrize(("options", "key"), CROWDS)
-async def test_nobody_is_refused_because_of_who_was_killed(
+async def test_no_request_is_refused_because_of_killed_waiters(
     client_a: Redis, start: StartWorker, options: Options, key: Options
 ) -> None:
     """The permit is free: a newcomer gets it, although thousands of the dead stand in line."""
@@ -341,7 +341,7 @@ async def test_nobody_is_refused_because_of_who_was_killed(
     ("kind", "options", "key"),
     [(Semaphore, {}, {}), *((FairSemaphore, *crowd) for crowd in CROWDS)],
 )
-async def test_who_was_killed_counts_until_its_process_counts_as_dead(
+async def test_killed_waiters_count_until_their_process_counts_as_dead(
     client_a: Redis, admin: Redis, start: StartWorker, kind: Kind, options: Options, key: Options
 ) -> None:
     """No permit becomes free meanwhile, and who is first in line lives."""

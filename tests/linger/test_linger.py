@@ -364,7 +364,7 @@ async def test_an_attempt_that_does_not_wait_recalls(make: Make, other: Client) 
         pass
 
 
-async def test_a_used_lease_goes_to_who_waits_elsewhere(make: Make, other: Client) -> None:
+async def test_a_used_lease_goes_to_a_waiter_of_another_process(make: Make, other: Client) -> None:
     sem, there = make(1, **KEEPS), make(1, client=other)
     await warm(sem)
     async with sem:

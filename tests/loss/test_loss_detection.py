@@ -37,7 +37,9 @@ def blocked_for(reason: str) -> float:
 # -- a permit outside of a block
 
 
-async def test_a_permit_by_itself_cancels_nobody(make: Make, other: Client) -> None:
+async def test_the_loss_of_a_permit_outside_of_a_block_cancels_nothing(
+    make: Make, other: Client
+) -> None:
     """`await sem.acquire()` arms nothing: there is no block to leave."""
     sem = make(1, lease=60.0)
     permit = await sem.acquire()
@@ -223,7 +225,7 @@ async def test_a_reply_that_lay_in_the_socket_of_a_blocked_loop(make_on_redis: M
     assert blocked_for(lost.value.reason) >= 0.6
 
 
-async def test_nobody_is_handed_what_was_lost_while_the_loop_stood_still(
+async def test_a_grant_that_was_lost_while_the_loop_stood_still_is_not_handed_out(
     make_on_redis: Make,
 ) -> None:
     """The answer lay in the socket for longer than the lease: it is asked again."""

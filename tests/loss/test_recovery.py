@@ -97,7 +97,7 @@ async def test_idle_keys_that_expire_are_no_loss(here: AnySemaphore, admin: Redi
 
 @pytest.mark.fault(30)
 @pytest.mark.parametrize("how", ["flush", "restart"])
-async def test_holders_come_back_before_anybody_new_is_admitted(
+async def test_holders_come_back_before_new_requests_are_granted(
     here: AnySemaphore, there: AnySemaphore, server: EmbeddedRedis, how: str
 ) -> None:
     """What was lost is put back with its token, and the limit holds all the time."""
@@ -185,7 +185,7 @@ async def test_another_server_is_a_loss(
         await there.acquire(timeout=0.2)
 
 
-async def test_nobody_slips_in_by_asking_again(
+async def test_asking_again_in_a_grace_period_grants_nothing(
     here: AnySemaphore, kind: Kind, admin: Redis, client_a: Redis
 ) -> None:
     """A process that is known again sends the short command, which admits nobody either."""

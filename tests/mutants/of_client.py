@@ -221,7 +221,7 @@ OF_CLIENT = (
     mutant(
         "nothing is put back after a loss of state",
         "holders come back before anybody new is admitted",
-        "holders_come_back_before_anybody_new_is_admitted",
+        "holders_come_back_before_new_requests_are_granted",
         ("commands.refresh", "state.recovers and pending.lease.trusted_at(clock())", "False"),
     ),
     mutant(

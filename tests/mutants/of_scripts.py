@@ -231,7 +231,7 @@ OF_SCRIPTS = (
     mutant(
         "replicas repeat what is told",
         "a grant that nobody heard is held by nobody",
-        "a_grant_that_nobody_heard_is_not_told_by_a_demoted_master",
+        "a_grant_without_a_subscriber_is_not_told_by_a_demoted_master",
         ("tell.hub.publish_to", "pcall(redis.set_repl, redis.REPL_NONE)", ""),
     ),
     mutant(
@@ -314,13 +314,13 @@ OF_SCRIPTS = (
     mutant(
         "the quick path leaves the expired",
         "nothing is left of a permit but while somebody holds it",
-        "a_newcomer_clears_up_after_who_has_expired",
+        "the_quick_path_removes_expired_permits",
         ("lua.quick.acquire", "if next_expiry <= now then return end", ""),
     ),
     mutant(
         "the quick path overlooks weights",
         "never more permits than the limit",
-        "nobody_is_one_too_many",
+        "the_limit_holds_on_the_quick_path",
         (
             "lua.quick.acquire",
             "call('EXISTS', extra, limit, queue)",
@@ -330,7 +330,7 @@ OF_SCRIPTS = (
     mutant(
         "the quick path overlooks a set limit",
         "a set limit wins over every client's own",
-        "nobody_is_one_too_many",
+        "the_limit_holds_on_the_quick_path",
         (
             "lua.quick.acquire",
             "call('EXISTS', extra, limit, queue)",
@@ -340,13 +340,13 @@ OF_SCRIPTS = (
     mutant(
         "the quick path grants one too many",
         "never more permits than the limit",
-        "nobody_is_one_too_many",
+        "the_limit_holds_on_the_quick_path",
         ("lua.quick.acquire", "count <= room", "count <= room + 1"),
     ),
     mutant(
         "the quick path overtakes the queue",
         "permits are granted strictly in ticket order",
-        "nobody_overtakes_the_line",
+        "the_order_holds_on_the_quick_path",
         (
             "lua.quick.acquire",
             "call('EXISTS', extra, limit, queue)",
@@ -356,7 +356,7 @@ OF_SCRIPTS = (
     mutant(
         "the quick path admits newcomers in a grace period",
         "holders come back before anybody new is admitted",
-        "nobody_slips_in_by_asking_again[fair]",
+        "asking_again_in_a_grace_period_grants_nothing[fair]",
         ("lua.quick.acquire", "or grace > now", ""),
     ),
     mutant(
@@ -368,7 +368,7 @@ OF_SCRIPTS = (
     mutant(
         "the quick path hands over what does not fit",
         "never more permits than the limit",
-        "a_release_hands_over_by_the_limit_of_who_waits",
+        "a_release_hands_over_by_the_limit_of_the_waiter",
         ("lua.quick.release", "if not fits or permits ~= '1'", "if permits ~= '1'"),
     ),
     # -- the specification: what the judge of the simulation has to see by itself

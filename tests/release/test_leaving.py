@@ -186,7 +186,7 @@ async def test_a_release_that_is_refused_is_logged(
 # -- loss
 
 
-async def test_a_loss_that_comes_later_is_nobodys_error(
+async def test_a_loss_that_is_told_after_the_block_raises_nothing(
     kind: Kind,
     proxied: Redis,
     proxy: Proxy,

@@ -18,6 +18,8 @@ from tests.harness.children import Worker
 from tests.harness.wait import until
 from tests.harness.wheels import Wheel, wheel_of_checkout, wheel_of_first
 
+pytestmark = pytest.mark.timeout(180)  # wheels are built in it, on a machine that may be busy
+
 VISITOR = Path(__file__).parents[1] / "harness" / "visitor.py"
 OWN = redsem_async.__version__
 LIMIT = 2
