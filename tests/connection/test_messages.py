@@ -7,19 +7,14 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, PermitLost
-from tests.harness.clients import (
-    Kind,
-    connection_of,
-    hub_of,
-    kill_connections,
-    scripts_run,
-)
+from tests.harness.clients import Kind, connection_of, hub_of, kill_connections, scripts_run
 from tests.harness.proxy import Proxy
 from tests.harness.wait import (
     EPSILON,
     NOISE,
     all_free,
     in_background,
+    is_served,
     takes_at_most,
     until,
     waits_in_queue,
@@ -59,9 +54,7 @@ async def test_garbled_messages_are_ignored(
     assert not holder.lost
     assert [await connection_of(admin, name) for name in ("here", "there")] == numbers
     assert await holder.release()
-    with takes_at_most(EPSILON):
-        permit = await asyncio.wait_for(waiter, 3)
-    assert await permit.release()
+    await is_served(waiter, EPSILON, after=holder)
     await all_free(here)
 
 
@@ -128,8 +121,7 @@ async def test_a_stray_grant_is_given_back(client_a: Redis, client_b: Redis, adm
     await until(answered, "it is given back")
     assert not holder.lost
     assert await holder.release()
-    with takes_at_most(EPSILON):
-        assert await (await waiter).release()
+    await is_served(waiter, EPSILON, after=holder)
 
 
 @pytest.mark.fault(27)
@@ -151,8 +143,7 @@ async def test_ten_thousand_messages_are_coalesced(
     assert await scripts_run(admin) - before < 500
     assert await permit.release()
     if waiter is not None:
-        with takes_at_most(0.5):
-            assert await (await waiter).release()
+        await is_served(waiter, 0.5, after=permit)
     assert await holder.release()
     await all_free(there)
 

@@ -12,12 +12,11 @@ from redsem_async import (
     BackendError,
     FairSemaphore,
     ModeMismatch,
-    PermitLost,
     Semaphore,
 )
 from tests.harness.clients import Kind, cut_off, key_of
 from tests.harness.proxy import Proxy
-from tests.harness.wait import all_free, cancelled, queue_up, soon, until, waits_in_queue
+from tests.harness.wait import cancelled, queue_up, soon, until, waits_in_queue
 
 
 async def nothing_is_held(semaphore: AnySemaphore) -> None:
@@ -108,20 +107,6 @@ async def test_release_after_the_holders_were_evicted(
 
 
 # -- leases that have ended
-
-
-@pytest.mark.fault(3)
-async def test_an_expired_permit_is_not_refreshed(
-    kind: Kind, client_a: Redis, admin: Redis
-) -> None:
-    """Another process may have it by now, or may be about to: it is lost."""
-    semaphore = kind(client_a, "jobs", 1, lease=30.0)
-    permit = await semaphore.acquire()
-    await admin.zadd(key_of(semaphore, "holders"), {permit.id: 1.0}, xx=True)
-    with pytest.raises(PermitLost):
-        await permit.refresh()
-    assert permit.lost
-    await all_free(semaphore)
 
 
 @pytest.mark.fault(1)

@@ -1,6 +1,6 @@
 """What the process of a semaphore has of it, which no caller sees: its leases, its connection."""
 
-from redsem_async import AnySemaphore
+from redsem_async import AnySemaphore, Permit
 from redsem_async._hub.lease import Lease
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
 from redsem_async._protocol.backend import Link
@@ -10,6 +10,11 @@ from tests.harness.wait import until
 def remote_of(semaphore: AnySemaphore) -> RemoteSemaphore:
     """What the hub of the running loop keeps for *semaphore*."""
     return semaphore._bound().remote
+
+
+def lease_of(permit: Permit) -> Lease:
+    """What *permit* stands for; to read its token or id here does not end its reuse."""
+    return permit._lease
 
 
 def kept_by(semaphore: AnySemaphore) -> list[Lease]:

@@ -10,11 +10,7 @@ from redis.asyncio import Redis
 from redsem_async import PermitLost
 from tests.harness.clients import Kind, key_of
 from tests.harness.proxy import Proxy
-from tests.harness.wait import (
-    EPSILON,
-    all_free,
-    takes_at_most,
-)
+from tests.harness.wait import EPSILON, all_free, takes_at_most
 
 
 @pytest.mark.fault(6)

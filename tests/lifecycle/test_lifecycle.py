@@ -18,15 +18,7 @@ from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 from redsem_async import Permit, PermitLost, SemaphoreClosed, aclose
 from redsem_async._redis.dial import on_close
 from redsem_async.testing import EmbeddedRedis
-from tests.harness.clients import (
-    Client,
-    Connect,
-    Kind,
-    Make,
-    connections,
-    disconnected,
-    hub_of,
-)
+from tests.harness.clients import Client, Connect, Kind, Make, connections, disconnected, hub_of
 from tests.harness.holder import Holder
 from tests.harness.inside import link_of
 from tests.harness.servers import complaints

@@ -17,7 +17,7 @@ from tests.harness.clients import Connect, Kind
 from tests.harness.inside import kept_by, link_is_lost, remote_of
 from tests.harness.proxy import Proxy
 from tests.harness.servers import StartServer, complaints
-from tests.harness.wait import all_free, in_background, takes_at_most, until
+from tests.harness.wait import all_free, in_background, is_served, until
 
 LEASE = 3.0
 INTERVAL = 1.0
@@ -55,11 +55,9 @@ async def test_a_lost_recall_delays_others_for_a_refresh_interval_at_most(
     monkeypatch.setattr(right, "recalled", lose)
     using = in_background(use_on_and_on(sem))
     await asyncio.sleep(0)
-    with takes_at_most(INTERVAL):
-        permit = await there.acquire(timeout=10)
+    await is_served(there.acquire(timeout=10), INTERVAL)
     assert lost, "no recall was lost: nothing is shown"
     using.cancel()
-    await permit.release()
 
 
 @pytest.mark.parametrize("command", ["SUBSCRIBE", "HELLO"])
@@ -114,9 +112,7 @@ async def test_a_killed_process_keeps_what_it_kept_for_a_lease_at_most(
     sem = kind(client_a, "jobs", 1)
     assert await sem.available() == 0
     await worker.kill()
-    with takes_at_most(LEASE):
-        async with sem.acquire(timeout=10):
-            pass
+    await is_served(sem.acquire(timeout=10), LEASE)
 
 
 async def test_a_stopped_process_uses_no_lease_after_its_trust(

@@ -81,15 +81,22 @@ async def test_wait_lost_does_not_wake_for_a_release(make: Make) -> None:
 # -- the server says so
 
 
-async def test_refresh_finds_it_out_now(make_on_redis: Make, redis: Redis) -> None:
-    """Before a step that matters."""
+@pytest.mark.fault(3)
+@pytest.mark.parametrize("state", ["expired", "removed"])
+async def test_refresh_finds_it_out_now(make_on_redis: Make, redis: Redis, state: str) -> None:
+    """Before a step that matters. One that has expired may be held by another process by now."""
     sem = make_on_redis(1, lease=60.0)
     permit = await sem.acquire()
     await permit.refresh()
-    await redis.zrem(key_of(sem, "holders"), permit.id)
+    holders = key_of(sem, "holders")
+    if state == "expired":
+        assert await redis.zadd(holders, {permit.id: 1.0}, xx=True, ch=True) == 1
+    else:
+        assert await redis.zrem(holders, permit.id) == 1
     with pytest.raises(PermitLost):
         await permit.refresh()
     assert permit.lost
+    await all_free(sem)
 
 
 async def test_refresh_renews(make: Make) -> None:

@@ -2,14 +2,14 @@
 
 from .mutant import mutant
 
-NO_GRANT = "no_process_gets_a_permit_before_a_back_off_ends"
+GRANTS = "grants_begin_when_a_back_off_ends_and_ramp_up_to_the_limit"
 ONCE = "one_overload_of_many_permits_counts_once"
 
 OF_BACK_OFF = (
     mutant(
         "the pause of a back-off is not kept",
         "no process gets a permit before a back-off ends",
-        NO_GRANT,
+        GRANTS,
         ("prelude.ramp_of", "return 0, ends", "return math.huge"),
     ),
     mutant(
@@ -21,7 +21,7 @@ OF_BACK_OFF = (
     mutant(
         "there is no ramp",
         "after a back-off at most a few requests start at once",
-        "grants_ramp_up_to_the_limit_again",
+        GRANTS,
         ("prelude.ramp_of", "2 ^ steps >= tonumber(most)", "steps >= 0"),
     ),
     mutant(

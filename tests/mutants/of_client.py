@@ -163,7 +163,7 @@ OF_CLIENT = (
     mutant(
         "an acquire sent again draws a new id",
         "a command that is sent again is one permit",
-        "a_lost_reply_of_acquire_is_one_permit",
+        "an_acquire_that_is_lost_is_sent_again_and_is_one_permit",
         (
             "AcquireBatch.write_again",
             "request.was_sent = True",
@@ -173,7 +173,7 @@ OF_CLIENT = (
     mutant(
         "what was unanswered is not sent again",
         "a lost connection costs nobody an answer",
-        "a_lost_request_is_sent_again",
+        "an_acquire_that_is_lost_is_sent_again_and_is_one_permit",
         ("Pipeline._write_again", "batch.write_again(arrived=True)", "pass"),
     ),
     mutant(

@@ -66,7 +66,7 @@ OF_SCRIPTS = (
     mutant(
         "a refresh brings back",
         "a refresh never brings back what is gone",
-        "an_expired_permit_is_not_refreshed",
+        "refresh_finds_it_out_now",
         ("lua.refresh", "expiry and expiry > now and 1 or 0", "expiry and 1 or 0"),
     ),
     mutant(
@@ -243,7 +243,7 @@ OF_SCRIPTS = (
     mutant(
         "calls act each time they arrive",
         "calls that change something act once, however late they arrive",
-        "a_limit_that_arrives_late_is_not_set_again",
+        "calls_that_are_sent_again_together_act_once_and_in_their_order",
         ("prelude.already_ran", "", "return false"),
     ),
     mutant(

@@ -16,7 +16,7 @@ from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.clients import Client, Connect, Kind, Make, key_of
 from tests.harness.inside import link_is_lost, link_of, remote_of
 from tests.harness.proxy import Proxy
-from tests.harness.wait import all_free, cancelled, queue_up, soon, until
+from tests.harness.wait import all_free, cancelled, soon, until
 
 NO_ERROR = (None, None, None)
 
@@ -120,19 +120,6 @@ async def test_a_release_whose_reply_was_lost_is_sent_again(
     assert await sem.available() == 0
     successor.check()
     assert await successor.release()
-
-
-async def test_a_release_in_an_outage_is_sent_when_the_server_is_back(
-    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
-) -> None:
-    sem, there = kind(proxied, "jobs", 1, lease=20.0), kind(client_b, "jobs", 1, lease=20.0)
-    async with sem:
-        proxy.refusing = True
-        proxy.drop()
-        await link_is_lost(sem)
-    waiter = await queue_up(there)
-    proxy.refusing = False
-    assert await (await soon(waiter, within=5)).release()
 
 
 async def test_a_release_is_dropped_when_the_lease_has_ended(

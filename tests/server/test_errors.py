@@ -7,10 +7,7 @@ import pytest
 import redis.exceptions as errors
 from redis.asyncio import Redis
 
-from redsem_async import (
-    BackendError,
-    BackendUnavailable,
-)
+from redsem_async import BackendError, BackendUnavailable
 from redsem_async._core.lease import liveness_timeout, reply_timeout
 from tests.harness.clients import EACH_KEY, Connect, Kind, key_of, scripts_run
 from tests.harness.inside import remote_of

@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import (
-    AcquireTimeout,
-    AnySemaphore,
-    BackendUnavailable,
-    PermitLost,
-)
+from redsem_async import AcquireTimeout, AnySemaphore, BackendUnavailable, PermitLost
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.clients import EACH_KEY, Connect, Kind, key_of, tokens_of
 from tests.harness.inside import remote_of

@@ -73,8 +73,7 @@ async def test_a_server_that_loads_its_data_is_waited_for(
     assert not holder.lost
     assert not waiter.done()
     assert await holder.release()
-    with takes_at_most(PAUSE + EPSILON):
-        assert await (await waiter).release()
+    await is_served(waiter, PAUSE + EPSILON, after=holder)
     await all_free(held)
 
 
