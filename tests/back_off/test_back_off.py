@@ -459,7 +459,7 @@ async def test_a_back_off_of_memory_ends_with_its_clock() -> None:
 
 
 async def test_a_request_for_one_permit_waits_too(pair: MakePair) -> None:
-    """Of a process that the server knows, while nobody waits: the case of the quick path."""
+    """Of a process that the server knows, while nothing waits: the case of the quick path."""
     here, there = pair(3)
     assert await (await here.acquire()).release()
     ends = time.monotonic() + PAUSE

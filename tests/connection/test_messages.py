@@ -59,7 +59,7 @@ async def test_garbled_messages_are_ignored(
 
 
 @pytest.mark.fault(25)
-@pytest.mark.parametrize("meant_for", ["nobody", "an acquire"])
+@pytest.mark.parametrize("meant_for", ["nothing", "an acquire"])
 async def test_a_reply_that_comes_in_anothers_place_is_noticed(
     kind: Kind, proxied: Redis, proxy: Proxy, admin: Redis, meant_for: str
 ) -> None:
@@ -67,7 +67,7 @@ async def test_a_reply_that_comes_in_anothers_place_is_noticed(
     semaphore = kind(proxied, "jobs", 1)
     await semaphore.reap()
     first = await connection_of(admin, "proxied")
-    if meant_for == "nobody":
+    if meant_for == "nothing":
         proxy.inject(b"*5\r\n$1\r\n7\r\n:-1\r\n:0\r\n*0\r\n:1795000000000000\r\n")
         await until(lambda: proxy.connections[0].closed, "the connection is dropped", within=2)
         permit = await semaphore.acquire(timeout=2)

@@ -158,7 +158,7 @@ async def test_it_listens_before_it_asks(here: AnySemaphore, proxy: Proxy) -> No
 async def test_a_connection_that_ended_before_it_was_ours_is_noticed(
     kind: Kind, end: str, client_a: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """redis-py's reader knew of its end, which nobody reads: no caller may wait for answers."""
+    """redis-py's reader knew of its end, which is read nowhere: no caller may wait for answers."""
     made: list[Any] = []
     connected = dialling._connected
 

@@ -149,7 +149,7 @@ async def test_a_grant_without_a_subscriber_is_not_told_by_a_demoted_master(
 async def test_a_failover_that_loses_grants_lets_as_many_in_and_for_a_lease_at_most(
     kind: Kind, lost: int, replicated: Replicated, proxy: Proxy, here: Redis, there: Redis
 ) -> None:
-    """K grants that nobody knows of: at most k holders too many, and tokens in order."""
+    """K grants that are known nowhere: at most k holders too many, and tokens in order."""
     limit, lease = 4, 2.0
     old_hand = kind(here, "jobs", limit, lease=lease)
     newcomer = kind(there, "jobs", limit, lease=lease)
@@ -311,7 +311,7 @@ async def test_two_masters_exceed_the_limit_for_as_long_as_both_take_writes(
 async def test_a_master_that_needs_a_replica_ends_the_trust_in_it(
     replicated: Replicated, split: Callable[[], Coroutine[Any, Any, Split]]
 ) -> None:
-    """By taking no writes once it is alone. Refreshes fail then, and nobody new gets in."""
+    """By taking no writes once it is alone. Refreshes fail then, and nothing is granted."""
     await needs_a_replica(replicated.master)
     both = await split()
     await stops(replicated.master)
@@ -342,7 +342,7 @@ async def test_where_the_old_master_stops_first_grace_keeps_the_limit(
     await needs_a_replica(replicated.master)
     await replicated.part(link)
     await stops(replicated.master)
-    assert not any(permit.lost for permit in held), "they would be in nobody's way"
+    assert not any(permit.lost for permit in held), "they were lost before: nothing is shown"
     await replicated.promote()
     permit = await there.acquire(timeout=3 * LEASE)
     assert all(permit.lost for permit in held)

@@ -84,7 +84,7 @@ async def second_connection(admin: Redis) -> int | None:
 async def test_a_body_that_computes_for_three_leases_keeps_its_permit(
     kind: Kind, client_a: Redis, compute: Compute, after: float
 ) -> None:
-    """The loop refreshed nothing, and nobody else got in."""
+    """The loop refreshed nothing, and the waiter waited for all of it."""
     semaphore = kind(client_a, "jobs", 1, lease=30.0)
     busy = await compute(kind, after=after, burns=True)
     held = await busy.heard("held")
@@ -153,7 +153,7 @@ async def test_a_foreign_release_is_seen_by_a_body_that_computes(
 async def test_a_process_that_stops_while_it_computes_is_told_by_check(
     kind: Kind, client_a: Redis, compute: Compute, taken: bool
 ) -> None:
-    """Also where nobody else wanted the permit, and a late refresh could have been lucky."""
+    """Also where no other process wanted the permit, and a late refresh could have been lucky."""
     semaphore = kind(client_a, "jobs", 1, lease=30.0)
     busy = await compute(kind, asks=True, seconds=20 * LEASE)
     await busy.heard("held")
@@ -200,7 +200,7 @@ async def test_state_that_is_lost_during_the_stall(
 async def test_a_connection_killed_during_the_stall_is_made_again(
     kind: Kind, client_a: Redis, admin: Redis, compute: Compute
 ) -> None:
-    """The thread has nobody to help it, and half a lease."""
+    """The thread has nothing to help it, and half a lease."""
     busy = await compute(kind)
     await busy.heard("held")
     killed: set[int | None] = set()

@@ -1,4 +1,4 @@
-"""Clocks that somebody sets: a server's wall clock steps while it runs, or at a failover.
+"""Clocks that are set: a server's wall clock steps while it runs, or at a failover.
 
 The server that keeps a lease compares its expiry with its own clock. A new master that is ahead by
 d ends every lease d early, while its holder trusts the permit for as long as the old master said.
@@ -113,7 +113,7 @@ async def test_an_hour_forward_is_a_loss_and_tokens_stay_in_order(
 async def test_after_an_hour_back_a_crashed_holder_is_in_the_way_for_a_lease_at_most(
     kind: Kind, client_a: Redis, stepped: SteppedServer, start: StartWorker, late: bool
 ) -> None:
-    """Its expiry is an hour ahead of the clock now; nobody may have asked since."""
+    """Its expiry is an hour ahead of the clock now, and no call may have come since."""
     semaphore = kind(client_a, "jobs", 1, lease=30.0 if late else LEASE)
     holder = await start("hold", kind=kind, lease=LEASE)
     held = await holder.heard("held")

@@ -87,7 +87,7 @@ async def test_a_holder_that_is_cut_off_learns_late_of_what_was_taken_from_it(
     lease = 4.0
     here, there = kind(proxied, "jobs", 1, lease=lease), kind(client_b, "jobs", 1, lease=lease)
     permit = await here.acquire()
-    proxy.lead_to(1)  # where nobody listens
+    proxy.lead_to(1)  # where nothing listens
     proxy.drop()
     if how == "adopt":
         successor = await there.adopt(permit.id)

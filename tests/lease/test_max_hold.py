@@ -33,7 +33,7 @@ async def test_it_ends_a_block_and_frees_the_permit(pair: MakePair, heartbeat: s
 
 
 async def test_it_ends_at_the_server_too(pair: MakePair) -> None:
-    """Without a block to be cancelled nobody gives it back: it expires."""
+    """Without a block to be cancelled it is not given back: it expires."""
     here, there = pair(1, lease=0.6, max_hold=1.2)
     permit = await here.acquire()
     waiter = await queue_up(there)

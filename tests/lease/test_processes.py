@@ -179,7 +179,7 @@ async def test_a_process_that_is_silent_for_long_is_passed_over(
 async def test_a_waiter_behind_a_silent_process_is_served_once_that_counts_as_dead(
     client_a: Redis, client_b: Redis, start: StartWorker
 ) -> None:
-    """There is room for it, and nobody else will look before its next heartbeat."""
+    """There is room for it, and no other call will look before its next heartbeat."""
     holder = await FairSemaphore(client_b, "jobs", 2, lease=30.0).acquire()
     silent = await start("wait", kind=FairSemaphore, lease=1.0, limit=2, permits=2)
     await silent.heard("waits")

@@ -1,6 +1,6 @@
 """After Redis lost its keys: a grace period, in which holders put their permits back.
 
-Nobody new is admitted for one lease, and the limit holds although the state was lost. Without
+Nothing new is granted for one lease, and the limit holds although the state was lost. Without
 ``recovery="grace"``, what was lost may be granted again at once.
 """
 
@@ -177,7 +177,7 @@ async def test_another_server_is_a_loss(
 async def test_asking_again_in_a_grace_period_grants_nothing(
     here: AnySemaphore, kind: Kind, admin: Redis, client_a: Redis
 ) -> None:
-    """A process that is known again sends the short command, which admits nobody either."""
+    """A process that is known again sends the short command, which grants nothing either."""
     semaphore = kind(client_a, "jobs", 2, lease=30.0, recovery="grace")
     await admin.flushall()
     for _ in range(3):

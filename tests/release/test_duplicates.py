@@ -253,7 +253,7 @@ async def test_an_adoption_is_not_lost_to_a_later_call_that_is_given_up(
 async def test_an_adoption_that_was_given_up_arrives_late(
     here: AnySemaphore, there: AnySemaphore, proxy: Proxy, server: EmbeddedRedis
 ) -> None:
-    """Nobody would hold what it takes: the id stays where it is, for the next adopter."""
+    """No permit would stand for what it takes: the id stays where it is, for the next adopter."""
     identity = await (await there.acquire()).detach(expires_in=60)
     fault = proxy.cut("adopt")
     adopting = in_background(here.adopt(identity))

@@ -34,7 +34,7 @@ PAUSE = 1.0  # seconds at most between two attempts to reach a server
 @pytest.mark.fault(37)
 @pytest.mark.parametrize(("kind", "key"), EACH_KEY)
 async def test_a_key_of_another_type(kind: Kind, key: str, client_a: Redis, admin: Redis) -> None:
-    """Somebody uses our key for something else: an error, for each caller, once."""
+    """Another program uses our key: an error, for each caller, once."""
     semaphore = kind(client_a, "jobs", 1, lease=1.0)
     await admin.rpush(key_of(semaphore, key), "not ours")
     with takes_at_most(0.5):
@@ -125,7 +125,7 @@ async def test_a_waiter_that_has_left_keeps_no_hub_in_an_outage(
     proxy.refusing = True
     proxy.half_open()
     await cancelled(waiter)
-    await until(lambda: bool(proxy.operations("abandon")), "it says so, to nobody")
+    await until(lambda: bool(proxy.operations("abandon")), "it says so, in vain")
     with takes_at_most(reply_timeout(1.0) + 1.3 * liveness_timeout(1.0)):
         await asyncio.wait([hub], timeout=10)
     assert hub.done()

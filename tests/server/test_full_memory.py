@@ -156,7 +156,7 @@ async def test_permits_of_the_dead_end_with_their_lease_in_a_grace_period_too(
     there = kind(client_b, "jobs", 6, lease=1.5, recovery="grace")
     here = kind(client_a, "jobs", 6, lease=1.5, refresh_interval=0.2, recovery="grace")
     permit = await here.acquire(permits=2, timeout=10)
-    await (await there.acquire(permits=4)).detach(1.5)  # nobody refreshes it
+    await (await there.acquire(permits=4)).detach(1.5)  # it is not refreshed
     await admin.delete(key_of(here, "holders"))
 
     async def is_back() -> bool:

@@ -140,7 +140,7 @@ async def test_requests_for_many_are_counted(
 async def test_a_killed_waiter_is_passed_over(
     here: Redis, lacking: Lacking, start: StartWorker
 ) -> None:
-    """At once where Redis says that nobody listens; else when the hand-over was not confirmed."""
+    """At once where Redis says that nothing listens, else when the hand-over was not confirmed."""
     semaphore = FairSemaphore(here, "jobs", 1, lease=1.0)
     holder = await semaphore.acquire()
     head = await start("wait", kind=FairSemaphore, url=lacking.url, lease=1.0, named=False)
