@@ -297,7 +297,7 @@ CROWDS: list[tuple[Options, Options]] = [
 MANY = 4000  # more than a few calls of a script look at
 
 
-@pytest.mark.fault(6)
+@pytest.mark.fault(19)
 @pytest.mark.parametrize(("options", "key"), CROWDS)
 async def test_no_request_is_refused_because_of_killed_waiters(
     client_a: Redis, start: StartWorker, options: Options, key: Options
@@ -336,7 +336,7 @@ async def test_no_request_is_refused_because_of_killed_waiters(
     await all_free(semaphore)
 
 
-@pytest.mark.fault(6)
+@pytest.mark.fault(19)
 @pytest.mark.parametrize(
     ("kind", "options", "key"),
     [(Semaphore, {}, {}), *((FairSemaphore, *crowd) for crowd in CROWDS)],
