@@ -38,7 +38,7 @@ async def test_the_slot_of_a_killed_holder_comes_back_with_its_lease(
     await all_free(semaphore)
 
 
-@pytest.mark.fault(1)
+@pytest.mark.fault(19)
 async def test_the_slot_that_a_killed_waiter_did_not_receive_goes_to_the_next(
     client_a: Redis, start: StartWorker
 ) -> None:
