@@ -116,7 +116,7 @@ async def test_a_hold_off_whose_reply_was_lost_does_not_end_a_later_back_off(
     assert await left(there)
 
 
-@pytest.mark.fault(1)
+@pytest.mark.fault(30)
 async def test_a_back_off_is_lost_with_its_keys_and_no_earlier(
     here: AnySemaphore, there: AnySemaphore, admin: Redis
 ) -> None:

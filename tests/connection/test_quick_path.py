@@ -101,7 +101,6 @@ async def test_release_after_the_holders_were_evicted(
 # -- leases that have ended
 
 
-@pytest.mark.fault(1)
 async def test_the_quick_path_removes_expired_permits(
     kind: Kind, client_a: Redis, admin: Redis
 ) -> None:

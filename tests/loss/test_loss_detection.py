@@ -81,7 +81,7 @@ async def test_wait_lost_does_not_wake_for_a_release(make: Make) -> None:
 # -- the server says so
 
 
-@pytest.mark.fault(3)
+@pytest.mark.fault(30)
 @pytest.mark.parametrize("state", ["expired", "removed"])
 async def test_refresh_finds_it_out_now(make_on_redis: Make, redis: Redis, state: str) -> None:
     """Before a step that matters. One that has expired may be held by another process by now."""
