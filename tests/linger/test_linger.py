@@ -200,6 +200,12 @@ async def test_status_says_which_processes_may_keep_leases(make: Make, other: Cl
     assert not any(client.reuses_leases for client in clients)
 
 
+async def test_an_unused_lease_goes_back_in_time(make: Make) -> None:
+    sem = make(1, linger=0.2, lease=9.0)
+    await warm(sem)
+    await all_free(sem, within=5)
+
+
 async def test_without_linger_no_lease_is_kept(make: Make) -> None:
     sem = make(1, linger=0)
     async with sem:
