@@ -278,9 +278,12 @@ async def test_a_waiter_is_told_of_a_nearer_expiry(
     if ahead == "one that is cut off":
         await cut_off(proxy, here, admin)
     began = time.monotonic()
+    asked = proxy.hold("heartbeat")
     await permit.detach(expires_in=SHORT)
     if first is not None and ahead == "one that leaves":
+        await asyncio.wait_for(asked.struck.wait(), 5)  # it was told, and looks again
         await cancelled(first)
+        asked.lift()
     granted = await asyncio.wait_for(waiter, 5)
     assert time.monotonic() - began >= SHORT - 0.01
     assert await granted.release()
