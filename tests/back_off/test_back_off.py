@@ -9,6 +9,7 @@ import pytest
 
 from redsem_async import AcquireTimeout, AnySemaphore, BackOff, FairSemaphore, Permit, QueueFull
 from redsem_async.observer import BackedOff, Observer, observe
+from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Make, MakePair
 from tests.harness.wait import cancelled, in_background, soon, until, waiting
 
@@ -43,28 +44,20 @@ async def back_off(sem: AnySemaphore, seconds: float = PAUSE, **options: Any) ->
     return ends
 
 
-async def is_held_off(sem: AnySemaphore) -> bool:
+async def is_held_off(sem: AnySemaphore, *, longer_than: float = 0.0) -> bool:
     status = await sem.status()
-    return status.back_off is not None or any(key.back_off for key in status.keys)
+    told = [status.back_off, *(key.back_off for key in status.keys)]
+    return any(each is not None and each.seconds_left > longer_than for each in told)
 
 
-async def test_no_process_gets_a_permit_before_a_back_off_ends(pair: MakePair) -> None:
-    here, there = pair(8)
-    upstream = Upstream()
-    ends = await back_off(here)
-    calls = [upstream.call(sem, n) for n in range(10) for sem in (here, there)]
-    await soon(asyncio.gather(*calls))
-    assert min(upstream.began) >= ends
-
-
-async def test_grants_ramp_up_to_the_limit_again(pair: MakePair) -> None:
+async def test_grants_begin_when_a_back_off_ends_and_ramp_up_to_the_limit(pair: MakePair) -> None:
     here, there = pair(8)
     upstream = Upstream()
     ends = await back_off(here)
     calls = [upstream.call(sem, n, 4 * RAMP) for n in range(20) for sem in (here, there)]
     await soon(asyncio.gather(*calls))
-    first = sum(began < ends + RAMP for began in upstream.began)
-    assert first <= 1, "one permit in the first step"
+    assert min(upstream.began) >= ends
+    assert sum(began < ends + RAMP for began in upstream.began) <= 1, "one in the first step"
     assert sum(began < ends + 2 * RAMP for began in upstream.began) <= 2
     assert sum(began < ends + 3 * RAMP for began in upstream.began) <= 4
     assert upstream.most == 8, "the limit is reached again"
@@ -141,7 +134,6 @@ async def test_one_overload_of_many_permits_counts_once(pair: MakePair) -> None:
     assert 28.0 < status.back_off.seconds_left <= 30.0
     assert status.back_off.ramp == 0
     assert [event.seconds for event in events] == [pytest.approx(30.0, abs=1.0)]
-    await here.hold_off(0)
 
 
 async def test_the_latest_end_counts(pair: MakePair) -> None:
@@ -150,16 +142,9 @@ async def test_the_latest_end_counts(pair: MakePair) -> None:
         one.back_off(5.0)
         await until(lambda: is_held_off(there), "the server knows")
         other.back_off(20.0)
-
-        async def is_longer() -> bool:
-            told = (await here.status()).back_off
-            return told is not None and told.seconds_left > 15
-
-        await until(is_longer)
+        await until(lambda: is_held_off(here, longer_than=15), "it is longer")
     await there.hold_off(1.0)
-    told = (await here.status()).back_off
-    assert told is not None and told.seconds_left > 15
-    await there.hold_off(0)
+    assert await is_held_off(here, longer_than=15)
 
 
 async def test_an_overload_in_the_ramp_begins_anew(pair: MakePair) -> None:
@@ -202,10 +187,9 @@ async def test_errors_and_status_say_that_a_back_off_holds_up(pair: MakePair) ->
     assert await there.locked()
     assert 25 < status.retry_after <= 31
     await cancelled(waiter)
-    await here.hold_off(0)
 
 
-async def test_hold_off_zero_serves_who_waits(pair: MakePair) -> None:
+async def test_hold_off_zero_serves_waiters(pair: MakePair) -> None:
     here, there = pair(1)
     await here.hold_off(3600)
     waiter = in_background(there.acquire())
@@ -236,7 +220,6 @@ async def test_retry_after_counts_the_queue_behind_a_pause(pair: MakePair) -> No
         await here.acquire(timeout=0)
     assert refused.value.retry_after > 4.0, "a pause of 2 s, and 20 who hold for 0.2 s each"
     await asyncio.gather(*map(cancelled, waiters))
-    await here.hold_off(0)
 
 
 async def test_a_longer_pause_has_longer_steps(pair: MakePair) -> None:
@@ -247,12 +230,7 @@ async def test_a_longer_pause_has_longer_steps(pair: MakePair) -> None:
         await until(lambda: is_held_off(there), "the server knows")
         ends = time.monotonic() + 2.0
         other.back_off(2.0)
-
-        async def is_longer() -> bool:
-            told = (await here.status()).back_off
-            return told is not None and told.seconds_left > 0.5
-
-        await until(is_longer)
+        await until(lambda: is_held_off(here, longer_than=0.5), "it is longer")
     upstream = Upstream()
     await soon(asyncio.gather(*(upstream.call(here, n, 0.5) for n in range(3))))
     assert sorted(upstream.began)[1] >= ends + 0.19, "a step lasts 0.2 s"
@@ -301,7 +279,6 @@ async def test_held_permits_are_not_touched(pair: MakePair) -> None:
     await permit.refresh()
     assert not permit.lost
     assert await permit.release()
-    await here.hold_off(0)
 
 
 async def test_kept_leases_are_not_used_in_a_back_off(pair: MakePair) -> None:
@@ -315,18 +292,25 @@ async def test_kept_leases_are_not_used_in_a_back_off(pair: MakePair) -> None:
     await there.hold_off(30.0)
     with pytest.raises(AcquireTimeout):
         await here.acquire(timeout=0)
-    await there.hold_off(0)
 
 
-async def test_a_lease_is_not_passed_on_in_the_block_that_backs_off(make: Make) -> None:
-    sem = make(1, linger=20.0, lease=60.0)
-    async with sem:
+@pytest.mark.parametrize("threaded", [False, True], ids=["in the loop", "in a thread"])
+@pytest.mark.parametrize("linger", [0.0, 20.0], ids=["released", "passed on"])
+async def test_a_waiter_of_the_process_is_not_served_before_the_back_off_of_a_block(
+    make: Make, linger: float, threaded: bool
+) -> None:
+    """Said last in the block, it is written in one turn of the loop with the release."""
+    sem = make(1, linger=linger, lease=60.0)
+    async with sem:  # with `linger`, the next block has the right to reuse a lease
         pass
     async with sem.acquire() as permit:
         waiter = in_background(sem.acquire())
-        await asyncio.sleep(0)
+        await waiting(sem, 1)
         ends = time.monotonic() + PAUSE
-        permit.back_off(PAUSE)
+        if threaded:
+            await asyncio.to_thread(permit.back_off, PAUSE)
+        else:
+            permit.back_off(PAUSE)
     held = await soon(waiter)
     assert time.monotonic() >= ends
     assert await held.release()
@@ -349,7 +333,6 @@ async def test_the_longest_pause_is_cut_and_logged(
     told = (await sem.status()).back_off
     assert told is not None and told.seconds_left <= 5.0
     assert [getattr(record, "event", None) for record in caplog.records] == ["back-off cut"]
-    await sem.hold_off(0)
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf"), "1", True, None])
@@ -377,7 +360,6 @@ async def test_zero_seconds_change_nothing(make: Make) -> None:
         await sem.hold_off(30.0)
         permit.back_off(0)
         assert (await sem.status()).back_off is not None
-    await sem.hold_off(0)
 
 
 async def test_it_may_be_said_after_the_block(pair: MakePair) -> None:
@@ -386,7 +368,6 @@ async def test_it_may_be_said_after_the_block(pair: MakePair) -> None:
         pass
     permit.back_off(30.0)
     await until(lambda: is_held_off(there), "the server knows")
-    await there.hold_off(0)
 
 
 # -- keys
@@ -450,7 +431,7 @@ async def test_a_back_off_of_a_key_ends_at_its_time_although_others_are_busy(
 
 
 async def test_hold_off_of_a_key_ends_with_zero(
-    keyed: tuple[FairSemaphore, FairSemaphore],
+    keyed: tuple[FairSemaphore, FairSemaphore], client: Client
 ) -> None:
     here, there = keyed
     await here.hold_off(3600, key="a")
@@ -461,15 +442,13 @@ async def test_hold_off_of_a_key_ends_with_zero(
     await here.hold_off(0, key="a")
     assert await (await soon(waiter)).release()
     with pytest.raises(ValueError, match="key"):
-        await FairSemaphore(here._client, "plain", 1).hold_off(1.0, key="a")
+        await FairSemaphore(client, "plain", 1).hold_off(1.0, key="a")
 
 
 # -- time
 
 
 async def test_a_back_off_of_memory_ends_with_its_clock() -> None:
-    from redsem_async.testing import MemoryBackend
-
     memory = MemoryBackend()
     sem = FairSemaphore(memory, "jobs", 1)
     await sem.hold_off(3600)
@@ -479,38 +458,12 @@ async def test_a_back_off_of_memory_ends_with_its_clock() -> None:
     assert await (await soon(waiter)).release()
 
 
-async def test_it_may_be_said_in_a_thread(pair: MakePair) -> None:
-    """As by code that runs beside the event loop, under a permit of that."""
-    here, there = pair(1)
-    async with here.acquire() as permit:
-        waiter = in_background(there.acquire())
-        await waiting(there, 1)
-        ends = time.monotonic() + PAUSE
-        await asyncio.to_thread(permit.back_off, PAUSE)
-    held = await soon(waiter)
-    assert time.monotonic() >= ends
-    assert await held.release()
-
-
-async def test_a_release_serves_no_waiter_before_the_back_off_of_its_block(make: Make) -> None:
-    """Both are written in the same turn of the event loop."""
-    sem = make(1)
-    async with sem.acquire() as permit:
-        waiter = in_background(sem.acquire())
-        await waiting(sem, 1)
-        ends = time.monotonic() + PAUSE
-        permit.back_off(PAUSE)
-    held = await soon(waiter)
-    assert time.monotonic() >= ends
-    assert await held.release()
-
-
 async def test_a_request_for_one_permit_waits_too(pair: MakePair) -> None:
-    """Of a process that the server knows, while nobody waits: the case of the quick path."""
+    """Of a process that the server knows, while nothing waits: the case of the quick path."""
     here, there = pair(3)
     assert await (await here.acquire()).release()
+    ends = time.monotonic() + PAUSE
     await there.hold_off(PAUSE)
-    ends = time.monotonic() + PAUSE - 0.05
     permit = await soon(here.acquire())
     assert time.monotonic() >= ends
     assert await permit.release()

@@ -11,6 +11,7 @@ from redis.asyncio.cluster import RedisCluster
 import redsem_async
 from redsem_async import AnySemaphore, BackendUnavailable, FairSemaphore, Semaphore
 from tests.harness.clients import Kind, key_of
+from tests.harness.inside import kept_by
 from tests.harness.replicas import until_caught_up
 from tests.harness.topologies import Cluster, Node, embedded_cluster, tell
 from tests.harness.wait import (
@@ -20,6 +21,7 @@ from tests.harness.wait import (
     in_background,
     is_served,
     takes_at_most,
+    tasks_end_soon,
     until,
     waits_in_queue,
 )
@@ -121,13 +123,10 @@ async def other_than(cluster: Cluster, name: str) -> Node:
 
 async def test_a_hub_goes_with_its_client(lasting: Cluster) -> None:
     """With all of its connections, one to each node that it used."""
-    before = asyncio.all_tasks()
-    async with RedisCluster.from_url(lasting.url) as redis:
+    async with tasks_end_soon(), RedisCluster.from_url(lasting.url) as redis:
         for number in range(20):
             async with Semaphore(redis, f"closed {number}", 1):
                 pass
-    with takes_at_most(2.0):
-        await until(lambda: asyncio.all_tasks() == before, "its tasks have ended")
 
 
 # -- slots that move
@@ -138,12 +137,12 @@ async def test_a_slot_that_moves_ends_the_right_to_reuse_leases(
 ) -> None:
     here = kind(connect_to(lasting), name, 1, lease=LONG, linger=LONG / 4)
     there = kind(connect_to(lasting), name, 1)
-    kept = here._bound().remote.state.idle
+    kept = kept_by(here)
     if not has_messages(lasting):
         for _ in range(20):
             async with here:
                 await asyncio.sleep(0.01)
-        assert not kept, "nobody could recall it"
+        assert not kept, "no message could recall it"
         return
     async with asyncio.timeout(10):
         while not kept:  # it has no right before its subscription is confirmed

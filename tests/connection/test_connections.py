@@ -1,7 +1,6 @@
 """One connection for each client, few commands on it, and any client of redis.asyncio will do."""
 
 import asyncio
-import ssl
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
@@ -11,7 +10,7 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore, aclose, connect, from_url
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.clients import Kind, connections, disconnected, scripts_run
-from tests.harness.servers import StartServer, tls_in_front_of
+from tests.harness.servers import StartServer, trusted_tls
 from tests.harness.wait import all_free, cancelled, queue_up, soon, until
 
 pytestmark = pytest.mark.one_mode
@@ -215,18 +214,11 @@ async def test_a_password_and_another_database_will_do(kind: Kind, embedded: Sta
 
 async def test_tls_will_do(kind: Kind, server: EmbeddedRedis, client_a: Redis) -> None:
     """Certificates and all that is said about them come from the client's settings."""
-    import trustme
-
-    authority = trustme.CA()
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("localhost").configure_cert(context)
-    with authority.cert_pem.tempfile() as trusted:
-        async with tls_in_front_of(server, context) as port:
-            url = f"rediss://localhost:{port}"
-            async with Redis.from_url(url, ssl_ca_certs=trusted) as redis:
-                await _works(kind, redis, client_a, "tls")
-                await aclose(redis)
-            async with Redis.from_url(url) as distrustful:
-                with pytest.raises(ConnectionError):
-                    await kind(distrustful, "tls", 1).acquire(timeout=0.3)
-                await aclose(distrustful)
+    async with trusted_tls(server) as (url, trusted):
+        async with Redis.from_url(url, ssl_ca_certs=trusted) as redis:
+            await _works(kind, redis, client_a, "tls")
+            await aclose(redis)
+        async with Redis.from_url(url) as distrustful:
+            with pytest.raises(ConnectionError):
+                await kind(distrustful, "tls", 1).acquire(timeout=0.3)
+            await aclose(distrustful)

@@ -89,7 +89,7 @@ async def test_fifty_tasks_share_their_script_calls(semaphore: AnySemaphore, adm
 async def test_contended_pairs_share_their_script_calls(
     kind: Kind, client_a: Redis, admin: Redis
 ) -> None:
-    """Full, a pair is asked for, granted with somebody's release, and given back."""
+    """Full, a pair is asked for, granted with another's release, and given back."""
     semaphore = kind(client_a, "jobs", 5)
     await together(semaphore, 2)
     async with commands(admin) as counts:

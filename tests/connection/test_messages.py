@@ -7,19 +7,14 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, PermitLost
-from tests.harness.clients import (
-    Kind,
-    connection_of,
-    hub_of,
-    kill_connections,
-    scripts_run,
-)
+from tests.harness.clients import Kind, connection_of, hub_of, kill_connections, scripts_run
 from tests.harness.proxy import Proxy
 from tests.harness.wait import (
     EPSILON,
     NOISE,
     all_free,
     in_background,
+    is_served,
     takes_at_most,
     until,
     waits_in_queue,
@@ -59,14 +54,12 @@ async def test_garbled_messages_are_ignored(
     assert not holder.lost
     assert [await connection_of(admin, name) for name in ("here", "there")] == numbers
     assert await holder.release()
-    with takes_at_most(EPSILON):
-        permit = await asyncio.wait_for(waiter, 3)
-    assert await permit.release()
+    await is_served(waiter, EPSILON, after=holder)
     await all_free(here)
 
 
 @pytest.mark.fault(25)
-@pytest.mark.parametrize("meant_for", ["nobody", "an acquire"])
+@pytest.mark.parametrize("meant_for", ["nothing", "an acquire"])
 async def test_a_reply_that_comes_in_anothers_place_is_noticed(
     kind: Kind, proxied: Redis, proxy: Proxy, admin: Redis, meant_for: str
 ) -> None:
@@ -74,7 +67,7 @@ async def test_a_reply_that_comes_in_anothers_place_is_noticed(
     semaphore = kind(proxied, "jobs", 1)
     await semaphore.reap()
     first = await connection_of(admin, "proxied")
-    if meant_for == "nobody":
+    if meant_for == "nothing":
         proxy.inject(b"*5\r\n$1\r\n7\r\n:-1\r\n:0\r\n*0\r\n:1795000000000000\r\n")
         await until(lambda: proxy.connections[0].closed, "the connection is dropped", within=2)
         permit = await semaphore.acquire(timeout=2)
@@ -128,8 +121,7 @@ async def test_a_stray_grant_is_given_back(client_a: Redis, client_b: Redis, adm
     await until(answered, "it is given back")
     assert not holder.lost
     assert await holder.release()
-    with takes_at_most(EPSILON):
-        assert await (await waiter).release()
+    await is_served(waiter, EPSILON, after=holder)
 
 
 @pytest.mark.fault(27)
@@ -151,8 +143,7 @@ async def test_ten_thousand_messages_are_coalesced(
     assert await scripts_run(admin) - before < 500
     assert await permit.release()
     if waiter is not None:
-        with takes_at_most(0.5):
-            assert await (await waiter).release()
+        await is_served(waiter, 0.5, after=permit)
     assert await holder.release()
     await all_free(there)
 

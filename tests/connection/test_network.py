@@ -22,12 +22,14 @@ from tests.harness.clients import (
     kill_connection,
     kill_connections,
 )
+from tests.harness.inside import remote_of
 from tests.harness.proxy import Proxy
 from tests.harness.topologies import Cluster, embedded_cluster, tell
 from tests.harness.wait import (
     EPSILON,
     all_free,
     in_background,
+    is_served,
     takes_at_most,
     until,
     waits_in_queue,
@@ -137,9 +139,7 @@ async def test_a_subscription_that_ends_unasked_is_made_anew(
 
     await until(has_another, "it subscribed on a new connection", within=1.0)
     assert await holder.release()
-    with takes_at_most(EPSILON):
-        permit = await waiter
-    assert await permit.release()
+    await is_served(waiter, EPSILON, after=holder)
 
 
 @pytest.mark.fault(26)
@@ -158,7 +158,7 @@ async def test_it_listens_before_it_asks(here: AnySemaphore, proxy: Proxy) -> No
 async def test_a_connection_that_ended_before_it_was_ours_is_noticed(
     kind: Kind, end: str, client_a: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """redis-py's reader knew of its end, which nobody reads: no caller may wait for answers."""
+    """redis-py's reader knew of its end, which is read nowhere: no caller may wait for answers."""
     made: list[Any] = []
     connected = dialling._connected
 
@@ -175,10 +175,8 @@ async def test_a_connection_that_ended_before_it_was_ours_is_noticed(
         return connection
 
     monkeypatch.setattr(dialling, "_connected", ended)
-    with takes_at_most(0.2):
-        permit = await kind(client_a, "jobs", 1).acquire()
+    await is_served(kind(client_a, "jobs", 1).acquire(), 0.2)
     assert len(made) == 2
-    assert await permit.release()
 
 
 # -- a connection that is silent or slow
@@ -196,10 +194,9 @@ async def test_a_half_open_connection_is_noticed(
         waiter = await waits_in_queue(semaphore)
         proxy.half_open()
         assert await holder.release()
-        with takes_at_most(2.0 + EPSILON):  # a heartbeat, and the patience for its answer
-            permit = await waiter
+        # A heartbeat, and the patience for its answer.
+        await is_served(waiter, 2.0 + EPSILON, after=holder)
         assert len(proxy.connections) == 2
-        assert await permit.release()
     else:
         async with semaphore as permit:
             proxy.half_open()
@@ -242,10 +239,8 @@ async def test_used_again_after_a_heartbeat_that_aclose_left_unanswered(
     fault.lift()
     assert await holder.release()
     await (await there.acquire(timeout=1)).detach(1.0)
-    with takes_at_most(1.0 + EPSILON):
-        permit = await semaphore.acquire(timeout=8)
-    assert await permit.release()
-    assert not semaphore._bound().remote.state.leases  # or the hub never idles
+    await is_served(semaphore.acquire(timeout=8), 1.0 + EPSILON)
+    assert not remote_of(semaphore).state.leases  # or the hub never idles
 
 
 # -- other nodes
@@ -290,7 +285,7 @@ def test_the_end_of_a_program_releases_where_the_slot_went(kind: Kind, cluster: 
 
 
 @pytest.mark.release
-async def test_replicas_that_are_missing_cost_nobody_else_a_permit(
+async def test_missing_replicas_cost_other_semaphores_no_permit(
     kind: Kind, client_a: Redis
 ) -> None:
     """WAIT blocks the connection that refreshes other semaphores' permits."""

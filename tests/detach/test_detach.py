@@ -42,7 +42,7 @@ def there(kind: Kind, client_b: Redis) -> AnySemaphore:
 
 
 @asynccontextmanager
-async def nobody_enters_beside(permit: Permit, other: AnySemaphore) -> AsyncGenerator[list[float]]:
+async def no_overlap(permit: Permit, other: AnySemaphore) -> AsyncGenerator[list[float]]:
     """A waiter of *other*, which enters only when the first holder trusts *permit* no more.
 
     Gives the moments at which the waiter entered, by the clock that trust is counted by.
@@ -71,7 +71,7 @@ async def test_a_detach_without_an_answer_is_trusted_no_longer_than_it_may_have_
     permit: Permit, there: AnySemaphore, proxy: Proxy, cancel: bool
 ) -> None:
     """The server shortened the expiry, and no reply arrives, nor those to later refreshes."""
-    async with nobody_enters_beside(permit, there) as entered:
+    async with no_overlap(permit, there) as entered:
         proxy.mute()
         detaching = in_background(permit.detach(expires_in=SHORT))
         if cancel:
@@ -93,7 +93,7 @@ async def test_a_detach_that_is_cancelled_leaves_the_permit_held(
     """Cancelled while its reply is on its way: the holder goes on, and the server agrees."""
     # With a refresh every ten seconds: it takes one that is sent because of this.
     permit = await kind(proxied, "jobs", 1, lease=30.0).acquire()
-    async with nobody_enters_beside(permit, kind(client_b, "jobs", 1, lease=30.0)) as entered:
+    async with no_overlap(permit, kind(client_b, "jobs", 1, lease=30.0)) as entered:
         fault = proxy.hold("detach")
         detaching = in_background(permit.detach(expires_in=2 * SHORT))
         await fault.struck.wait()
@@ -109,7 +109,7 @@ async def test_a_detach_that_is_cancelled_leaves_the_permit_held(
 
 @pytest.mark.fault(45)
 @pytest.mark.parametrize("maxmemory", [0, 1], ids=["with memory", "at maxmemory"])
-async def test_a_detach_that_nobody_asks_for_any_more_is_made_void(
+async def test_a_cancelled_detach_that_did_not_arrive_is_made_void(
     permit: Permit,
     there: AnySemaphore,
     proxy: Proxy,
@@ -118,7 +118,7 @@ async def test_a_detach_that_nobody_asks_for_any_more_is_made_void(
     maxmemory: int,
 ) -> None:
     """Its bytes may lie somewhere still: arriving late they shorten nothing."""
-    async with nobody_enters_beside(permit, there) as entered:
+    async with no_overlap(permit, there) as entered:
         await admin.config_set("maxmemory", str(maxmemory))
         fault = proxy.cut("detach")  # the server has not seen it
         detaching = in_background(permit.detach(expires_in=2 * SHORT))
@@ -139,7 +139,7 @@ async def test_a_refresh_that_was_sent_before_a_detach_renews_no_trust(
     permit: Permit, there: AnySemaphore, proxy: Proxy
 ) -> None:
     """It is answered after the detach was written, which may shorten what it made longer."""
-    async with nobody_enters_beside(permit, there) as entered:
+    async with no_overlap(permit, there) as entered:
         answer = proxy.hold("refresh")
         refreshing = in_background(permit.refresh())
         await answer.struck.wait()
@@ -183,7 +183,7 @@ async def test_no_refresh_renews_trust_while_a_detach_may_arrive_late(
     permit: Permit, there: AnySemaphore, proxy: Proxy, server: EmbeddedRedis
 ) -> None:
     """Its bytes lie somewhere, and it is not void yet: it may be carried out after the refresh."""
-    async with nobody_enters_beside(permit, there) as entered:
+    async with no_overlap(permit, there) as entered:
         go_on = proxy.stop("abandon")
         fault = proxy.cut("detach")
         detaching = in_background(permit.detach(expires_in=1.0))
@@ -219,7 +219,7 @@ async def test_a_detach_that_is_refused_leaves_the_permit_held(
     permit: Permit, there: AnySemaphore, proxy: Proxy
 ) -> None:
     """The user may not do that, say: the permit is trusted as before."""
-    async with nobody_enters_beside(permit, there) as entered:
+    async with no_overlap(permit, there) as entered:
         proxy.answer("detach", "NOPERM this user has no permissions to run the 'evalsha' command")
         with pytest.raises(BackendError, match="NOPERM"):
             await permit.detach(expires_in=SHORT)
@@ -258,44 +258,37 @@ async def test_a_detach_after_one_that_was_cancelled(
     await all_free(there)
 
 
+@pytest.mark.parametrize("ahead", ["nothing", "one that is cut off", "one that leaves"])
 async def test_a_waiter_is_told_of_a_nearer_expiry(
-    kind: Kind, client_a: Redis, client_b: Redis
+    kind: Kind,
+    client_a: Redis,
+    client_b: Redis,
+    proxied: Redis,
+    proxy: Proxy,
+    admin: Redis,
+    ahead: str,
 ) -> None:
-    """It would look again when the lease would have ended."""
-    permit = await kind(client_a, "jobs", 1, lease=30.0).acquire()
-    waiter = await waits_in_queue(kind(client_b, "jobs", 1, lease=30.0))
+    """It would look again when the lease would have ended, and so would what is ahead of it."""
+    here, there, beyond = (
+        kind(client, "jobs", 1, lease=30.0) for client in (client_a, client_b, proxied)
+    )
+    permit = await here.acquire()
+    first = None if ahead == "nothing" else await waits_in_queue(beyond)
+    waiter = await waits_in_queue(there, place=2 if first else 1)
+    if ahead == "one that is cut off":
+        await cut_off(proxy, here, admin)
     began = time.monotonic()
+    asked = proxy.hold("heartbeat")
     await permit.detach(expires_in=SHORT)
+    if first is not None and ahead == "one that leaves":
+        await asyncio.wait_for(asked.struck.wait(), 5)  # it was told, and looks again
+        await cancelled(first)
+        asked.lift()
     granted = await asyncio.wait_for(waiter, 5)
     assert time.monotonic() - began >= SHORT - 0.01
     assert await granted.release()
-
-
-async def test_a_nearer_expiry_is_told_past_who_does_not_hear(
-    kind: Kind, proxied: Redis, proxy: Proxy, client_a: Redis, client_b: Redis, admin: Redis
-) -> None:
-    """The first in line is cut off, and no message reaches it."""
-    here = kind(client_a, "jobs", 1, lease=30.0)
-    permit = await here.acquire()
-    first = await waits_in_queue(kind(proxied, "jobs", 1, lease=30.0))
-    second = await waits_in_queue(kind(client_b, "jobs", 1, lease=30.0), place=2)
-    await cut_off(proxy, here, admin)
-    await permit.detach(expires_in=SHORT)
-    assert await (await asyncio.wait_for(second, 5)).release()
-    await cancelled(first)
-
-
-async def test_a_nearer_expiry_is_known_although_who_was_told_first_leaves(
-    kind: Kind, client_a: Redis, client_b: Redis, server: EmbeddedRedis
-) -> None:
-    """Whoever is next would look again only when the lease was to end."""
-    permit = await kind(client_a, "jobs", 1, lease=30.0).acquire()
-    first = await waits_in_queue(kind(client_b, "jobs", 1, lease=30.0))
-    async with Redis.from_url(server.url) as client_c:
-        second = await waits_in_queue(kind(client_c, "jobs", 1, lease=30.0), place=2)
-        await permit.detach(expires_in=SHORT)
+    if first is not None:
         await cancelled(first)
-        assert await (await asyncio.wait_for(second, 5)).release()
 
 
 async def test_trust_that_ends_while_a_detach_is_unanswered_is_told(

@@ -1,10 +1,8 @@
 """A client that Sentinel gives is as good as any."""
 
-import asyncio
 import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,14 +14,14 @@ from redsem_async import BackendUnavailable, FairSemaphore, connect, from_url
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.clients import Kind
 from tests.harness.replicas import SERVICE, Replicated, embedded_sentinels
-from tests.harness.wait import queue_up, soon, takes_at_most, until
+from tests.harness.wait import queue_up, soon, tasks_end_soon
 from tests.integrations.cli.commands import program
 
 TLS: dict[str, Any] = {"ssl": True}
 
 
 @contextmanager
-def sentinel_of(master: EmbeddedRedis, _folder: Path | None = None) -> Generator[int]:
+def sentinel_of(master: EmbeddedRedis) -> Generator[int]:
     """Run a sentinel that watches *master*, and give its port."""
     with embedded_sentinels(Replicated(master, ())) as flock:
         yield flock.sentinels[0].port
@@ -56,12 +54,9 @@ async def test_sentinels_client_will_do(
 
 
 async def test_a_hub_goes_with_sentinels_client(kind: Kind, server: EmbeddedRedis) -> None:
-    before = asyncio.all_tasks()
     with sentinel_of(server) as port:
-        async with masters_client(port) as client, kind(client, "watched", 1):
+        async with tasks_end_soon(), masters_client(port) as client, kind(client, "watched", 1):
             pass
-        with takes_at_most(2.0):
-            await until(lambda: asyncio.all_tasks() == before, "its tasks have ended")
 
 
 async def test_an_error_names_the_master_and_not_an_address() -> None:

@@ -357,28 +357,6 @@ def fork_twice() -> None:
     asyncio.run(once())
 
 
-async def end_of_run() -> None:
-    """The main coroutine ends while another task holds a permit."""
-    holder = asyncio.create_task(hold())
-    await told_to_go_on()
-    assert not holder.done()
-
-
-async def group_fails() -> None:
-    """A task group is cancelled by one of its own, while another of them holds a permit."""
-
-    async def fails() -> None:
-        await told_to_go_on()
-        raise ZeroDivisionError
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(hold())
-            group.create_task(fails())
-    except* ZeroDivisionError:
-        say("group failed")
-
-
 async def hammer() -> None:
     """Many tasks take and give back permits; every stay inside is recorded, at its edges."""
     semaphore = make()
@@ -420,7 +398,7 @@ SCENARIOS: dict[str, Callable[[], Awaitable[None] | None]] = {
     work.__name__: work
     for work in (
         *(hold, wait, crowd, block, keep, compute, fork, fork_guarded, fork_twice),
-        *(close_the_loop, end_of_run, group_fails, hammer, count_in),
+        *(close_the_loop, hammer, count_in),
     )
 }
 
@@ -438,8 +416,6 @@ def main() -> NoReturn:
                 runner.run(run())
         else:
             work()
-    except KeyboardInterrupt:
-        say("interrupted")
     except SemaphoreError as error:
         say("failed", error=repr(error))
         sys.exit(1)

@@ -70,9 +70,6 @@ class Worker:
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
-    def interrupt(self) -> None:
-        os.kill(self.pid, signal.SIGINT)
-
     async def kill(self, server: Redis | None = None) -> None:
         """End it as the kernel does when it runs out of memory, and see that it is dead.
 

@@ -31,7 +31,8 @@ class Replicated:
         await until_caught_up(self.replicas[0], self.master)
 
     async def cut_off(self) -> None:
-        """The replica gets no more of what the master writes; it keeps what it has."""
+        """The replica has all that the master wrote so far, and gets no more."""
+        await self.caught_up()
         await tell(self.replicas[0], "REPLICAOF", "127.0.0.1", 1)
 
         async def alone() -> bool:

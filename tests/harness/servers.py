@@ -51,6 +51,19 @@ def complaints(stderr: str) -> list[str]:
 
 
 @asynccontextmanager
+async def trusted_tls(server: EmbeddedRedis) -> AsyncGenerator[tuple[str, str]]:
+    """An address that speaks TLS for *server*, and the file of the authority to trust for it."""
+    import trustme
+
+    authority = trustme.CA()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost").configure_cert(context)
+    with authority.cert_pem.tempfile() as trusted:
+        async with tls_in_front_of(server, context) as port:
+            yield f"rediss://localhost:{port}", trusted
+
+
+@asynccontextmanager
 async def tls_in_front_of(server: EmbeddedRedis, context: ssl.SSLContext) -> AsyncGenerator[int]:
     """A port that speaks TLS for a server that was not built with it."""
     async with Relay(server.port, context) as relay:

@@ -4,8 +4,8 @@ import asyncio
 import inspect
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from redsem_async import AnySemaphore, Permit
@@ -57,6 +57,15 @@ async def cancelled(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def tasks_end_soon() -> AsyncGenerator[None]:
+    """What is started here leaves no task: within two seconds, those from before are left."""
+    before = asyncio.all_tasks()
+    yield
+    with takes_at_most(2.0):
+        await until(lambda: asyncio.all_tasks() == before, "its tasks have ended")
 
 
 @contextmanager

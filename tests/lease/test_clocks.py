@@ -1,4 +1,4 @@
-"""Clocks that somebody sets: a server's wall clock steps while it runs, or at a failover.
+"""Clocks that are set: a server's wall clock steps while it runs, or at a failover.
 
 The server that keeps a lease compares its expiry with its own clock. A new master that is ahead by
 d ends every lease d early, while its holder trusts the permit for as long as the old master said.
@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 from redis.asyncio import Redis
@@ -61,6 +62,18 @@ def server(stepped: SteppedServer) -> EmbeddedRedis:
     return stepped.server
 
 
+@pytest.fixture
+def here(kind: Kind, client_a: Redis) -> AnySemaphore:
+    """A semaphore on that server."""
+    return kind(client_a, "jobs", 1, lease=LEASE, refresh_interval=0.3)
+
+
+@pytest.fixture
+def there(kind: Kind, client_b: Redis) -> AnySemaphore:
+    """The same semaphore in another process."""
+    return kind(client_b, "jobs", 1, lease=LEASE)
+
+
 async def step(stepped: SteppedServer, seconds: float) -> None:
     """Step the server's clock, and see in what it answers that it did."""
     before = await error_of(stepped.server)
@@ -75,11 +88,9 @@ async def step(stepped: SteppedServer, seconds: float) -> None:
 @pytest.mark.one_mode
 @pytest.mark.fault(35)
 async def test_an_hour_forward_is_a_loss_and_tokens_stay_in_order(
-    kind: Kind, client_a: Redis, client_b: Redis, stepped: SteppedServer
+    here: AnySemaphore, there: AnySemaphore, stepped: SteppedServer
 ) -> None:
     """To the server all leases have ended: bodies are cancelled, and fencing orders."""
-    here = kind(client_a, "jobs", 1, lease=LEASE, refresh_interval=0.3)
-    there = kind(client_b, "jobs", 1, lease=LEASE)
     permit = await here.acquire()
     waiter = await waits_in_queue(there)
     with pytest.raises(PermitLost):
@@ -102,7 +113,7 @@ async def test_an_hour_forward_is_a_loss_and_tokens_stay_in_order(
 async def test_after_an_hour_back_a_crashed_holder_is_in_the_way_for_a_lease_at_most(
     kind: Kind, client_a: Redis, stepped: SteppedServer, start: StartWorker, late: bool
 ) -> None:
-    """Its expiry is an hour ahead of the clock now; nobody may have asked since."""
+    """Its expiry is an hour ahead of the clock now, and no call may have come since."""
     semaphore = kind(client_a, "jobs", 1, lease=30.0 if late else LEASE)
     holder = await start("hold", kind=kind, lease=LEASE)
     held = await holder.heard("held")
@@ -120,15 +131,19 @@ async def test_after_an_hour_back_a_crashed_holder_is_in_the_way_for_a_lease_at_
 
 
 @pytest.mark.one_mode
-@pytest.mark.fault(36)
+@pytest.mark.fault(33, 36)
+@pytest.mark.parametrize("maxmemory", [0, 1], ids=["with memory", "at maxmemory"])
 async def test_an_hour_back_costs_a_holder_nothing(
-    kind: Kind, client_a: Redis, client_b: Redis, stepped: SteppedServer
+    here: AnySemaphore,
+    there: AnySemaphore,
+    admin: Redis,
+    stepped: SteppedServer,
+    maxmemory: int,
 ) -> None:
-    """It goes on refreshing, is trusted for a lease, and a lease is all that it has."""
-    here = kind(client_a, "jobs", 1, lease=LEASE, refresh_interval=0.3)
-    there = kind(client_b, "jobs", 1, lease=LEASE)
+    """It is trusted for a lease, refreshed, and alone, also where the step cannot be noted."""
     async with here as permit:
         waiter = await waits_in_queue(there)
+        await admin.config_set("maxmemory", maxmemory)
         await step(stepped, -HOUR)
         ends = time.monotonic() + 2 * LEASE
         while time.monotonic() < ends:
@@ -140,6 +155,7 @@ async def test_an_hour_back_costs_a_holder_nothing(
         assert entry.id == permit.id
         assert 0 < entry.expires_in <= LEASE
         assert entry.age < 60
+        await admin.config_set("maxmemory", 0)
     await is_served(waiter, EPSILON, after=permit)
     await all_free(here)
 
@@ -147,10 +163,9 @@ async def test_an_hour_back_costs_a_holder_nothing(
 @pytest.mark.one_mode
 @pytest.mark.fault(35, 36)
 async def test_back_and_forth_tokens_grow(
-    kind: Kind, client_a: Redis, client_b: Redis, stepped: SteppedServer
+    here: AnySemaphore, there: AnySemaphore, stepped: SteppedServer
 ) -> None:
     """Whatever the clock does, later grants have higher tokens."""
-    here, there = kind(client_a, "jobs", 2, lease=LEASE), kind(client_b, "jobs", 2, lease=LEASE)
     tokens: list[int] = []
     for seconds in (-HOUR, HOUR, HOUR, -60.0, -HOUR, -2.0, 0.5, -0.5):
         for semaphore in (here, there):
@@ -163,23 +178,6 @@ async def test_back_and_forth_tokens_grow(
     async with here.acquire(timeout=5) as permit:
         tokens.append(permit.fencing_token)
     assert tokens == sorted(set(tokens))
-    await all_free(here)
-
-
-@pytest.mark.one_mode
-@pytest.mark.fault(33, 36)
-async def test_an_hour_back_at_maxmemory(
-    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis, stepped: SteppedServer
-) -> None:
-    """That the clock went back cannot be noted: holders go on all the same."""
-    here = kind(client_a, "jobs", 1, lease=LEASE, refresh_interval=0.3)
-    async with here as permit:
-        await admin.config_set("maxmemory", "1")
-        await step(stepped, -HOUR)
-        await asyncio.sleep(2 * LEASE)
-        assert not permit.lost
-        assert await kind(client_b, "jobs", 1, lease=LEASE).available() == 0
-        await admin.config_set("maxmemory", "0")
     await all_free(here)
 
 
@@ -223,16 +221,6 @@ async def fail_over(embedded: StartServer, tmp_path: Path) -> AsyncIterator[Fail
         yield FailOver(Replicated(master, (clock.server,)), clock, near, far)
 
 
-@pytest.fixture
-def here(fail_over: FailOver, connect: Connect) -> Redis:
-    return connect(fail_over.near.url, client_name="here")
-
-
-@pytest.fixture
-def there(fail_over: FailOver, connect: Connect) -> Redis:
-    return connect(fail_over.far.url, client_name="there")
-
-
 class Trust:
     """When `check()` of the holder last passed, by the test's clock."""
 
@@ -258,24 +246,39 @@ async def watched(permit: Permit) -> AsyncGenerator[Trust]:
         await cancelled(checking)
 
 
-async def used(kind: Kind, client: Redis) -> None:
-    """Use the name once, so that the first `acquire` of the test waits for no grace period."""
-    async with kind(client, "jobs", 1, lease=0.05, recovery="grace"):
-        pass
+class Contend(Protocol):
+    """Gives a holder's semaphore with its permit, and another process's with a waiter for it."""
+
+    async def __call__(
+        self, lease: float, **options: Any
+    ) -> tuple[AnySemaphore, Permit, AnySemaphore, "asyncio.Task[Permit]"]: ...
+
+
+@pytest.fixture
+def contend(kind: Kind, fail_over: FailOver, connect: Connect) -> Contend:
+    """Makes two semaphores of processes that reach the master through a proxy each."""
+    near, far = connect(fail_over.near.url), connect(fail_over.far.url)
+
+    async def contend(
+        lease: float, **options: Any
+    ) -> tuple[AnySemaphore, Permit, AnySemaphore, "asyncio.Task[Permit]"]:
+        async with kind(near, "jobs", 1, lease=0.05, **options):
+            pass  # so that no grace period of a new name is waited for below
+        held, asking = (kind(each, "jobs", 1, lease=lease, **options) for each in (near, far))
+        permit = await held.acquire()
+        return held, permit, asking, await waits_in_queue(asking)
+
+    return contend
 
 
 @pytest.mark.release
 @pytest.mark.fault(44)
 @pytest.mark.parametrize("ahead", [2.0, HOUR])
-async def test_a_clock_ahead_at_a_failover_lets_nobody_in_early_with_grace(
-    kind: Kind, ahead: float, fail_over: FailOver, here: Redis, there: Redis
+async def test_a_clock_ahead_at_a_failover_grants_nothing_early_with_grace(
+    fail_over: FailOver, contend: Contend, ahead: float
 ) -> None:
     """The holder is cut off. Waiters and newcomers enter after its trust has ended."""
-    await used(kind, here)
-    held = kind(here, "jobs", 1, lease=3.0, recovery="grace")
-    asking = kind(there, "jobs", 1, lease=3.0, recovery="grace")
-    permit = await held.acquire()
-    waiter = await waits_in_queue(asking)
+    held, permit, asking, waiter = await contend(3.0, recovery="grace")
     async with watched(permit) as trust:
         new = await fail_over(ahead, held, permit)
         fail_over.far.lead_to(new.port)  # the holder's way leads to the dead master
@@ -292,15 +295,11 @@ async def test_a_clock_ahead_at_a_failover_lets_nobody_in_early_with_grace(
 @pytest.mark.fault(44)
 @pytest.mark.parametrize("ahead", [2.0, HOUR])
 async def test_a_clock_ahead_at_a_failover_costs_no_permit_with_grace(
-    kind: Kind, ahead: float, fail_over: FailOver, here: Redis, there: Redis
+    fail_over: FailOver, contend: Contend, ahead: float
 ) -> None:
     """The others are there before the holder, and wait until it has released."""
     lease = 5.0
-    await used(kind, here)
-    held = kind(here, "jobs", 1, lease=lease, recovery="grace")
-    asking = kind(there, "jobs", 1, lease=lease, recovery="grace")
-    permit = await held.acquire()
-    waiter = await waits_in_queue(asking)
+    held, permit, asking, waiter = await contend(lease, recovery="grace")
     new = await fail_over(ahead, held, permit)
     fail_over.far.lead_to(new.port)
 
@@ -328,13 +327,15 @@ async def test_a_clock_ahead_at_a_failover_costs_no_permit_with_grace(
 
 @pytest.mark.release
 @pytest.mark.fault(44)
-async def test_a_release_that_reaches_a_new_master_first_serves_nobody_early_with_grace(
-    kind: Kind, fail_over: FailOver, here: Redis, there: Redis
+async def test_a_release_that_reaches_a_new_master_first_serves_no_waiter_early_with_grace(
+    kind: Kind, fail_over: FailOver, connect: Connect
 ) -> None:
-    """The holder's lease has ended there, and nobody has looked for a loss yet."""
-    await used(kind, here)
-    held = kind(here, "jobs", 2, lease=2.0, recovery="grace")
-    asking = kind(there, "jobs", 2, lease=6.0, recovery="grace")
+    """The holder's lease has ended there, and no call has looked for a loss yet."""
+    near, far = connect(fail_over.near.url), connect(fail_over.far.url)
+    async with kind(near, "jobs", 1, lease=0.05, recovery="grace"):
+        pass
+    held = kind(near, "jobs", 2, lease=2.0, recovery="grace")
+    asking = kind(far, "jobs", 2, lease=6.0, recovery="grace")
     permit, theirs = await held.acquire(), await asking.acquire()
     waiters = [await waits_in_queue(asking, place=n) for n in (1, 2)]
     async with watched(permit) as trust:
@@ -353,13 +354,11 @@ async def test_a_release_that_reaches_a_new_master_first_serves_nobody_early_wit
 @pytest.mark.release
 @pytest.mark.fault(44)
 async def test_a_clock_ahead_at_a_failover_lets_two_in_for_no_longer_than_that_without_grace(
-    kind: Kind, fail_over: FailOver, here: Redis, there: Redis
+    fail_over: FailOver, contend: Contend
 ) -> None:
     """The guarantees page says so; it shows that the tests above cause the fault."""
     ahead = 8.0
-    held, asking = kind(here, "jobs", 1, lease=10.0), kind(there, "jobs", 1, lease=10.0)
-    permit = await held.acquire()
-    waiter = await waits_in_queue(asking)
+    held, permit, _, waiter = await contend(10.0)
     new = await fail_over(ahead, held, permit)
     fail_over.far.lead_to(new.port)
     successor = await waiter
@@ -374,12 +373,10 @@ async def test_a_clock_ahead_at_a_failover_lets_two_in_for_no_longer_than_that_w
 @pytest.mark.release
 @pytest.mark.fault(44)
 async def test_a_clock_behind_at_a_failover_makes_leases_longer_and_no_more(
-    kind: Kind, fail_over: FailOver, here: Redis, there: Redis
+    fail_over: FailOver, contend: Contend
 ) -> None:
     """A crashed holder is in the way for two seconds more at most; tokens grow."""
-    held, asking = kind(here, "jobs", 1, lease=3.0), kind(there, "jobs", 1, lease=3.0)
-    permit = await held.acquire()
-    waiter = await waits_in_queue(asking)
+    held, permit, _, waiter = await contend(3.0)
     new = await fail_over(-HOUR, held, permit)  # the holder's way leads to the dead master
     fail_over.far.lead_to(new.port)
     with takes_at_most(3.0 + 2.0 + PAUSE):

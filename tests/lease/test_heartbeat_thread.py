@@ -5,8 +5,9 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,9 +15,9 @@ import pytest
 from redsem_async import Permit, PermitLost, aclose
 from redsem_async._core.clock import now as clock
 from redsem_async._core.lease import Outcome
-from redsem_async._keepalive.watchdog import Watchdog
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Kind
+from tests.harness.inside import lease_of
 
 pytestmark = pytest.mark.one_mode
 
@@ -33,47 +34,54 @@ async def permit(kind: Kind) -> AsyncIterator[Permit]:
     await aclose(backend)
 
 
+Answer = Callable[[Outcome, float], None]
+
+
 @pytest.fixture
-def watchdog(permit: Permit) -> Watchdog:
-    """The threads' part, called in this loop: so nothing happens between two steps."""
-    return permit._bound.refresher.watchdog()
+def answer(permit: Permit) -> Answer:
+    """What the thread does with an answer, done in this loop: nothing happens between two steps.
+
+    Takes what the server said of the permit, and when it was asked.
+    """
+    watchdog = permit._bound.refresher.watchdog()
+    return partial(watchdog.refreshed, permit._bound.remote, lease_of(permit))
 
 
-async def test_a_renewal_counts_from_sending(permit: Permit, watchdog: Watchdog) -> None:
+async def test_a_renewal_counts_from_sending(permit: Permit, answer: Answer) -> None:
     """The server started its own count no earlier."""
-    sent_at = clock()
-    permit._lease.trusted_until = sent_at + 3
-    watchdog.refreshed(permit._bound.remote, permit._lease, Outcome.RENEWED, sent_at)
-    assert LEASE - 1 < permit._lease.trusted_until - sent_at < LEASE
-    watchdog.refreshed(permit._bound.remote, permit._lease, Outcome.RENEWED, sent_at - 5)
-    assert LEASE - 1 < permit._lease.trusted_until - sent_at, "a late answer shortened trust"
+    sent_at, lease = clock(), lease_of(permit)
+    lease.trusted_until = sent_at + 3
+    answer(Outcome.RENEWED, sent_at)
+    assert LEASE - 1 < lease.trusted_until - sent_at < LEASE
+    answer(Outcome.RENEWED, sent_at - 5)
+    assert LEASE - 1 < lease.trusted_until - sent_at, "a late answer shortened trust"
 
 
-async def test_trust_that_ended_is_not_revived(permit: Permit, watchdog: Watchdog) -> None:
+async def test_trust_that_ended_is_not_revived(permit: Permit, answer: Answer) -> None:
     """The process was stopped: the body may know by now that the permit is lost."""
-    permit._lease.trusted_until = clock() - 0.001
-    watchdog.refreshed(permit._bound.remote, permit._lease, Outcome.RENEWED, clock() - 0.002)
+    lease_of(permit).trusted_until = clock() - 0.001
+    answer(Outcome.RENEWED, clock() - 0.002)
     with pytest.raises(PermitLost):
         permit.check()
 
 
-async def test_gone_is_seen_at_once_and_for_good(permit: Permit, watchdog: Watchdog) -> None:
+async def test_gone_is_seen_at_once_and_for_good(permit: Permit, answer: Answer) -> None:
     """Before the loop comes to it, by a body that blocks the loop."""
-    watchdog.refreshed(permit._bound.remote, permit._lease, Outcome.GONE, clock())
+    answer(Outcome.GONE, clock())
     with ThreadPoolExecutor() as pool, pytest.raises(PermitLost) as caught:
         pool.submit(permit.check).result()
     assert permit.lost
-    watchdog.refreshed(permit._bound.remote, permit._lease, Outcome.RENEWED, clock())
+    answer(Outcome.RENEWED, clock())
     assert permit.lost
     lost = await permit.wait_lost()
     assert caught.value.reason == lost.reason == "the server does not hold it any more"
 
 
-async def test_gone_after_a_release_is_no_loss(permit: Permit, watchdog: Watchdog) -> None:
+async def test_gone_after_a_release_is_no_loss(permit: Permit, answer: Answer) -> None:
     """A refresh that the release overtook finds nothing, as it should."""
     released = asyncio.ensure_future(permit.release())
     await asyncio.sleep(0)  # asked for, and not answered
-    watchdog.refreshed(permit._bound.remote, permit._lease, Outcome.GONE, clock())
+    answer(Outcome.GONE, clock())
     assert await released
     assert not permit.lost
 

@@ -56,11 +56,14 @@ async def test_of_two_closes_at_once_both_come_to_an_end(kind: Kind) -> None:
     """Until the slower one has ended, nothing new is granted."""
     backend = MemoryBackend()
     sem = kind(backend, "jobs", 1)
+    permit = await sem.acquire()
     slow = asyncio.create_task(aclose(backend, drain=0.2))
+    await asyncio.sleep(0)  # it waits for the permit
     await aclose(backend)
-    if not slow.done():
-        with pytest.raises(SemaphoreClosed):
-            await sem.acquire()
+    assert permit.lost
+    assert not slow.done(), "both have ended: nothing is shown"
+    with pytest.raises(SemaphoreClosed):
+        await sem.acquire()
     await slow
     await (await sem.acquire()).release()
 

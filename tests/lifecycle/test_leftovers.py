@@ -7,6 +7,7 @@ import weakref
 from redsem_async import FairSemaphore, aclose
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Kind
+from tests.harness.inside import remote_of
 from tests.harness.wait import cancelled, in_background, takes_at_most, until
 
 
@@ -14,7 +15,7 @@ async def test_after_a_detach_nothing_is_left_of_a_semaphore(kind: Kind) -> None
     """Not even the timer of a deadline that is over."""
     backend = MemoryBackend()
     semaphore = kind(backend, "jobs", 1)
-    remote = weakref.ref(semaphore._bound().remote)
+    remote = weakref.ref(remote_of(semaphore))
     permit = await semaphore.acquire(timeout=3600)
     await permit.detach(30.0)
     del permit, semaphore
@@ -33,12 +34,12 @@ async def test_aclose_does_not_wait_for_a_permit_that_is_detached(kind: Kind) ->
         await closing
 
 
-async def test_who_leaves_during_an_outage_keeps_no_timer(kind: Kind) -> None:
+async def test_a_waiter_that_leaves_during_an_outage_keeps_no_timer(kind: Kind) -> None:
     backend = MemoryBackend()
     backend.down()
     semaphore = kind(backend, "jobs", 1)
     waiter = in_background(semaphore.acquire(timeout=3600))
-    remote = semaphore._bound().remote
+    remote = remote_of(semaphore)
     await until(lambda: remote.timer is not None, "its deadline is watched")
     await cancelled(waiter)
     assert remote.timer is None
@@ -49,7 +50,7 @@ async def test_an_adoption_that_is_given_up_during_an_outage_keeps_no_hub(kind: 
     backend.down()
     semaphore = kind(backend, "jobs", 1)
     adopting = in_background(semaphore.adopt("0" * 32 + ".7"))
-    remote = semaphore._bound().remote
+    remote = remote_of(semaphore)
     await until(lambda: bool(remote.state.calls), "it is to be written")
     assert remote.active
     await cancelled(adopting)
@@ -62,7 +63,7 @@ async def test_requests_with_a_head_start_are_forgotten() -> None:
         async with semaphore.acquire(ahead=5.0):
             pass
     gc.collect()
-    assert not semaphore._bound().remote.state.ahead
+    assert not remote_of(semaphore).state.ahead
 
 
 async def test_deadlines_of_the_past_are_cleaned_up() -> None:
@@ -72,7 +73,7 @@ async def test_deadlines_of_the_past_are_cleaned_up() -> None:
     held = await semaphore.acquire()
     for _ in range(many):
         await (await semaphore.acquire(timeout=3600)).release()
-    deadlines = semaphore._bound().remote.state.deadlines
+    deadlines = remote_of(semaphore).state.deadlines
     assert len(deadlines) < many / 2
     await held.release()
     assert not deadlines

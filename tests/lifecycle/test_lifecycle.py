@@ -18,18 +18,19 @@ from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 from redsem_async import Permit, PermitLost, SemaphoreClosed, aclose
 from redsem_async._redis.dial import on_close
 from redsem_async.testing import EmbeddedRedis
-from tests.harness.clients import (
-    Client,
-    Connect,
-    Kind,
-    Make,
-    connections,
-    disconnected,
-    hub_of,
-)
+from tests.harness.clients import Client, Connect, Kind, Make, connections, disconnected, hub_of
 from tests.harness.holder import Holder
+from tests.harness.inside import link_of
 from tests.harness.servers import complaints
-from tests.harness.wait import all_free, queue_up, soon, takes_at_most, until, waiting
+from tests.harness.wait import (
+    all_free,
+    queue_up,
+    soon,
+    takes_at_most,
+    tasks_end_soon,
+    until,
+    waiting,
+)
 
 pytestmark = pytest.mark.one_mode
 
@@ -56,7 +57,7 @@ async def test_an_idle_hub_closes_its_connection_and_comes_back(
 
     for _ in range(3):
         async with sem as permit:
-            hubs.add(permit.id.partition(".")[0])
+            hubs.add(hub_of(permit))
             assert await connections(admin) == 1
         await disconnected(admin)
         await until(_no_task_is_left, within=2.0)
@@ -94,8 +95,7 @@ async def test_a_hub_goes_with_its_client(
     kind: Kind, server: EmbeddedRedis, admin: Redis, client: str, how: str
 ) -> None:
     """One client per request is what many programs do: it must not leave a connection for 5 s."""
-    before = asyncio.all_tasks()
-    with takes_at_most(2.0):
+    async with tasks_end_soon():
         for _ in range(50):
             redis = _clients(server.url)[client]()
             if how == "async with":
@@ -107,8 +107,8 @@ async def test_a_hub_goes_with_its_client(
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
                 await (redis.aclose() if how == "aclose" else redis.close())
-        await disconnected(admin)
-        await until(lambda: asyncio.all_tasks() == before, "its tasks have ended")
+        with takes_at_most(2.0):
+            await disconnected(admin)
 
 
 async def test_a_hub_with_work_outlives_its_client_until_it_is_idle(
@@ -223,10 +223,16 @@ async def test_work_that_comes_while_the_hub_goes(
     """There is no moment at which a request falls between two hubs."""
     monkeypatch.setattr("redsem_async._hub.reconnect.IDLE", 0.01)
     sem = kind(client_a, "between", 1)
-    for number in range(60):
+    met = 0
+    for turns in range(20):
         async with sem.acquire(timeout=2.0):
             pass
-        await asyncio.sleep(0.008 + 0.0002 * number)
+        while link_of(sem) is not None:  # noqa: ASYNC110 - this turn of the loop
+            await asyncio.sleep(0)
+        for _ in range(turns % 5):
+            await asyncio.sleep(0)
+        met += "redsem-hub" in [task.get_name() for task in asyncio.all_tasks()]
+    assert met, "the hub was gone each time"
 
 
 @pytest.mark.usefixtures("soon_idle")
@@ -352,7 +358,7 @@ async def test_a_program_that_just_ends_is_silent_and_releases(
 
 
 @pytest.mark.parametrize("first", ["waiter", "hub"])
-def test_a_program_that_ends_says_that_nobody_waits(
+def test_a_program_that_ends_leaves_no_waiter(
     kind: Kind,
     server_url: str,
     name: str,

@@ -107,6 +107,7 @@ async def test_cancel_on_loss_false_only_says_so(make: Make, other: Client, form
 # -- what the body does then
 
 
+@pytest.mark.fault(10)
 async def test_a_body_that_swallows_the_cancellation_leaves_as_permit_lost(
     holder: Holder,
 ) -> None:
@@ -354,6 +355,7 @@ async def test_loss_on_the_way_while_the_body_ends(holder: Holder, runs: bool) -
         await holder.lose_during(holder.block, ends)
 
 
+@pytest.mark.fault(11)
 @pytest.mark.parametrize("lost", [True, False])
 async def test_a_block_that_is_left_in_another_task(holder: Holder, lost: bool) -> None:
     """Its cancellations are not ours to uncount, and PermitLost is due all the same."""

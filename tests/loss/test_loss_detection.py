@@ -19,6 +19,7 @@ from redsem_async.observer import Lost, observe
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.clients import Client, Kind, Make, key_of
 from tests.harness.holder import Holder, forever, nothing_is_left
+from tests.harness.inside import remote_of
 from tests.harness.servers import stopped
 from tests.harness.wait import NOISE, all_free, cancelled, queue_up, soon, until
 from tests.status.test_observer import Recorder
@@ -36,7 +37,9 @@ def blocked_for(reason: str) -> float:
 # -- a permit outside of a block
 
 
-async def test_a_permit_by_itself_cancels_nobody(make: Make, other: Client) -> None:
+async def test_the_loss_of_a_permit_outside_of_a_block_cancels_nothing(
+    make: Make, other: Client
+) -> None:
     """`await sem.acquire()` arms nothing: there is no block to leave."""
     sem = make(1, lease=60.0)
     permit = await sem.acquire()
@@ -78,31 +81,22 @@ async def test_wait_lost_does_not_wake_for_a_release(make: Make) -> None:
 # -- the server says so
 
 
-async def test_what_the_server_removed_is_found_by_the_next_refresh(
-    make_on_redis: Make, redis: Redis
-) -> None:
-    """Evicted, flushed or edited by hand: no message says so."""
-    sem = make_on_redis(1, lease=0.9)
-    holder = Holder(sem, elsewhere=sem)
-
-    async def removed(permit: Permit) -> None:
-        assert await redis.zrem(key_of(sem, "holders"), permit.id) == 1
-        await soon(permit.wait_lost(), 0.6)
-
-    with pytest.raises(PermitLost):
-        await holder.lose_during(holder.block, removed)
-    assert holder.cancellations == 1
-
-
-async def test_refresh_finds_it_out_now(make_on_redis: Make, redis: Redis) -> None:
-    """Before a step that matters."""
+@pytest.mark.fault(30)
+@pytest.mark.parametrize("state", ["expired", "removed"])
+async def test_refresh_finds_it_out_now(make_on_redis: Make, redis: Redis, state: str) -> None:
+    """Before a step that matters. One that has expired may be held by another process by now."""
     sem = make_on_redis(1, lease=60.0)
     permit = await sem.acquire()
     await permit.refresh()
-    await redis.zrem(key_of(sem, "holders"), permit.id)
+    holders = key_of(sem, "holders")
+    if state == "expired":
+        assert await redis.zadd(holders, {permit.id: 1.0}, xx=True, ch=True) == 1
+    else:
+        assert await redis.zrem(holders, permit.id) == 1
     with pytest.raises(PermitLost):
         await permit.refresh()
     assert permit.lost
+    await all_free(sem)
 
 
 async def test_refresh_renews(make: Make) -> None:
@@ -211,36 +205,16 @@ async def test_check_from_a_thread(make: Make, other: Client, still: bool) -> No
     assert await asyncio.to_thread(found.wait, 2)
 
 
-async def test_a_loop_that_stood_still_for_longer_than_the_lease(
-    make: Make, other: Client
-) -> None:
-    """As a process that was stopped: the permit has another holder by now."""
-    rival = make(1, client=other)
-    holder = Holder(make(1, lease=0.15), elsewhere=rival)
-
-    async def stands_still(permit: Permit) -> None:
-        time.sleep(0.25)  # noqa: ASYNC251 on purpose
-        assert permit.lost
-        successor = await soon(rival.acquire())
-        assert successor.fencing_token > permit.fencing_token
-        await successor.release()
-
-    with pytest.raises(PermitLost) as lost:
-        await holder.lose_during(holder.block, stands_still)
-    assert blocked_for(lost.value.reason) >= 0.25
-    assert holder.cancellations == 1
-
-
 async def test_all_permits_that_a_blocked_loop_loses_say_so(make: Make) -> None:
     """Their timers run one after the other when it goes on: only the first finds it blocked."""
-    sem = make(3, lease=0.4)
+    sem = make(3, lease=1.5)
     permits = [await sem.acquire(cancel_on_loss=False)]
     for _ in range(2):
         await asyncio.sleep(0.04)  # so that their refreshes are due at another time
         permits.append(await sem.acquire(cancel_on_loss=False))
-    time.sleep(0.7)  # noqa: ASYNC251 on purpose
+    time.sleep(2.0)  # noqa: ASYNC251 on purpose
     for permit in permits:
-        assert 0.7 <= blocked_for((await soon(permit.wait_lost())).reason) < 0.8 + NOISE
+        assert 2.0 <= blocked_for((await soon(permit.wait_lost())).reason) < 2.1 + NOISE
         await permit.release()
 
 
@@ -249,7 +223,7 @@ async def test_a_reply_that_lay_in_the_socket_of_a_blocked_loop(make_on_redis: M
     sem = make_on_redis(1, lease=0.3)
     async with sem.acquire(cancel_on_loss=False) as permit:
         refreshing = asyncio.create_task(permit.refresh())
-        writer: Any = sem._bound().remote.writer
+        writer: Any = remote_of(sem).writer
         while not writer._in_flight:  # noqa: ASYNC110 the very turn of the loop
             await asyncio.sleep(0)
         time.sleep(0.6)  # noqa: ASYNC251 on purpose
@@ -258,7 +232,7 @@ async def test_a_reply_that_lay_in_the_socket_of_a_blocked_loop(make_on_redis: M
     assert blocked_for(lost.value.reason) >= 0.6
 
 
-async def test_nobody_is_handed_what_was_lost_while_the_loop_stood_still(
+async def test_a_grant_that_was_lost_while_the_loop_stood_still_is_not_handed_out(
     make_on_redis: Make,
 ) -> None:
     """The answer lay in the socket for longer than the lease: it is asked again."""
@@ -266,7 +240,7 @@ async def test_nobody_is_handed_what_was_lost_while_the_loop_stood_still(
     first = await sem.acquire()
     await first.release()
     acquiring = asyncio.create_task(sem.acquire(timeout=5.0))
-    while not sem._bound().remote.state.acquires_in_flight:  # noqa: ASYNC110 the very turn of the loop
+    while not remote_of(sem).state.acquires_in_flight:  # noqa: ASYNC110 the very turn of the loop
         await asyncio.sleep(0)
     time.sleep(0.25)  # noqa: ASYNC251 on purpose
     permit = await soon(acquiring)
@@ -289,17 +263,6 @@ async def test_entering_what_is_lost_says_so_when_it_cannot_be_given_back(
         with pytest.raises(PermitLost):
             async with permit:
                 pytest.fail("the body runs")
-
-
-async def test_leaving_a_block_does_not_wait_for_a_server_that_does_not_answer(
-    kind: Kind, server: EmbeddedRedis, client_a: Redis
-) -> None:
-    sem = kind(client_a, "stalled", 1, lease=60.0)
-    permit = await sem.acquire()
-    with stopped(server):
-        async with asyncio.timeout(1.0), permit:
-            pass
-    await all_free(sem)
 
 
 # -- dropped
@@ -373,7 +336,8 @@ async def test_dropped_permits_are_logged_once_a_minute(
 ) -> None:
     """`await sem.acquire()` limits nothing, and Python hides resource warnings."""
     asyncio.get_running_loop().set_debug(debug)
-    sem, other = make(3), make(3, name="another")
+    sem = make(3)
+    other = make(3, name=f"{sem.name} too")
 
     def logged() -> list[logging.LogRecord]:
         return [each for each in caplog.records if getattr(each, "event", "") == "dropped"]

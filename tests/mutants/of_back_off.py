@@ -2,14 +2,14 @@
 
 from .mutant import mutant
 
-NO_GRANT = "no_process_gets_a_permit_before_a_back_off_ends"
+GRANTS = "grants_begin_when_a_back_off_ends_and_ramp_up_to_the_limit"
 ONCE = "one_overload_of_many_permits_counts_once"
 
 OF_BACK_OFF = (
     mutant(
         "the pause of a back-off is not kept",
         "no process gets a permit before a back-off ends",
-        NO_GRANT,
+        GRANTS,
         ("prelude.ramp_of", "return 0, ends", "return math.huge"),
     ),
     mutant(
@@ -21,7 +21,7 @@ OF_BACK_OFF = (
     mutant(
         "there is no ramp",
         "after a back-off at most a few requests start at once",
-        "grants_ramp_up_to_the_limit_again",
+        GRANTS,
         ("prelude.ramp_of", "2 ^ steps >= tonumber(most)", "steps >= 0"),
     ),
     mutant(
@@ -49,13 +49,13 @@ OF_BACK_OFF = (
     mutant(
         "a release is sent before the back-off of its block",
         "no waiter is served by the release of a block that backs off",
-        "a_release_serves_no_waiter_before_the_back_off_of_its_block",
+        "a_waiter_of_the_process_is_not_served_before_the_back_off_of_a_block",
         ("machine.next_command", "isinstance(state.calls[0], BackOffCall)", "False"),
     ),
     mutant(
         "a back-off leaves the right to reuse leases",
         "a lease that is kept is not used in a back-off",
-        "a_lease_is_not_passed_on_in_the_block_that_backs_off",
+        "a_waiter_of_the_process_is_not_served_before_the_back_off_of_a_block",
         ("calls.back_off", "state.end_right()", "pass"),
     ),
     mutant(

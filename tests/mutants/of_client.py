@@ -163,7 +163,7 @@ OF_CLIENT = (
     mutant(
         "an acquire sent again draws a new id",
         "a command that is sent again is one permit",
-        "a_lost_reply_of_acquire_is_one_permit",
+        "an_acquire_that_is_lost_is_sent_again_and_is_one_permit",
         (
             "AcquireBatch.write_again",
             "request.was_sent = True",
@@ -173,19 +173,19 @@ OF_CLIENT = (
     mutant(
         "what was unanswered is not sent again",
         "a lost connection costs nobody an answer",
-        "a_lost_request_is_sent_again",
+        "an_acquire_that_is_lost_is_sent_again_and_is_one_permit",
         ("Pipeline._write_again", "batch.write_again(arrived=True)", "pass"),
     ),
     mutant(
         "a foreign id releases one's own",
         "a foreign release changes nothing",
-        "a_foreign_id_releases_nothing",
+        "releases_that_are_not_due_change_nothing",
         ("trust.release_by_id", "owner == state.identity.id", "True"),
     ),
     mutant(
         "a second release says true",
         "a double release is False",
-        "a_second_release_changes_nothing",
+        "releases_that_are_not_due_change_nothing",
         ("Permit.release", "return False", "return True"),
     ),
     mutant(
@@ -221,7 +221,7 @@ OF_CLIENT = (
     mutant(
         "nothing is put back after a loss of state",
         "holders come back before anybody new is admitted",
-        "holders_come_back_before_anybody_new_is_admitted",
+        "holders_come_back_before_new_requests_are_granted",
         ("commands.refresh", "state.recovers and pending.lease.trusted_at(clock())", "False"),
     ),
     mutant(

@@ -2,7 +2,7 @@
 
 from .mutant import mutant
 
-ONE_TOO_MANY = "with_keys_nobody_is_one_too_many"
+ONE_TOO_MANY = "the_limits_of_keys_hold_on_the_quick_path"
 TURNS = "a_turn_goes_by_what_was_granted_before"
 KEYS = "memory_and_redis_agree[fair+keys-server]"
 QUICK_ACQUIRE = "lua.keyed.quick.acquire"
@@ -128,7 +128,7 @@ OF_KEYS = (
     mutant(
         "the quick path overlooks who waits for a key",
         "permits are granted strictly in ticket order",
-        "with_keys_nobody_overtakes_the_queue",
+        "the_order_of_keys_holds_on_the_quick_path",
         (QUICK_ACQUIRE, "call('EXISTS', extra, limit, queue,", "call('EXISTS', extra, limit,"),
         (
             QUICK_ACQUIRE,

@@ -19,7 +19,7 @@ OF_REUSE = (
     mutant(
         "a recall is not applied",
         "a kept lease is recalled when another process waits",
-        "a_used_lease_goes_to_who_waits_elsewhere",
+        "a_used_lease_goes_to_a_waiter_of_another_process",
         ("machine.pushed", "state.right.recalled(clock())", "False"),
     ),
     mutant(
@@ -57,7 +57,7 @@ OF_REUSE = (
     mutant(
         "ones own pause leaves the right",
         "a set limit ends the right to reuse",
-        "ones_own_pause_ends_the_right",
+        "a_lowered_limit_ends_the_right",
         ("CallBatch.apply", "state.end_right()", "pass"),
     ),
     mutant(

@@ -54,7 +54,7 @@ OF_SCRIPTS = (
     mutant(
         "a release of the caller's own number",
         "release touches the ids that it names, and no others",
-        "release_by_id_from_another_process",
+        "release_by_id_is_a_loss_to_the_holder",
         ("lua.release", "parse_ids(owner, NUMBERS)", "parse_ids(hub, NUMBERS)"),
     ),
     mutant(
@@ -66,7 +66,7 @@ OF_SCRIPTS = (
     mutant(
         "a refresh brings back",
         "a refresh never brings back what is gone",
-        "an_expired_permit_is_not_refreshed",
+        "refresh_finds_it_out_now",
         ("lua.refresh", "expiry and expiry > now and 1 or 0", "expiry and 1 or 0"),
     ),
     mutant(
@@ -130,7 +130,7 @@ OF_SCRIPTS = (
     mutant(
         "a grant that nobody heard counts",
         "a waiter whose process is gone is passed over",
-        "the_head_of_the_line_is_passed_over_when_its_process_is_killed",
+        "requests_of_killed_processes_are_passed_over",
         ("queue.publish_grants", "~= 0", "~= -1"),
         (
             "lua.quick.release.hand_over",
@@ -195,7 +195,7 @@ OF_SCRIPTS = (
     mutant(
         "a clear forgets which numbers were used",
         "what was released before a clear does not come back after it",
-        "a_clear_leaves_acquires_that_are_late_void",
+        "a_clear_leaves_what_arrives_late_void",
         ("lua.clear", "call('HDEL', meta, owner .. ':client'", "call('HDEL', meta, owner"),
     ),
     mutant(
@@ -231,7 +231,7 @@ OF_SCRIPTS = (
     mutant(
         "replicas repeat what is told",
         "a grant that nobody heard is held by nobody",
-        "a_grant_that_nobody_heard_is_not_told_by_a_demoted_master",
+        "a_grant_without_a_subscriber_is_not_told_by_a_demoted_master",
         ("tell.hub.publish_to", "pcall(redis.set_repl, redis.REPL_NONE)", ""),
     ),
     mutant(
@@ -243,13 +243,13 @@ OF_SCRIPTS = (
     mutant(
         "calls act each time they arrive",
         "calls that change something act once, however late they arrive",
-        "a_limit_that_arrives_late_is_not_set_again",
+        "calls_that_are_sent_again_together_act_once_and_in_their_order",
         ("prelude.already_ran", "", "return false"),
     ),
     mutant(
         "an abandon makes no call void",
         "a call that nobody asks for any more does not act",
-        "a_detach_that_nobody_asks_for_any_more_is_made_void",
+        "a_cancelled_detach_that_did_not_arrive_is_made_void",
         ("lua.abandon", "note_call(void)", ""),
     ),
     mutant(
@@ -314,13 +314,13 @@ OF_SCRIPTS = (
     mutant(
         "the quick path leaves the expired",
         "nothing is left of a permit but while somebody holds it",
-        "a_newcomer_clears_up_after_who_has_expired",
+        "the_quick_path_removes_expired_permits",
         ("lua.quick.acquire", "if next_expiry <= now then return end", ""),
     ),
     mutant(
         "the quick path overlooks weights",
         "never more permits than the limit",
-        "nobody_is_one_too_many",
+        "the_limit_holds_on_the_quick_path",
         (
             "lua.quick.acquire",
             "call('EXISTS', extra, limit, queue)",
@@ -330,7 +330,7 @@ OF_SCRIPTS = (
     mutant(
         "the quick path overlooks a set limit",
         "a set limit wins over every client's own",
-        "nobody_is_one_too_many",
+        "the_limit_holds_on_the_quick_path",
         (
             "lua.quick.acquire",
             "call('EXISTS', extra, limit, queue)",
@@ -340,13 +340,13 @@ OF_SCRIPTS = (
     mutant(
         "the quick path grants one too many",
         "never more permits than the limit",
-        "nobody_is_one_too_many",
+        "the_limit_holds_on_the_quick_path",
         ("lua.quick.acquire", "count <= room", "count <= room + 1"),
     ),
     mutant(
         "the quick path overtakes the queue",
         "permits are granted strictly in ticket order",
-        "nobody_overtakes_the_line",
+        "the_order_holds_on_the_quick_path",
         (
             "lua.quick.acquire",
             "call('EXISTS', extra, limit, queue)",
@@ -356,7 +356,7 @@ OF_SCRIPTS = (
     mutant(
         "the quick path admits newcomers in a grace period",
         "holders come back before anybody new is admitted",
-        "nobody_slips_in_by_asking_again[fair]",
+        "asking_again_in_a_grace_period_grants_nothing[fair]",
         ("lua.quick.acquire", "or grace > now", ""),
     ),
     mutant(
@@ -368,7 +368,7 @@ OF_SCRIPTS = (
     mutant(
         "the quick path hands over what does not fit",
         "never more permits than the limit",
-        "a_release_hands_over_by_the_limit_of_who_waits",
+        "a_release_hands_over_by_the_limit_of_the_waiter",
         ("lua.quick.release", "if not fits or permits ~= '1'", "if permits ~= '1'"),
     ),
     # -- the specification: what the judge of the simulation has to see by itself

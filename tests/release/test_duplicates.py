@@ -43,13 +43,14 @@ def there(kind: Kind, client_b: Redis) -> AnySemaphore:
 
 
 @pytest.mark.fault(17)
+@pytest.mark.parametrize("lost", ["reply", "request"])
 @pytest.mark.parametrize("full", [False, True], ids=["granted", "queued"])
-async def test_a_lost_reply_of_acquire_is_one_permit(
-    here: AnySemaphore, there: AnySemaphore, proxy: Proxy, full: bool
+async def test_an_acquire_that_is_lost_is_sent_again_and_is_one_permit(
+    here: AnySemaphore, there: AnySemaphore, proxy: Proxy, full: bool, lost: str
 ) -> None:
-    """The command ran; sent again, it finds what it made."""
+    """Where the command ran, it finds what it made; where it never arrived, it asks anew."""
     holders = [await there.acquire() for _ in range(LIMIT)] if full else []
-    fault = proxy.swallow("acquire")
+    fault = proxy.swallow("acquire") if lost == "reply" else proxy.cut("acquire")
     acquiring = in_background(here.acquire(timeout=10))
     await asyncio.wait_for(fault.struck.wait(), 5)
     await until(lambda: any(c.closed for c in proxy.connections), "its connection is closed")
@@ -64,18 +65,6 @@ async def test_a_lost_reply_of_acquire_is_one_permit(
     for held in (permit, *holders):
         assert await held.release()
     await all_free(there)
-
-
-@pytest.mark.fault(17)
-async def test_a_lost_request_is_sent_again(here: AnySemaphore, proxy: Proxy) -> None:
-    """The command never arrived: the same code path, the same answer."""
-    fault = proxy.cut("acquire")
-    with takes_at_most(0.5):
-        permit = await here.acquire(timeout=10)
-    assert fault.struck.is_set()
-    assert (await here.status(0)).held == 1
-    assert await permit.release()
-    await all_free(here)
 
 
 @pytest.mark.fault(12, 17)
@@ -144,21 +133,6 @@ async def test_duplicates_of_everything_change_nothing(
 
 
 @pytest.mark.fault(46)
-async def test_a_limit_that_arrives_late_is_not_set_again(
-    here: AnySemaphore, proxy: Proxy, server: EmbeddedRedis
-) -> None:
-    """The network kept a copy of a call that was answered, and a later one counts."""
-    await here.set_limit(5)
-    await here.set_limit(2)
-    [first, _] = proxy.operations("set_limit")
-    await say_again(server.port, first)
-    assert (await here.status()).set_limit == 2
-    await here.set_limit(None)
-    await say_again(server.port, first)
-    assert (await here.status()).set_limit is None
-
-
-@pytest.mark.fault(46)
 async def test_a_limit_whose_reply_was_lost_is_not_set_again(
     here: AnySemaphore, there: AnySemaphore, proxy: Proxy
 ) -> None:
@@ -176,7 +150,7 @@ async def test_a_limit_whose_reply_was_lost_is_not_set_again(
 
 
 @pytest.mark.fault(46)
-async def test_calls_that_are_sent_again_together_act_in_their_order(
+async def test_calls_that_are_sent_again_together_act_once_and_in_their_order(
     here: AnySemaphore, proxy: Proxy, server: EmbeddedRedis, admin: Redis
 ) -> None:
     """Each waits for the answer of the one before, also where the server has lost its scripts."""
@@ -189,9 +163,12 @@ async def test_calls_that_are_sent_again_together_act_in_their_order(
     proxy.refusing = False
     await asyncio.gather(*calls)
     assert (await here.status()).set_limit == 3
-    for sent in proxy.operations("set_limit"):
-        await say_again(server.port, sent)
-    assert (await here.status()).set_limit == 3
+    late = proxy.operations("set_limit")
+    for limit in (3, None):
+        await here.set_limit(limit)
+        for sent in late:
+            await say_again(server.port, sent)
+        assert (await here.status()).set_limit == limit
 
 
 async def test_a_limit_that_was_not_taken_at_first_is_set_whatever_was_asked_beside_it(
@@ -224,26 +201,20 @@ async def test_a_clear_that_arrives_late_takes_nothing(
 
 
 @pytest.mark.fault(46)
-async def test_a_clear_leaves_acquires_that_are_late_void(
-    here: AnySemaphore, there: AnySemaphore, proxy: Proxy, server: EmbeddedRedis
+@pytest.mark.parametrize("operation", ["acquire", "set_limit"])
+async def test_a_clear_leaves_what_arrives_late_void(
+    here: AnySemaphore, there: AnySemaphore, proxy: Proxy, server: EmbeddedRedis, operation: str
 ) -> None:
-    """The numbers that a hub has used outlive the semaphore: nothing that ended comes back."""
-    await (await here.acquire()).release()
+    """The numbers that a hub has used outlive the semaphore, whichever process clears it."""
+    if operation == "acquire":
+        await (await here.acquire()).release()
+    else:
+        await here.set_limit(5)
     await there.clear()
-    [acquire] = proxy.operations("acquire")
-    await say_again(server.port, acquire)
-    assert (await here.status()).held == 0
-
-
-async def test_a_clear_leaves_limits_that_are_late_void(
-    here: AnySemaphore, there: AnySemaphore, proxy: Proxy, server: EmbeddedRedis
-) -> None:
-    """Another process cleared, and knows nothing of the numbers of this one."""
-    await here.set_limit(5)
-    await there.clear()
-    [limit] = proxy.operations("set_limit")
-    await say_again(server.port, limit)
-    assert (await here.status()).set_limit is None
+    [sent] = proxy.operations(operation)
+    await say_again(server.port, sent)
+    status = await here.status()
+    assert (status.held, status.set_limit) == (0, None)
 
 
 # -- adoptions
@@ -282,7 +253,7 @@ async def test_an_adoption_is_not_lost_to_a_later_call_that_is_given_up(
 async def test_an_adoption_that_was_given_up_arrives_late(
     here: AnySemaphore, there: AnySemaphore, proxy: Proxy, server: EmbeddedRedis
 ) -> None:
-    """Nobody would hold what it takes: the id stays where it is, for the next adopter."""
+    """No permit would stand for what it takes: the id stays where it is, for the next adopter."""
     identity = await (await there.acquire()).detach(expires_in=60)
     fault = proxy.cut("adopt")
     adopting = in_background(here.adopt(identity))

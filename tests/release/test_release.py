@@ -6,26 +6,39 @@ import time
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import AnySemaphore, FairSemaphore, PermitLost, aclose
+from redsem_async import AcquireTimeout, FairSemaphore, PermitLost, aclose
 from redsem_async._core.lease import Outcome
 from redsem_async._hub import handout
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Make, MakePair
+from tests.harness.inside import remote_of
 from tests.harness.memory import Unconfirmed
 from tests.harness.wait import all_free, available, queue_up, soon, until
 
 # -- release
 
 
-async def test_a_second_release_changes_nothing(make: Make) -> None:
-    """Capacity must not grow with each one, as a bare counter's would; not at once either."""
-    sem = make(2)
-    permit = await sem.acquire()
-    results = await asyncio.gather(permit.release(), permit.release(), permit.release())
-    assert sorted(results) == [False, False, True]
+@pytest.mark.fault(12)
+async def test_releases_that_are_not_due_change_nothing(pair: MakePair) -> None:
+    """Again, late, or of a foreign id: False, and no permit more, as a bare counter would give."""
+    here, there = pair(2)
+    permit, late = await here.acquire(), await here.acquire()
+    again = await asyncio.gather(*(permit.release() for _ in range(3)))
+    assert sorted(again) == [False, False, True]
     assert await permit.release() is False
-    assert await sem.release(permit.id) is False
-    assert await sem.available() == 2
+    late_id = await late.detach(0.05)
+    held = [await soon(there.acquire()) for _ in range(2)]
+    foreign = ("", "x", f"{'0' * 32}.1", f"{held[0].id}0", "*", "a b\n{c}", "é.1")
+    for permit_id in (permit.id, late_id, *foreign):
+        for sem in (here, there):
+            assert await sem.release(permit_id) is False, permit_id
+    assert (await here.status(0)).held == 2
+    with pytest.raises(AcquireTimeout):
+        await here.acquire(timeout=0)
+    for successor in held:
+        await successor.refresh()
+        assert await successor.release() is True
+    await all_free(here)
 
 
 async def test_release_inside_the_block(make: Make) -> None:
@@ -39,20 +52,13 @@ async def test_release_inside_the_block(make: Make) -> None:
     await all_free(sem)
 
 
-async def test_release_by_id_from_another_process(pair: MakePair) -> None:
-    """An operator, or whoever the id was given to, ends a permit; its holder learns at once."""
+@pytest.mark.parametrize("same_process", [True, False])
+async def test_release_by_id_is_a_loss_to_the_holder(pair: MakePair, same_process: bool) -> None:
+    """An operator, or whatever the id was given to, ends a permit; its holder learns at once."""
     here, there = pair(5, lease=60.0)
-    await _is_lost_when_released_by_id(here, there)
-
-
-async def test_release_by_id_in_this_process(make: Make) -> None:
-    sem = make(5, lease=60.0)
-    await _is_lost_when_released_by_id(sem, sem)
-
-
-async def _is_lost_when_released_by_id(holder: AnySemaphore, releasing: AnySemaphore) -> None:
-    permit = await holder.acquire(permits=4)
-    waiter = await queue_up(holder, permits=5)
+    releasing = here if same_process else there
+    permit = await here.acquire(permits=4)
+    waiter = await queue_up(here, permits=5)
     assert await releasing.release(permit.id) is True
     lost = await soon(permit.wait_lost(), 0.5)
     assert lost.permit_id == permit.id
@@ -63,27 +69,6 @@ async def _is_lost_when_released_by_id(holder: AnySemaphore, releasing: AnySemap
     assert await releasing.release(permit.id) is False
     assert await permit.release() is False
     assert await releasing.available() == 5
-
-
-async def test_a_late_release_changes_nothing(make: Make) -> None:
-    """The place has another holder by now."""
-    sem = make(1)
-    permit = await sem.acquire()
-    permit_id = await permit.detach(0.05)
-    successor = await soon(sem.acquire())
-    assert await sem.release(permit_id) is False
-    assert await sem.available() == 0
-    assert await successor.release() is True
-
-
-@pytest.mark.fault(12)
-@pytest.mark.parametrize("foreign", ["", "nonsense", "0" * 32 + ".1", "*", "a b\n{c}", "é.1"])
-async def test_a_foreign_id_releases_nothing(make: Make, foreign: str) -> None:
-    sem = make(1)
-    async with sem as permit:
-        assert await sem.release(foreign) is False
-        await permit.refresh()
-        assert await sem.available() == 0
 
 
 async def test_a_waiters_id_releases_nothing(fair_pair: MakePair) -> None:
@@ -97,10 +82,22 @@ async def test_a_waiters_id_releases_nothing(fair_pair: MakePair) -> None:
     await (await soon(waiter)).release()
 
 
-async def test_a_permit_released_before_its_confirmation_is_not_handed_out() -> None:
+@pytest.fixture
+async def sem() -> FairSemaphore:
+    """A semaphore whose grants are handed out when they are confirmed."""
+    return FairSemaphore(MemoryBackend(), "jobs", 1, min_replicas=1)
+
+
+@pytest.fixture
+async def unconfirmed(sem: FairSemaphore) -> Unconfirmed:
+    """Its grants, which only the test confirms."""
+    return Unconfirmed(sem)
+
+
+async def test_a_permit_released_before_its_confirmation_is_not_handed_out(
+    sem: FairSemaphore, unconfirmed: Unconfirmed
+) -> None:
     """The releasing hub gets no push message; its caller waits on for another permit."""
-    sem = FairSemaphore(MemoryBackend(), "jobs", 1, min_replicas=1)
-    unconfirmed = Unconfirmed(sem)
     acquiring = asyncio.create_task(sem.acquire())
     request = await unconfirmed.granted()
     assert request.lease is not None
@@ -116,10 +113,10 @@ async def test_a_permit_released_before_its_confirmation_is_not_handed_out() -> 
     await all_free(sem)
 
 
-async def test_an_adopted_permit_released_before_its_confirmation_is_lost() -> None:
+async def test_an_adopted_permit_released_before_its_confirmation_is_lost(
+    sem: FairSemaphore, unconfirmed: Unconfirmed
+) -> None:
     """Its caller asked for that permit, and gets no other."""
-    sem = FairSemaphore(MemoryBackend(), "jobs", 2, min_replicas=1)
-    unconfirmed = Unconfirmed(sem)
     acquiring = asyncio.create_task(sem.acquire())
     unconfirmed.confirm(await unconfirmed.granted())
     permit_id = await (await soon(acquiring)).detach(30.0)
@@ -134,10 +131,10 @@ async def test_an_adopted_permit_released_before_its_confirmation_is_lost() -> N
     await all_free(sem)
 
 
-async def test_a_grant_whose_refresh_has_no_answer_is_not_handed_out_unconfirmed() -> None:
+async def test_a_grant_whose_refresh_has_no_answer_is_not_handed_out_unconfirmed(
+    sem: FairSemaphore, unconfirmed: Unconfirmed
+) -> None:
     """Replicas confirm the write of the refresh; without one, nothing can be confirmed."""
-    sem = FairSemaphore(MemoryBackend(), "jobs", 1, min_replicas=1)
-    unconfirmed = Unconfirmed(sem)
     acquiring = asyncio.create_task(sem.acquire())
     request = await unconfirmed.granted()
     unconfirmed.remote.change(handout.refreshed, request, Outcome.UNKNOWN)
@@ -196,6 +193,7 @@ async def test_a_permit_given_back_meanwhile_cannot_be_detached(
 ) -> None:
     """Its id would be handed over with a job, and hold nothing."""
     sem = make()
+    results: list[object] = []
     for turns in range(4):
         permit = await sem.acquire()
         detaching = asyncio.create_task(permit.detach())
@@ -206,8 +204,10 @@ async def test_a_permit_given_back_meanwhile_cannot_be_detached(
         [result] = await asyncio.gather(detaching, return_exceptions=True)
         held = (await sem.status()).held
         assert isinstance(result, PermitLost) if held == 0 else result == permit.id
+        results.append(result)
         if held:
             assert await sem.release(permit.id)
+    assert any(isinstance(result, PermitLost) for result in results), "it came too late each time"
     await all_free(sem)
 
 
@@ -303,7 +303,7 @@ async def test_an_adoption_whose_reply_is_read_too_late_is_no_other_permit(
     giver, taker = (FairSemaphore(redis, name, 1, lease=lease) for _ in range(2))
     permit_id = await (await giver.acquire()).detach(30)
     adopting = asyncio.create_task(taker.adopt(permit_id))
-    asked = taker._bound().remote.state.requests
+    asked = remote_of(taker).state.requests
     while not any(each.unserved for each in asked.values()):  # noqa: ASYNC110 - this turn
         await asyncio.sleep(0)
     time.sleep(2 * lease)  # noqa: ASYNC251 - the loop stands still for longer than the lease

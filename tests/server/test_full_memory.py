@@ -5,9 +5,10 @@ import itertools
 import logging
 
 import pytest
+import redis.exceptions as errors
 from redis.asyncio import Redis
 
-from redsem_async import BackendError, FairSemaphore
+from redsem_async import AnySemaphore, BackendError, BackendUnavailable, FairSemaphore
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.clients import Connect, Kind, connection_of, key_of, kill_connection
 from tests.harness.proxy import Proxy, say_again
@@ -16,6 +17,7 @@ from tests.harness.wait import (
     EPSILON,
     all_free,
     in_background,
+    is_served,
     takes_at_most,
     until,
     waits_in_queue,
@@ -26,9 +28,59 @@ EITHER_KEY = pytest.mark.parametrize("key", ["meta", "tokens"])
 # -- writes are refused
 
 
+async def kept(admin: Redis, semaphore: AnySemaphore) -> list[object]:
+    """What the server keeps of permits and waiters; not which hubs sent something when."""
+    return [
+        await admin.zrange(key_of(semaphore, "holders"), 0, -1),
+        await admin.hgetall(key_of(semaphore, "tokens")),
+        await admin.hgetall(key_of(semaphore, "meta")),
+        await admin.zrange(key_of(semaphore, "queue"), 0, -1),
+    ]
+
+
+@pytest.mark.one_mode
+@pytest.mark.fault(33)
+async def test_an_acquire_at_maxmemory_is_refused_and_writes_nothing(
+    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
+) -> None:
+    """Permits are kept meanwhile, and given back."""
+    semaphore = kind(client_a, "jobs", 2, lease=2.5)
+    async with semaphore as permit:
+        await admin.config_set("maxmemory", "1")
+        before = await kept(admin, semaphore)
+        with pytest.raises(BackendError) as refused:
+            await kind(client_b, "jobs", 2, lease=2.5).acquire(timeout=2)
+        assert not isinstance(refused.value, BackendUnavailable)
+        assert isinstance(refused.value.__cause__, errors.OutOfMemoryError)
+        with pytest.raises(BackendError):
+            await semaphore.try_acquire()
+        assert await kept(admin, semaphore) == before
+        await asyncio.sleep(2.7)  # past a lease
+        assert not permit.lost
+        await permit.refresh()
+    await all_free(semaphore, within=0.5)
+    await admin.config_set("maxmemory", "0")
+    async with semaphore.acquire(timeout=1):
+        pass
+
+
+@pytest.mark.one_mode
+@pytest.mark.fault(33)
+async def test_a_release_at_maxmemory_serves_the_queue(
+    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
+) -> None:
+    semaphore = kind(client_a, "jobs", 1, lease=30.0)
+    holder = await kind(client_b, "jobs", 1, lease=30.0).acquire()
+    waiter = await waits_in_queue(semaphore)
+    await admin.config_set("maxmemory", "1")
+    assert await holder.release()
+    await is_served(waiter, 1.0 + EPSILON, after=holder)
+    assert await semaphore.available() == 1
+
+
 @pytest.mark.fault(16, 17, 18, 33)
 @pytest.mark.parametrize("ran", [True, False], ids=["granted at first", "delayed"])
-async def test_no_memory_for_an_acquire_sent_again(
+async def test_an_acquire_that_is_sent_again_at_maxmemory_leaves_nothing(
     kind: Kind,
     proxied: Redis,
     proxy: Proxy,
@@ -104,7 +156,7 @@ async def test_permits_of_the_dead_end_with_their_lease_in_a_grace_period_too(
     there = kind(client_b, "jobs", 6, lease=1.5, recovery="grace")
     here = kind(client_a, "jobs", 6, lease=1.5, refresh_interval=0.2, recovery="grace")
     permit = await here.acquire(permits=2, timeout=10)
-    await (await there.acquire(permits=4)).detach(1.5)  # nobody refreshes it
+    await (await there.acquire(permits=4)).detach(1.5)  # it is not refreshed
     await admin.delete(key_of(here, "holders"))
 
     async def is_back() -> bool:
@@ -164,7 +216,7 @@ async def test_an_evicting_policy_is_warned_of_once(
 
 @pytest.mark.release
 @pytest.mark.fault(34)
-async def test_who_may_not_ask_goes_on_without(
+async def test_without_permission_to_ask_no_policy_is_warned_of(
     kind: Kind,
     server: EmbeddedRedis,
     admin: Redis,

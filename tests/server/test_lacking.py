@@ -12,6 +12,7 @@ from redsem_async import AcquireTimeout, BackendError, FairSemaphore, ModeMismat
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.children import StartWorker
 from tests.harness.clients import Connect, Kind, kill_connection
+from tests.harness.inside import kept_by
 from tests.harness.lacking import LACKS, Lacking
 from tests.harness.servers import StartServer
 from tests.harness.wait import (
@@ -139,7 +140,7 @@ async def test_requests_for_many_are_counted(
 async def test_a_killed_waiter_is_passed_over(
     here: Redis, lacking: Lacking, start: StartWorker
 ) -> None:
-    """At once where Redis says that nobody listens; else when the hand-over was not confirmed."""
+    """At once where Redis says that nothing listens, else when the hand-over was not confirmed."""
     semaphore = FairSemaphore(here, "jobs", 1, lease=1.0)
     holder = await semaphore.acquire()
     head = await start("wait", kind=FairSemaphore, url=lacking.url, lease=1.0, named=False)
@@ -157,7 +158,7 @@ async def test_a_kept_lease_is_recalled(
     for _ in range(3):
         async with one:
             pass
-    assert bool(one._bound().remote.state.idle) is (late_by(lacking) < HEARTBEAT)
+    assert bool(kept_by(one)) is (late_by(lacking) < HEARTBEAT)
     with takes_at_most(EPSILON):
         async with kind(there, "jobs", 1, lease=60.0):
             pass
@@ -196,7 +197,7 @@ async def test_wrong_credentials_are_refused_at_once_without_resp3(
         assert lacking.met
 
 
-async def test_after_a_lost_connection_it_is_known_that_nobody_counts(
+async def test_after_a_lost_connection_it_is_known_that_publish_does_not_count(
     kind: Kind, server: EmbeddedRedis, connect: Connect, admin: Redis
 ) -> None:
     """The server is asked once, and what it said holds for each connection after that."""
@@ -284,7 +285,7 @@ async def test_a_full_server_grants_nothing_and_lets_go(
     await all_free(semaphore)
 
 
-async def test_who_keeps_another_clock_is_told_who_holds(
+async def test_a_client_of_another_clock_is_told_what_is_held(
     kind: Kind, no_time: Lacking, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the server's clock, although its own is an hour ahead."""

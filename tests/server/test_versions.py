@@ -18,6 +18,8 @@ from tests.harness.children import Worker
 from tests.harness.wait import until
 from tests.harness.wheels import Wheel, wheel_of_checkout, wheel_of_first
 
+pytestmark = pytest.mark.timeout(180)  # wheels are built in it, on a machine that may be busy
+
 VISITOR = Path(__file__).parents[1] / "harness" / "visitor.py"
 OWN = redsem_async.__version__
 LIMIT = 2
@@ -89,7 +91,7 @@ async def served(admin: Redis, labels: list[str], names: list[str], more: int = 
 async def test_versions_with_one_layout_share_a_name(
     wheel: Callable[[str], Wheel], visit: Visit, admin: Redis, client_a: Redis, which: str
 ) -> None:
-    """In each class, whoever was first: the limit holds, both are served, status shows both."""
+    """In each class, whichever was first: the limit holds, both are served, status shows both."""
     wheels = [await asyncio.to_thread(wheel, each) for each in ("this", which)]
     assert {each.layout for each in wheels} == {layout()}
     takes = [{f"fair-{n}": "fair", f"zset-{n}": "zset"} for n in range(2)]

@@ -1,4 +1,4 @@
-"""What becomes of kept leases when something breaks: nobody waits for longer than is promised."""
+"""Kept leases when something breaks: other processes wait for no longer than is promised."""
 
 import asyncio
 import os
@@ -14,9 +14,10 @@ from redsem_async import AnySemaphore
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.children import StartWorker
 from tests.harness.clients import Connect, Kind
+from tests.harness.inside import kept_by, link_is_lost, remote_of
 from tests.harness.proxy import Proxy
 from tests.harness.servers import StartServer, complaints
-from tests.harness.wait import all_free, in_background, takes_at_most, until
+from tests.harness.wait import all_free, in_background, is_served, until
 
 LEASE = 3.0
 INTERVAL = 1.0
@@ -30,7 +31,7 @@ async def keep(sem: AnySemaphore) -> None:
     """Have *sem* keep a lease."""
     async with sem:
         pass
-    assert sem._bound().remote.state.idle
+    assert kept_by(sem)
 
 
 async def use_on_and_on(sem: AnySemaphore) -> None:
@@ -45,7 +46,7 @@ async def test_a_lost_recall_delays_others_for_a_refresh_interval_at_most(
     sem, there = lingers(kind, client_a), kind(client_b, "jobs", 1)
     await keep(sem)
     lost: list[float] = []
-    right = sem._bound().remote.state.right
+    right = remote_of(sem).state.right
 
     def lose(now: float) -> bool:
         lost.append(now)
@@ -54,11 +55,9 @@ async def test_a_lost_recall_delays_others_for_a_refresh_interval_at_most(
     monkeypatch.setattr(right, "recalled", lose)
     using = in_background(use_on_and_on(sem))
     await asyncio.sleep(0)
-    with takes_at_most(INTERVAL):
-        permit = await there.acquire(timeout=10)
+    await is_served(there.acquire(timeout=10), INTERVAL)
     assert lost, "no recall was lost: nothing is shown"
     using.cancel()
-    await permit.release()
 
 
 @pytest.mark.parametrize("command", ["SUBSCRIBE", "HELLO"])
@@ -70,15 +69,15 @@ async def test_without_push_messages_no_lease_is_kept(
     sem = lingers(kind, connect(server.url))
     for _ in range(2):
         async with sem:
-            assert sem._bound().remote.state.route.link.no_push, "messages come: nothing is shown"
-        assert not sem._bound().remote.state.idle
+            assert remote_of(sem).state.route.link.no_push, "messages come: nothing is shown"
+        assert not kept_by(sem)
 
 
 async def test_the_right_lasts_for_as_long_as_it_is_used(kind: Kind, client_a: Redis) -> None:
     """It is asked for again in time; a kept lease goes back when its refresh is due."""
     sem = lingers(kind, client_a)
     await keep(sem)
-    right = sem._bound().remote.state.right
+    right = remote_of(sem).state.right
     ends: list[float] = []
     using = in_background(use_on_and_on(sem))
 
@@ -98,9 +97,8 @@ async def test_a_lost_connection_ends_the_right(
     await keep(sem)
     proxy.refusing = True
     proxy.drop()
-    remote = sem._bound().remote
-    await until(lambda: remote.state.route.link.link is None, "the link is lost")
-    assert not remote.state.idle
+    await link_is_lost(sem)
+    assert not kept_by(sem)
     proxy.refusing = False
     async with there.acquire(timeout=5):
         pass
@@ -114,9 +112,7 @@ async def test_a_killed_process_keeps_what_it_kept_for_a_lease_at_most(
     sem = kind(client_a, "jobs", 1)
     assert await sem.available() == 0
     await worker.kill()
-    with takes_at_most(LEASE):
-        async with sem.acquire(timeout=10):
-            pass
+    await is_served(sem.acquire(timeout=10), LEASE)
 
 
 async def test_a_stopped_process_uses_no_lease_after_its_trust(
@@ -140,7 +136,7 @@ async def test_a_blocked_loop_reuses_nothing_that_has_ended(kind: Kind, client_a
     """Another process may have waited meanwhile, and the recall is not read yet."""
     sem = lingers(kind, client_a)
     await keep(sem)
-    [lease] = sem._bound().remote.state.idle
+    [lease] = kept_by(sem)
     time.sleep(INTERVAL + 0.1)  # noqa: ASYNC251 - the fault
     async with sem as permit:
         assert permit.fencing_token > lease.token
