@@ -11,6 +11,12 @@ OF_REUSE = (
         ("ReuseRight.answered", "sent_at + lasts - clock_margin(lasts)", "sent_at + lasts"),
     ),
     mutant(
+        "the right is counted from the reply",
+        "the right ends before the server's note of it",
+        "the_right_ends_before_the_servers_note_of_it",
+        ("ReuseRight.answered", "sent_at + lasts", "now + lasts"),
+    ),
+    mutant(
         "a late answer revives the right",
         "a reply to a question from before a recall does not give the right",
         "without_push_messages_no_lease_is_kept",

@@ -199,7 +199,8 @@ async def test_requests_of_a_process_that_is_dead_are_dropped_although_they_were
 
     assert not await one_is_left()
     await until(one_is_left, "the dead one is dropped", within=3 * 1.25 + 2.0 + NOISE)
-    await give_back(permit, last)
+    await permit.release()  # on a busy machine it may be lost by now
+    await give_back(last)
     proxy.refusing = False
 
 

@@ -110,7 +110,9 @@ def _draw_asked(axes: Any, record: Record) -> None:
         middle = (times[0] + times[-1]) / 2
         axes.text(middle, highest + 1.5, title, ha="center", va="center", fontsize="large")
     axes.axhline(limit, color=_LIMIT, linewidth=1.5)
-    axes.text(0, limit + 0.15, f"limit {limit}", color=_LIMIT, va="bottom")
+    axes.text(
+        record.seconds, limit + 0.15, f"limit {limit}", color=_LIMIT, ha="right", va="bottom"
+    )
     if (kill := record.bare.kill) is not None:
         at, top = record.axis(record.bare, kill.at), record.bare.most_asked
         axes.vlines(at, 0, top, color=_DEAD, linestyle=":")
@@ -136,10 +138,10 @@ def _draw_permits(axes: Any, record: Record, kill: Kill) -> None:
     axes.fill_between(times, lower, limit, step="post", **hatched)
     axes.annotate(
         f"{kill.worker} killed: its {kill.held} permits {unavailable}",
-        xy=((times[0] + times[-1]) / 2, limit),
-        xytext=(0, 4),
+        xy=(times[0], limit),
+        xytext=(0, 22),
         textcoords="offset points",
-        ha="center",
+        ha="left",
         color=_DEAD,
     )
 
