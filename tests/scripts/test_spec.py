@@ -970,3 +970,17 @@ def test_the_first_in_line_looks_at_the_next_expiry(agree: Agree) -> None:
     answer = state.call(there, op.Acquire([1], 1000, 1))
     assert isinstance(answer, Reply)
     assert (answer.answers, answer.next_ms) == ([0], LONGEST_MS)
+
+
+@pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
+def test_a_back_off_of_a_key_expires_although_nothing_else_is_stored(
+    mode: Mode, agree: Agree
+) -> None:
+    """Its texts change while its ramp rises. Redis drops what is empty, and the expiry with it."""
+    hub = HUBS[0]
+    state = agree(mode)
+    state.choose(limit=1, recovers=False, plain=False)
+    state.call(hub, op.BackOff(4000, 2, None, state._next_call(hub), "a"))
+    state.pass_time(ms=4000)
+    state.call(hub, op.Reap())
+    state.nothing_is_kept_for_longer_than_it_has_to_be()

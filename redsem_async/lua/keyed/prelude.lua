@@ -246,8 +246,8 @@ function keyed.park(requests)
     local state = hub_state((parse_request(requests[i])))
     parked[i] = (state.unreachable and 'g' or 'a') .. string.sub(text, 2)
   end
+  add_texts(parked)  -- first: without a text, Redis would drop the key, and its expiry
   if #texts > 0 then call('ZREM', keys, unpack(texts)) end
-  add_texts(parked)
   park(requests)
   return changed
 end
@@ -528,12 +528,17 @@ end
 -- Sets the back-off of *key*, nil for none. One that is over is forgotten.
 function keyed.set_back_off(key, back_off)
   local old, at = keyed.back_off_of(key)
-  if old then call('ZREM', keys, 'b:' .. key .. '!' .. at .. ':' .. old, 't:' .. at .. ':' .. key) end
+  local before = old and { 'b:' .. key .. '!' .. at .. ':' .. old, 't:' .. at .. ':' .. key } or {}
   local _, changes = ramp_of(back_off)
+  local after = {}
   if changes then
     at = padded(changes)
-    add_texts({ 'b:' .. key .. '!' .. at .. ':' .. back_off, 't:' .. at .. ':' .. key })
+    after = { 'b:' .. key .. '!' .. at .. ':' .. back_off, 't:' .. at .. ':' .. key }
     keys_change = math.min(keys_change, changes)
+  end
+  add_texts(after)  -- first: without a text, Redis would drop the key, and its expiry
+  for i, text in ipairs(before) do
+    if text ~= after[i] then call('ZREM', keys, text) end
   end
   look_at(key)
 end
