@@ -37,7 +37,7 @@ _REASONS: dict[BlockedBy, str] = {
     "limit": "all permits are in use",
     "key": "all permits of this key are in use",
     "paused": "paused",
-    "back_off": "backing off after an overload",
+    "back_off": "backing off",
 }
 LONGEST = 10**9  # seconds in Retry-After
 

@@ -209,8 +209,8 @@ def check_wrapped(wrapped: object, library: str) -> None:
         TypeError: it does not.
     """
     roots = {cls.__module__.partition(".")[0] for cls in type(wrapped).__mro__}
-    other = roots & {"httpx", "httpx2"} - {library}
-    if other or not hasattr(wrapped, "handle_async_request"):
+    other = roots & {"httpx", "httpx2"}
+    if (other and library not in roots) or not hasattr(wrapped, "handle_async_request"):
         raise TypeError(f"wrapped must be an async transport of {library}, not {wrapped!r}")
 
 

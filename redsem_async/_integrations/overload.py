@@ -46,7 +46,7 @@ class OverloadedResponses:
     def note(self, permit: Permit, granted_at: float, retry_after: str | None) -> None:
         """The upstream was overloaded. *retry_after* is the header, if there was one."""
         seconds = None if retry_after is None else seconds_of(retry_after)
-        if seconds is None:
+        if not seconds:  # there is none, or its date is over by this clock
             now, name = clock(), permit.name
             self._pauses = {n: each for n, each in self._pauses.items() if each.is_recent(now)}
             seconds = self._pauses.setdefault(name, DoublingPause()).after(granted_at, now)

@@ -28,8 +28,10 @@ def describe(**facts: object) -> str:
 
 def facts_of(description: str) -> dict[str, object]:
     """Return what `describe` was given, or nothing if it did not make *description*."""
+    if not description.startswith("{"):
+        return {}
     try:
         facts = json.loads(description)
     except (ValueError, RecursionError):  # of lists in lists
         return {}
-    return cast("dict[str, object]", facts) if isinstance(facts, dict) else {}
+    return cast("dict[str, object]", facts)

@@ -40,7 +40,7 @@ def list_table(rows: Sequence[ListEntry]) -> RenderableType:
         keys: list[str] = []
         if isinstance(status, SemaphoreStatus):
             held, waiting = f"{status.held:,}", f"{status.waiting:,}"
-            state = _state(status, keyed=row.info.keyed)
+            state = _state(status)
             bar = _bar(status, state)
             keys = [keys_text(status)] if keyed else []
         name = printable(row.info.name)
@@ -48,7 +48,7 @@ def list_table(rows: Sequence[ListEntry]) -> RenderableType:
     return table
 
 
-def _state(status: SemaphoreStatus, *, keyed: bool) -> Text:
+def _state(status: SemaphoreStatus) -> Text:
     """The state in a word or two, with the dashboard's colours."""
     if status.limit == 0:
         return Text("paused", "yellow")
@@ -56,8 +56,8 @@ def _state(status: SemaphoreStatus, *, keyed: bool) -> Text:
         return Text("backing off", "yellow")
     if status.held >= status.limit:
         return Text("full", "red" if status.waiting else "yellow")
-    if status.waiting and keyed:
-        return Text("keys full", "yellow")
+    if status.waiting:
+        return Text("queuing", "yellow")
     return Text("free", "green") if status.held else Text("idle", "dim")
 
 
@@ -135,7 +135,7 @@ def _limit_in_full(info: SemaphoreInfo) -> str:
 def details(info: SemaphoreInfo, status: SemaphoreStatus, *, ids: bool) -> RenderableType:
     """The status of a semaphore with its holders and waiters, and permit ids with *ids*."""
     parts: list[RenderableType] = [Text(headline(info, status))]
-    state = _state(status, keyed=info.keyed)
+    state = _state(status)
     parts.append(Text.assemble(_bar(status, state), " " if status.limit else "", state))
     if info.versions:
         parts.append(Text(f"versions: {versions_text(info.versions)}"))

@@ -11,6 +11,7 @@ import typer
 from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, Permit, Semaphore
 from redsem_async._core.clock import now as clock
 from redsem_async._integrations import discovery
+from redsem_async._redis.stored import READ_ERRORS
 from redsem_async.observer import Observer, Queued, observe
 
 from ._options import LOCAL, IsCluster, Name, Prefix, Url
@@ -21,6 +22,7 @@ from ._target import REDIS_ERRORS, USAGE_ERROR, Target, connected, fail, failure
 UNAVAILABLE, TRY_AGAIN = 69, 75  # EX_UNAVAILABLE and EX_TEMPFAIL of sysexits.h
 TERM_BELOW, KILL_BELOW = 1 / 4, 1 / 20  # of the lease that is left
 LOOK = 0.05  # seconds between two looks at what is to end
+LOOK_UP = 1.0  # seconds to find out what other clients declare
 LABEL = 100  # characters
 NAMED = 5  # holders named in the message while it waits
 SELF = "redsem-async: "  # before each message, because the command writes to stderr, too
@@ -39,7 +41,7 @@ def run(
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(help="Number of permits. Default: that of other clients, or 1."),
+        typer.Option(help="Number of permits. Default: 1, or other clients' slots."),
     ] = None,
     slots: Annotated[
         str | None,
@@ -97,14 +99,18 @@ def run(
     async def under_a_permit(process: Process) -> None:
         process.listen()
         async with connected(target) as client:
-            known = await discovery.find(client, prefix, name) or discovery.SemaphoreInfo(name)
+            known = discovery.SemaphoreInfo(name)
+            with contextlib.suppress(*READ_ERRORS):  # acquire waits for Redis
+                async with asyncio.timeout(LOOK_UP):
+                    known = await discovery.find(client, prefix, name) or known
+            options["clock"] = known.clock or "server"
             of_key: dict[str, Any] = {} if key is None else {"key": key}
             if (key is not None or known.keyed) and fair is not False:
                 options.update(_options_of_keys(known, key_limit))
             if limit is None and slots is None:
-                options["limit"] = None if known.slots else max(known.declared, default=1)
+                options["limit"] = None if known.slots else 1
                 options["slots"] = known.slots or None
-            is_fair = known.fair if fair is None else fair
+            is_fair = known.fair or key is not None if fair is None else fair
             semaphore = (FairSemaphore if is_fair else Semaphore)(client, name, **options)
             with observe(_Waits(semaphore)) if verbose else contextlib.nullcontext():
                 permit = await semaphore.acquire(timeout=timeout, permits=permits, **of_key)

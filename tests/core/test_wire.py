@@ -1,9 +1,12 @@
 """What a hub reads out of messages, which anybody may publish: those it knows, or nothing."""
 
+import gc
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from redsem_async._protocol.hub_info import describe, facts_of
 from redsem_async._protocol.pushes import Cleared, Granted, Recalled, Recheck, Revoked
 from redsem_async._protocol.replies import Holding
 from redsem_async._redis.codec import push_of
@@ -21,6 +24,17 @@ parts = st.one_of(numbers, oddities)
 lists = st.lists(st.lists(parts, max_size=4).map(":".join), max_size=4).map(",".join)
 kinds = st.sampled_from(["granted", "revoked", "recheck", "cleared", "recall", "nonsense", ""])
 texts = st.tuples(kinds, lists, st.text(max_size=5)).map(" ".join)
+
+
+def test_what_a_hub_did_not_say_of_itself_is_no_facts() -> None:
+    gc.disable()  # a finalizer that runs within so many lists cannot do its work
+    try:
+        assert facts_of('{"a":' * 100_000) == {}
+    finally:
+        gc.enable()
+    for description in ("", "not JSON", "[" * 100_000, "[1]", '{"limit":'):
+        assert facts_of(description) == {}
+    assert facts_of(describe(limit=1)) == {"limit": 1}
 
 
 @given(st.one_of(texts.map(lambda text: text.encode(errors="replace")), st.binary()))

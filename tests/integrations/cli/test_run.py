@@ -14,6 +14,7 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, Semaphore
+from redsem_async.testing import EmbeddedRedis
 from tests.harness.servers import StartServer
 from tests.harness.wait import all_free, soon, takes_at_most, until
 from tests.integrations.cli.commands import COMMAND, CTRL_C, TIMEOUT, program, queued, terminal
@@ -206,25 +207,60 @@ async def test_a_key_has_the_limit_that_other_clients_declare(url: str, redis: R
 
 @pytest.mark.parametrize(
     "options",
-    [{"limit": 3}, {"limit": 3, "key_limit": 2, "share": True}, {"slots": ["a", "b"]}],
-    ids=["limit", "keys", "slots"],
+    [{"limit": 3, "key_limit": 2, "share": True}, {"limit": 3, "clock": "local"}],
+    ids=["keys", "clock"],
 )
-async def test_what_is_not_given_is_as_other_clients_declare(
+async def test_keys_and_clock_are_those_of_other_clients(
     options: dict[str, Any], url: str, redis: Redis
 ) -> None:
-    """Not only the limit: with another class of semaphore it would be refused."""
+    """With others it would be refused. But the limit is its own, or one that left would count."""
     async with FairSemaphore(redis, "llm", **options) as permit:
+        result = await program("run", "--timeout", "0", "llm", "--", "true", REDIS_URL=url)
+        assert (result.code, result.err[:40]) == (75, "redsem-async: no permit of 'llm' became ")
+        assert await permit.release()
+        result = await program("run", "--timeout", "0", "llm", "--", "true", REDIS_URL=url)
+        assert (result.code, result.err) == (0, "")
+
+
+async def test_slots_are_those_of_other_clients(url: str, redis: Redis) -> None:
+    async with FairSemaphore(redis, "llm", slots=["a", "b"]) as permit:
         result = await program("run", "--timeout", "0", "llm", "--", *SHOWS_SLOT, REDIS_URL=url)
-        other = {"a": "b", "b": "a"}.get(str(permit.slot), "none")
-    assert (result.code, result.out.strip(), result.err) == (0, other, "")
+    assert (result.code, result.out.strip(), result.err) == (
+        0,
+        "ab".replace(str(permit.slot), ""),
+        "",
+    )
 
 
 async def test_the_class_is_that_of_other_clients(url: str, redis: Redis) -> None:
+    arguments = ("run", "--limit", "2", "--timeout", "0")
     async with Semaphore(redis, "llm", 2):
-        result = await program("run", "--timeout", "0", "llm", "--", "true", REDIS_URL=url)
+        result = await program(*arguments, "llm", "--", "true", REDIS_URL=url)
         assert (result.code, result.err) == (0, "")
-        result = await program("run", "--fair", "llm", "--", "true", REDIS_URL=url)
-        assert result.code == 69
+        for given in ("--fair", "--key=a"):
+            result = await program(*arguments, given, "llm", "--", "true", REDIS_URL=url)
+            assert result.code == 69
+            assert "in use as a Semaphore" in result.err
+
+
+async def test_a_server_that_is_not_up_yet_is_waited_for(
+    start: Start, server: EmbeddedRedis
+) -> None:
+    """As by every client: a restart costs the command nothing but time."""
+    asked = asyncio.Event()
+
+    async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        asked.set()
+
+    server.kill()
+    async with await asyncio.start_server(refuse, "127.0.0.1", server.port):
+        wrapped = await start("--timeout", "20", "jobs", "--", "true")
+        for _ in range(3):
+            await asyncio.wait_for(asked.wait(), TIMEOUT)
+            asked.clear()
+    server.restart()
+    assert await wrapped.ended() == 0
 
 
 async def test_a_key_limit_may_be_given(start: Start, url: str) -> None:

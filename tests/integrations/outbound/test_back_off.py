@@ -68,11 +68,13 @@ async def test_a_date_says_until_when(
     assert await pause_left(sem) == pytest.approx(30.0, abs=2.0)
 
 
+@pytest.mark.parametrize("headers", [{}, {"Retry-After": "0"}, {"Retry-After": "-3"}], ids=str)
 async def test_without_retry_after_the_pause_doubles(
-    client_of: ClientOf, answering: Answering, backend: MemoryBackend
+    client_of: ClientOf, answering: Answering, backend: MemoryBackend, headers: dict[str, str]
 ) -> None:
+    """Nor where it asks for nothing, as a date does that is over by this clock."""
     sem = FairSemaphore(backend, "upstream", 3)
-    client = client_of(sem, answering(429, {}), back_off=True)
+    client = client_of(sem, answering(429, headers), back_off=True)
     for least in (1.0, 2.0, 4.0):
         await client.get("/")
         assert least - 0.2 < await pause_left(sem) <= 1.5 * least
