@@ -332,9 +332,11 @@ def pytest_configure(config: pytest.Config) -> None:
     runs_tests = hasattr(config, "workerinput") or config.getoption("dist", "no") == "no"
     if restricted.REQUESTED and runs_tests:
         restricted.restrict()
+    # A job in the background ignores both, and so would the programs that get them from tests.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A job in the background ignores it, and so would the programs that tests interrupt.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
