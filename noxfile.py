@@ -13,7 +13,6 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from shutil import which
 from typing import Any
 
 import nox
@@ -46,7 +45,6 @@ def lint(session: nox.Session) -> None:
 def httpx2(session: nox.Session) -> None:
     """Write the module for httpx2, which is that for httpx but for the name."""
     HTTPX2.write_text(httpx2_module(), encoding="utf-8")
-    session.log(f"wrote {HTTPX2}")
 
 
 @here()
@@ -84,7 +82,7 @@ for when in ("every-day", "before-a-release", "for-a-change"):
 def browser(session: nox.Session) -> None:
     """Use the dashboard in a headless Chromium, where one is installed."""
     known = ("chromium", "chromium-browser", "google-chrome")
-    if not any(map(which, known)) and "REDSEM_BROWSER" not in os.environ:
+    if not any(map(shutil.which, known)) and "REDSEM_BROWSER" not in os.environ:
         session.warn("NOT TESTED: the dashboard in a browser, because there is no Chromium here")
         session.warn("  Debian's package chromium has one; REDSEM_BROWSER names another")
         return
@@ -124,10 +122,10 @@ def servers(session: nox.Session) -> None:
 
 @here(default=False)
 def portability(session: nox.Session) -> None:
-    """Run the tests of the promises on servers that lack what services and forks of Redis lack."""
-    lacks, promises = CHECKS["lacks"], CHECKS["before-a-release"]["linger"]["arguments"]
+    """Run the tests on servers that lack what services and forks of Redis lack."""
+    lacks, tests = CHECKS["lacks"], CHECKS["before-a-release"]["linger"]["arguments"]
     each = {what: {"REDSEM_LACKS": what} for what in lacks}
-    one_after_the_other(session, each, lambda what: [*(session.posargs or promises), *lacks[what]])
+    one_after_the_other(session, each, lambda what: [*(session.posargs or tests), *lacks[what]])
 
 
 @here(default=False)
@@ -170,19 +168,19 @@ def docs(session: nox.Session) -> None:
     """Build the documentation; what it warns of is an error."""
     session.install("pip>=25.1")
     session.install(".", "--group", "docs")
-    environment = {"NO_MKDOCS_2_WARNING": "1"}  # a notice of the theme's
-    python(session, "mkdocs", "build", "--strict", "-f", ".config/mkdocs.yml", env=environment)
+    command = ("mkdocs", "build", "--strict", "-f", ".config/mkdocs.yml")
+    python(session, *command, env={"NO_MKDOCS_2_WARNING": "1"})  # a notice of the theme's
 
 
 @nox.session(default=False)
 def operations(session: nox.Session) -> None:
     """Test the dashboard and the alert rules: an exporter, promtool, the types of Grafana."""
-    if which("promtool") is None:
+    if shutil.which("promtool") is None:
         session.error("promtool is not here: Debian's package prometheus has it")
     session.install(".[dev]", "opentelemetry-exporter-prometheus", "grafana-foundation-sdk")
     environment = {"PYTHONSAFEPATH": "1", "REDSEM_OPERATIONS": "1"}
-    usual = ["tests/integrations/operations"]
-    python(session, "pytest", *(session.posargs or usual), env=environment)
+    usual = session.posargs or ["tests/integrations/operations"]
+    python(session, "pytest", *usual, env=environment)
 
 
 def python(session: nox.Session, *command: str, env: Environment | None = None) -> None:

@@ -8,7 +8,8 @@ On any server, tests keep to names of their own and flush nothing; a test that c
 a server of its own from `embedded`. Under xdist, each worker has its server.
 
 With ``REDSEM_LINGER=0.1`` semaphores of `make` keep their leases for that many seconds, as far
-as a test does not say what it needs, and tests without `make` are left out.
+as a test does not say what it needs, and tests without `make` are left out. With
+``REDSEM_LACKS=time`` the server lacks something, and tests on servers of their own are left out.
 With ``REDSEM_TEST_ACL=1`` the library may do what the documented user may: see `restricted.py`.
 """
 
@@ -348,16 +349,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     def is_asked_for(item: pytest.Item) -> bool:
         causes = (number for mark in item.iter_markers("fault") for number in mark.args)
-        return (fault is None or fault in causes) and (not LINGER or _makes_semaphores(item))
+        fixtures: list[str] = getattr(item, "fixturenames", [])
+        makes = any(name.startswith("make") for name in fixtures)
+        shares = "server_url" in fixtures or "client" in fixtures
+        return (
+            (fault is None or fault in causes)
+            and (makes or not LINGER)
+            and (shares or not lacking.REQUESTED)
+        )
 
     config.hook.pytest_deselected(items=[item for item in items if not is_asked_for(item)])
     items[:] = filter(is_asked_for, items)
-
-
-def _makes_semaphores(item: pytest.Item) -> bool:
-    """Whether a test gets its semaphores from one of the fixtures here."""
-    fixtures: list[str] = getattr(item, "fixturenames", [])
-    return any(name.startswith("make") for name in fixtures)
 
 
 def pytest_collection_finish() -> None:
