@@ -45,13 +45,14 @@ def lint(session: nox.Session) -> None:
 def httpx2(session: nox.Session) -> None:
     """Write the module for httpx2, which is that for httpx but for the name."""
     HTTPX2.write_text(httpx2_module(), encoding="utf-8")
+    session.log(f"wrote {HTTPX2}")
 
 
 @here()
 def types(session: nox.Session) -> None:
     """Check all types, twice and at once, and that the public ones are complete."""
     # Pyright looks for packages where the first `python` on PATH does.
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**installed(session), "PATH": path}
     public = ["--verifytypes=redsem_async", "--ignoreexternal"]
     with ThreadPoolExecutor() as pool:
@@ -63,8 +64,7 @@ def types(session: nox.Session) -> None:
 
 def session_of(check: Mapping[str, Any], session: nox.Session) -> None:
     environment = {**installed(session), **check.get("environment", {})}
-    if "own-server" in check:
-        environment = {**environment, **EMBEDDED}
+    environment |= EMBEDDED if "own-server" in check else {}
     if "beside" in check:
         environment = {**beside(check["beside"], session, environment)}
     usual = session.posargs or check.get("arguments", ALL)
