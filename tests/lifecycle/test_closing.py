@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, SemaphoreClosed, aclose
 from redsem_async._hub import machine
@@ -78,3 +79,14 @@ async def test_closing_ends_a_release_without_a_reply(kind: Kind) -> None:
     await aclose(backend)
     with pytest.raises(SemaphoreClosed):
         await soon(release)
+
+
+async def test_closing_ends_calls_that_were_not_sent(nowhere: Redis) -> None:
+    """Whatever waits for a server that is not there ends with the client."""
+    sem = FairSemaphore(nowhere, "jobs", 1, lease=30.0)
+    calls = [sem.set_limit(2), sem.hold_off(1.0), sem.adopt(f"{'a' * 32}.1")]
+    waiting = [asyncio.ensure_future(call) for call in calls]
+    await asyncio.sleep(0)
+    await aclose(nowhere)
+    ended = await soon(asyncio.gather(*waiting, return_exceptions=True))
+    assert {type(error) for error in ended} == {SemaphoreClosed}
