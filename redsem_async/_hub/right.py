@@ -62,7 +62,7 @@ class ReuseRight:
 
     def answered(
         self,
-        given: bool,  # noqa: FBT001
+        given: bool,  # noqa: FBT001 - as the reply has it
         asked: RightRequest,
         sent_at: float,
         now: float,

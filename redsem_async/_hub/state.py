@@ -332,7 +332,7 @@ class SemaphoreState(SemaphoreRef):
 
     def right_answered(
         self,
-        given: bool,  # noqa: FBT001
+        given: bool,  # noqa: FBT001 - as the reply has it
         asked: RightRequest,
         sent_at: float,
         now: float,

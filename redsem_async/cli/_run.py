@@ -73,7 +73,7 @@ def run(
     """Hold a permit while a command runs.
 
     The command gets REDSEM_TOKEN (the fencing token), REDSEM_PERMIT (the permit's id) and, with
-    --slots, REDSEM_SLOT in its environment. Signals are passed on to it. If the permit is lost,
+    slots, REDSEM_SLOT in its environment. Signals are passed on to it. If the permit is lost,
     the command's process group gets SIGTERM, and SIGKILL before the lease ends.
 
     Exits with the command's exit code, or 128 + n if signal n ended the command. If it was not
@@ -99,10 +99,7 @@ def run(
     async def under_a_permit(process: Process) -> None:
         process.listen()
         async with connected(target) as client:
-            known = discovery.SemaphoreInfo(name)
-            with contextlib.suppress(*READ_ERRORS):  # acquire waits for Redis
-                async with asyncio.timeout(LOOK_UP):
-                    known = await discovery.find(client, prefix, name) or known
+            known = await _look_up(client, prefix, name)
             options["clock"] = known.clock or "server"
             of_key: dict[str, Any] = {} if key is None else {"key": key}
             if (key is not None or known.keyed) and fair is not False:
@@ -135,6 +132,15 @@ def run(
         except ValueError as error:
             fail(f"{SELF}{error}", USAGE_ERROR)
     raise typer.Exit(process.code or 0)
+
+
+async def _look_up(client: Any, prefix: str, name: str) -> discovery.SemaphoreInfo:
+    """What other clients of *name* declare. Nothing in an outage, which `acquire` waits out."""
+    with contextlib.suppress(*READ_ERRORS):
+        async with asyncio.timeout(LOOK_UP):
+            if known := await discovery.find(client, prefix, name):
+                return known
+    return discovery.SemaphoreInfo(name)
 
 
 def _options_of_keys(known: discovery.SemaphoreInfo, key_limit: int | None) -> dict[str, Any]:
