@@ -241,13 +241,13 @@ async def test_under_load_the_sums_come_out(make: Make, recorder: Recorder) -> N
     async def work(number: int) -> None:
         for _ in range(5):
             try:
-                async with sem.acquire(timeout=0.02 if number % 3 == 0 else None):
+                async with sem.acquire(timeout=0.002 if number % 3 == 0 else None):
                     await asyncio.sleep(0.001)
             except AcquireTimeout:
                 pass
 
     tasks = [asyncio.create_task(work(number)) for number in range(50)]
-    await asyncio.sleep(0.03)
+    await asyncio.sleep(0.01)
     await cancelled(*tasks[::7])
     await asyncio.gather(*tasks, return_exceptions=True)
     await all_free(sem)
