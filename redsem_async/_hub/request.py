@@ -6,9 +6,10 @@ a request wakes its caller and carries nothing, because the facts are here.
 
 import asyncio
 import enum
+import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
@@ -86,6 +87,9 @@ class QueueReport(NamedTuple):
         return cls(sent_at, *own, *by_key, reply.ramp)
 
 
+_calls = itertools.count(1)
+
+
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Request:
     """A request for permits of one semaphore.
@@ -106,6 +110,7 @@ class Request:
         look_at: when the deadline is looked at next.
         replies_since: set when the deadline has come. The reply to any command sent since then
             decides the request.
+        order: of its call among all calls, for those that began at the same moment.
     """
 
     address: Address
@@ -130,6 +135,7 @@ class Request:
     unconfirmed_since: float = 0.0
     look_at: float = math.inf
     replies_since: float | None = None
+    order: int = field(default_factory=_calls.__next__)
 
     # -- transitions
 
@@ -142,7 +148,7 @@ class Request:
         self.state = _NEXT[_Event.TOLD_TO_WAIT, self.state]
 
     def ask_again(self) -> None:
-        """The request is to be written again, before new ones and with the same deadline."""
+        """The request is to be written again, in its place and with the same deadline."""
         self.state = _NEXT[_Event.ASKED_AGAIN, self.state]
 
     def granted(self, lease: Lease) -> None:
@@ -169,6 +175,11 @@ class Request:
             self.future.set_result(None)
 
     # -- facts
+
+    @property
+    def place(self) -> tuple[float, int]:
+        """Its place among those that are to be written, again or not, which is its call's."""
+        return self.started - self.ahead, self.order
 
     @property
     def queued(self) -> operations.Request:

@@ -10,11 +10,11 @@ caller, `reuse` the idle leases, and `machine` what is written next. The others 
 """
 
 import heapq
-import itertools
 import logging
 import math
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from operator import attrgetter
 from weakref import WeakSet
 
 from redsem_async._core.clock import now as clock
@@ -49,8 +49,9 @@ class SemaphoreState(SemaphoreRef):
         to_confirm: requests whose grants enough replicas have to know of first.
         look_at: when time alone may change something next.
 
-        new: requests to be written, in this order.
-        unsorted: requests are to be written before others that came earlier.
+        new: requests to be written, by their places unless they are *unsorted*.
+        drains: the next acquire waits until none is in flight. One of these was refused, or may
+            find its requests gone, which are then written before that one.
         refreshes: to be written, by the number of the lease.
         restores: leases to be put back that a refresh did not find.
         short: leases that are to be refreshed soon, and when.
@@ -66,7 +67,7 @@ class SemaphoreState(SemaphoreRef):
         unsure: waiters to be asked about before all others.
         overdue: requests whose deadline has come, so that the next reply decides.
         ahead: of the requests, those with a head start (fair).
-        acquires_in_flight: the highest number of each acquire that has no reply yet.
+        acquires_in_flight: the last number of each acquire that has no reply yet.
         deadlines: a heap of when to look at which request.
         outlasted: by an outage, so that the server forgets those that leave.
 
@@ -96,6 +97,7 @@ class SemaphoreState(SemaphoreRef):
         self.look_at: float = math.inf
         self.new: deque[Request] = deque()
         self.unsorted: bool = False
+        self.drains: bool = False
         self.refreshes: dict[int, PendingRefresh] = {}
         self.restores: deque[PendingRefresh] = deque()
         self.short: deque[tuple[float, Lease]] = deque()
@@ -126,7 +128,6 @@ class SemaphoreState(SemaphoreRef):
         self.inside: dict[int, list[Lease]] = {}
         self.outlasted: bool = False
         self._clean_up_at = CLEAN_UP
-        self._order = itertools.count()  # of deadlines at the same time
 
     # -- looking
 
@@ -146,6 +147,9 @@ class SemaphoreState(SemaphoreRef):
 
     def first_new(self) -> Request | None:
         """The first request that is to be written."""
+        if self.unsorted:
+            self.unsorted = False
+            self.new = deque(sorted(self.new, key=attrgetter("place")))
         new = self.new
         while new and new[0].state is not RequestState.NEW:
             new.popleft()  # its caller left, or got a lease that was used before
@@ -186,7 +190,7 @@ class SemaphoreState(SemaphoreRef):
             heapq.heapify(deadlines)
             self._clean_up_at = CLEAN_UP + 2 * len(deadlines)
         request.look_at = at
-        heapq.heappush(deadlines, (at, next(self._order), request))
+        heapq.heappush(deadlines, (at, request.order, request))
         self.look_at = min(self.look_at, at)
 
     def give_number(self, request: Request) -> None:
@@ -201,17 +205,22 @@ class SemaphoreState(SemaphoreRef):
         request.number, request.was_sent = 0, False
 
     def ask_again(self, requests: Sequence[Request]) -> None:
-        """Write *requests*, in this order, before those that are new."""
+        """Write *requests* in their places among those that are new."""
         for request in requests:
             request.ask_again()
-        self.new.extendleft(reversed(requests))
-        self.stirred = True
+        self.new.extend(requests)
+        self.unsorted = self.stirred = True
 
     def ask_anew(self, request: Request) -> None:
         """The server has nothing for *request* any more. A new number, the same deadline."""
         self.waiting.pop(request, None)
         self.forget_number(request)
         self.ask_again([request])
+
+    def acquire_ended(self) -> None:
+        """The oldest acquire in flight has its reply."""
+        self.acquires_in_flight.popleft()
+        self.stirred |= self.drains
 
     def wait(self, requests: Sequence[Request]) -> None:
         """The server replied to *requests*, in this order, that they have to wait."""
@@ -247,6 +256,8 @@ class SemaphoreState(SemaphoreRef):
         """Undo at the server what *request* asked for, and what it is granted yet."""
         self.stop_waiting(request)
         if request.number:
+            # An acquire that is sent after the abandon cannot tell whether this one's has run.
+            self.drains |= request.state is RequestState.SENT
             self.leaving.append(request)
             self.stirred = True
 

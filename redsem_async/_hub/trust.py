@@ -78,7 +78,7 @@ def cleared(state: SemaphoreState) -> None:
     state.introduce_again()
     for lease in state.holding():
         gone(state, lease, "the semaphore was cleared")
-    for request in reversed(list(state.waiting)):
+    for request in list(state.waiting):
         state.ask_anew(request)
 
 

@@ -8,9 +8,10 @@ import pytest
 import redis.exceptions as errors
 from redis.asyncio import Redis
 
-from redsem_async import BackendUnavailable
+from redsem_async import BackendUnavailable, Permit
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.clients import Connect, Kind
+from tests.harness.inside import state_of
 from tests.harness.proxy import Proxy
 from tests.harness.replicas import embedded_replicas
 from tests.harness.servers import StartServer
@@ -18,6 +19,7 @@ from tests.harness.topologies import tell
 from tests.harness.wait import (
     EPSILON,
     all_free,
+    give_back,
     in_background,
     is_served,
     takes_at_most,
@@ -227,3 +229,26 @@ async def test_passing_trouble_is_ridden_out(
     assert await permit.release()
     assert all(fault.struck.is_set() for fault in faults)
     await all_free(semaphore)
+
+
+@pytest.mark.fault(29, 32)
+@pytest.mark.parametrize(
+    "error", ["NOSCRIPT No script.", "BUSY A script.", "TRYAGAIN A slot.", "READONLY A replica."]
+)
+async def test_refused_commands_keep_the_order_of_the_calls(
+    kind: Kind, proxied: Redis, proxy: Proxy, error: str
+) -> None:
+    """Each would step in front of the one before, and the oldest caller would be the last."""
+    semaphore = kind(proxied, "jobs", 3)
+    await semaphore.reap()
+    go_on = proxy.stop("acquire")
+    asked: list[asyncio.Task[Permit]] = []
+    for _ in range(3):
+        asked.append(in_background(semaphore.acquire(timeout=5)))
+        await until(lambda: len(asked) == len(state_of(semaphore).acquires_in_flight))
+    faults = [proxy.answer("acquire", error) for _ in asked]
+    go_on.set()
+    permits = await asyncio.gather(*asked)
+    assert all(fault.struck.is_set() for fault in faults)
+    assert permits == sorted(permits, key=lambda permit: permit.fencing_token)
+    await give_back(*permits)

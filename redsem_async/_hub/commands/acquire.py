@@ -1,6 +1,5 @@
 """Acquire asks for permits."""
 
-from collections import deque
 from collections.abc import Sequence
 
 from redsem_async._core.config import Slot, Terms
@@ -38,11 +37,6 @@ _NO_EFFECT = frozenset(
 )
 
 
-def _begun(request: Request) -> float:
-    """When the wait of *request* counts as begun."""
-    return request.started - request.ahead
-
-
 class AcquireBatch(Batch[Request]):
     """Requests that ask for permits, all with the same terms."""
 
@@ -50,10 +44,11 @@ class AcquireBatch(Batch[Request]):
 
     @classmethod
     def take(cls, state: SemaphoreState, now: float) -> "AcquireBatch | None":
-        """The next batch. None where no request is to be written."""
-        if state.unsorted:
-            state.unsorted = False
-            state.new = deque(sorted(state.new, key=_begun))
+        """The next batch. None where no request is to be written, or may be yet."""
+        in_flight = state.acquires_in_flight
+        if (state.drains and in_flight) or (first := state.first_new()) is None:
+            return None
+        state.drains = sent_before = first.was_sent
         new, most = state.new, state.max_batch
         requests: list[Request] = []
         numbers: list[int] = []
@@ -66,6 +61,8 @@ class AcquireBatch(Batch[Request]):
                     if terms is not None and terms != request.terms:
                         break
                     terms = request.terms
+                if request.was_sent is not sent_before:
+                    break
                 state.give_number(request)
                 request.written()
                 requests.append(request)
@@ -73,11 +70,8 @@ class AcquireBatch(Batch[Request]):
                 if not request.plain:
                     options[request.number] = request.options
             new.popleft()
-        if terms is None:
-            return None
-        after = 0
-        if in_flight := state.acquires_in_flight:
-            after = max((n for n in in_flight if n < numbers[0]), default=0)
+        assert terms is not None
+        after = in_flight[-1] if in_flight else 0
         in_flight.append(numbers[-1])
         operation = Acquire(
             *(numbers, terms.lease_ms, terms.limit, options),
@@ -94,7 +88,7 @@ class AcquireBatch(Batch[Request]):
 
     def settle_error(self, error: CommandError, now: float) -> None:
         state = self.state
-        state.acquires_in_flight.popleft()
+        state.acquire_ended()
         if error.kind not in _NO_EFFECT:
             super().settle_error(error, now)
             return
@@ -108,7 +102,7 @@ class AcquireBatch(Batch[Request]):
         assert isinstance(reply, Reply)
         assert isinstance(self.operation, Acquire)
         state, sent_at, slots = self.state, self.sent_at, reply.slots
-        state.acquires_in_flight.popleft()
+        state.acquire_ended()
         terms = self.items[0].terms
         trusted = trusted_until(terms.lease, sent_at=sent_at, left=terms.lease)
         at_once = now < trusted and not terms.min_replicas
@@ -158,13 +152,19 @@ class AcquireBatch(Batch[Request]):
                 self.state.refuse(request, error)
 
     def write_again(self, *, arrived: bool) -> None:
-        if arrived:
-            self.state.acquires_in_flight.clear()
-            for request in self.items:
-                request.was_sent = True
+        state = self.state
         # For those whose callers left, an abandon is on its way.
         asking = [each for each in self.items if each.state is RequestState.SENT]
-        self.state.ask_again(asking)
+        if arrived:
+            state.acquires_in_flight.clear()
+        else:
+            state.drains = True  # those that were sent behind it are refused, too
+        for request in asking:
+            if arrived:
+                request.was_sent = True
+            elif not request.was_sent:
+                state.forget_number(request)
+        state.ask_again(asking)
 
 
 def _reject_full(state: SemaphoreState, request: Request, *, for_key: bool) -> None:

@@ -102,7 +102,7 @@ def _found_gone(state: SemaphoreState, requests: Sequence[Request]) -> None:
 
     One that is gone makes all others doubtful.
     """
-    for request in reversed(requests):
+    for request in requests:
         state.ask_anew(request)
     if requests and not state.unsure:
         state.unsure = tuple(state.waiting)

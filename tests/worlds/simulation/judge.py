@@ -10,10 +10,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
+from weakref import WeakSet
 
 import redsem_async._protocol.operations as op
 from redsem_async import AnySemaphore
 from redsem_async._core.keys import permit_id
+from redsem_async._hub.request import Request
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.replies import AnyReply
 from redsem_async.testing._spec.queue import QueueSpecification
@@ -82,6 +84,7 @@ class Judge:
         self._since: dict[str, float] = {}  # from when on each is held
         self._began: set[str] = set()
         self._closed: set[str] = set()  # given up or given back by their own hub
+        self._answered: WeakSet[Request] = WeakSet()
 
     def ran(
         self,
@@ -152,6 +155,24 @@ class Judge:
     @property
     def forgot(self) -> bool:
         return self.flushed_at > -math.inf
+
+    def arrived(self, call: op.Acquire, hub: str, process: Process) -> None:
+        """Requests of one process that nobody has answered come in the order of their calls."""
+        for state in (remote.state for remote in process.remotes):
+            if (state.name, state.identity.id) != (self.name, hub):
+                continue
+            known = [state.requests[n] for n in call.numbers if n in state.requests]
+            asked = [request for request in state.pending() if not request.call]
+            for request in known:
+                self._answered.add(request)
+                passed = any(
+                    other.order < request.order
+                    and other.started <= request.started  # one may have had a lease for a moment
+                    and other.ahead == request.ahead
+                    and other not in self._answered
+                    for other in asked
+                )
+                self._check(not passed, f"{request.number} of {hub} came before its turn: {call}")
 
     # -- what the clients ask for
 

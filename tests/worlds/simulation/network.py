@@ -146,7 +146,7 @@ class SimulatedLink(BaseLink[Process]):
         self._network = network
         self._world = network.world
         self._subscribed: set[tuple[str, str]] = set()
-        self._inbox: deque[tuple[Command, str]] = deque()
+        self._inbox: deque[tuple[Command, str, float]] = deque()  # and when it was sent
         self._unanswered: deque[float] = deque()  # when commands were sent
         self._upward = 0.0  # when the last command arrives
         self._downward = 0.0
@@ -176,7 +176,7 @@ class SimulatedLink(BaseLink[Process]):
         self.process.hubs.add(hub)
         self._unanswered.append(self._world.now)
         self._upward = max(self._upward, self._world.now + self._network.trip())
-        self._world.at(self._upward, partial(self._arrived, command, hub))
+        self._world.at(self._upward, partial(self._arrived, command, hub, self._world.now))
 
     def closed(self) -> None:
         self._world.at(max(self._upward, self._world.now) + self._network.trip(), self._hung_up)
@@ -239,8 +239,8 @@ class SimulatedLink(BaseLink[Process]):
             if unclaimed and server.holds(name, identity):
                 self._world.violated(f"{self.process.name} keeps {identity} for nobody")
 
-    def _arrived(self, command: Command, hub: str) -> None:
-        self._inbox.append((command, hub))
+    def _arrived(self, command: Command, hub: str, sent: float) -> None:
+        self._inbox.append((command, hub, sent))
         self.read()
 
     def read(self) -> None:
@@ -251,7 +251,7 @@ class SimulatedLink(BaseLink[Process]):
                 return
             self._serve(*self._inbox[0])
 
-    def _serve(self, command: Command, hub: str) -> None:
+    def _serve(self, command: Command, hub: str, sent: float) -> None:
         network, world, server = self._network, self._world, self._network.server
         self._inbox.popleft()
         if self._up_cut:
@@ -265,7 +265,7 @@ class SimulatedLink(BaseLink[Process]):
                 return
             once = isinstance(command.operation, ONCE)
             if network.chance(weather.overtaken if once else weather.run_late):
-                self._inbox.appendleft((command, hub))
+                self._inbox.appendleft((command, hub, sent))
                 self.delay_commands()
                 return
             if network.chance(weather.half_open):
@@ -277,7 +277,7 @@ class SimulatedLink(BaseLink[Process]):
             world.fault("command of a closed link" if not self.open else "unheard reply")
         if not self.process.no_push:
             self._subscribed.add((command.semaphore.address.prefix, hub))
-        answer = server.run(command.semaphore.address, command.operation, hub, self)
+        answer = server.run(command.semaphore.address, command.operation, hub, self, sent)
         if isinstance(command.operation, ONCE) and network.chance(network.weather.unanswered):
             self.half_open()
         self.deliver(partial(self._answered, command, hub, answer))

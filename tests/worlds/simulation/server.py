@@ -33,6 +33,7 @@ class Server:
         self.recovers = False  # clients put back what they hold, where state was lost
         self.prompt = math.inf  # seconds in which everybody learns who waits
         self.forgetful = 0.0  # probability that scripts are forgotten before a call
+        self._forgot_at = -math.inf  # and what was sent before names scripts that are not there
         self.operations = 0
         self.models: dict[str, QueueSpecification] = {}
         self.judges: dict[str, Judge] = {}
@@ -51,11 +52,11 @@ class Server:
         return self.judges[name]
 
     def run(
-        self, address: Address, call: Operation, hub: str, link: SimulatedLink
+        self, address: Address, call: Operation, hub: str, link: SimulatedLink, sent: float
     ) -> AnyReply | CommandError:
-        """Carry a call out, unless the server is in trouble, and have the judge look at it."""
+        """Carry out what was *sent* then, unless in trouble, and have the judge look at it."""
         world = self._world
-        if (trouble := self._in_trouble(call)) is not None:
+        if (trouble := self._in_trouble(call, sent)) is not None:
             world.fault(f"answer {trouble.name}")
             self._troubled_at = world.now
             return CommandError(trouble, RuntimeError(f"{trouble.name} (simulated)"))
@@ -74,6 +75,8 @@ class Server:
         self._network.notified.clear()
         self._network.reached.clear()
         before, answer, after = world.run_call(model, address, call, hub)
+        if isinstance(call, Acquire) and not isinstance(answer, CommandError):
+            judge.arrived(call, hub, link.process)
         world.note("run", link.process.name, hub[:4], address.name, call, "->", answer)
         self._note_what_is_rare(model, call, hub, gone, before)
         network = self._network
@@ -104,7 +107,7 @@ class Server:
         if self._idle_calls > MOST_IDLE_CALLS:
             self._world.violated(f"{self._idle_calls} calls in {WINDOW} s changed nothing")
 
-    def _in_trouble(self, call: Operation) -> ErrorKind | None:
+    def _in_trouble(self, call: Operation, sent: float) -> ErrorKind | None:
         now = self._world.now
         if now < self.busy_until:
             return ErrorKind.BUSY
@@ -115,6 +118,8 @@ class Server:
         if now < self.strict_until and isinstance(call, Refresh):
             return ErrorKind.REFUSED
         if self._network.chance(self.forgetful):
+            self._forgot_at = now
+        if sent <= self._forgot_at:
             return ErrorKind.RETRY_NOW
         return None
 
