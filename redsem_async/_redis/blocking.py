@@ -27,7 +27,7 @@ from redsem_async._protocol.replies import AnyReply
 from .codec import Codec
 from .dial import Endpoint, Target, at_least_7, settings_of, target_of
 from .faults import command_error
-from .resp import ASKING, Reader, connection_error, invalid_reply, pack
+from .resp import ASKING, Reader, connection_error, pack
 
 _HELLO = pack(("HELLO",))
 
@@ -188,6 +188,4 @@ def _decoded(command: Command, reply: Any) -> AnyReply | CommandError:
         if error.kind is ErrorKind.READ_ONLY:
             raise reply  # another server is the primary
         return error
-    if reply[0] != b"%d" % command.tag:
-        raise invalid_reply("the server's reply belongs to another command")
-    return Codec(command.semaphore.address).reply(command.operation, reply)
+    return Codec(command.semaphore.address).reply_to(command, reply)

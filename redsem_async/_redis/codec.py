@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from redsem_async._core.keys import Address
+from redsem_async._protocol.backend import Command
 from redsem_async._protocol.hub_info import HubInfo
 from redsem_async._protocol.operations import (
     Abandon,
@@ -41,10 +42,14 @@ from redsem_async._protocol.replies import (
     Reply,
 )
 
+from .resp import invalid_reply
 from .scripts import LIGHT_KEYS, Script, script
-from .status_reply import key_of, limit_and_ramp, slots_of, status_reply
+from .status_reply import MAX_EXACT, key_of, limit_and_ramp, number, slots_of, status_reply
 
 Argument = str | int
+
+# What is raised where a reply has something of another type, or too much, or too little.
+_MISFITS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 class Codec:
@@ -154,17 +159,32 @@ class Codec:
             case Clear(number):
                 return "clear", (number,)
 
+    def reply_to(self, command: Command, raw: Any) -> AnyReply:
+        """Return the reply to *command*. Raises `WireError` where *raw* is none."""
+        operation = command.operation
+        if not isinstance(raw, list) or raw[:1] != [b"%d" % command.tag]:
+            raise invalid_reply("the server's reply belongs to another command")
+        try:
+            reply = self.reply(operation, raw)
+            fits = not isinstance(reply, Reply) or len(reply.answers) == _asked(operation)
+        except _MISFITS as error:
+            raise invalid_reply("the server's reply does not fit its command") from error
+        if not fits:
+            raise invalid_reply("the server's reply does not answer what was asked")
+        return reply
+
     def reply(self, operation: Operation, raw: Sequence[Any]) -> AnyReply:
         """Return the reply to *operation*. *raw* begins with the tag."""
         match operation:
             case Acquire() if len(raw) == 2:  # all granted, with tokens in a row
-                return Reply(range(raw[1], raw[1] + len(operation.numbers)))
+                first = number(raw[1])
+                return Reply(range(first, first + len(operation.numbers)))
             case Release() if len(raw) == 1:  # all were held
                 return Reply([1] * len(operation.numbers))
             case Acquire() | Heartbeat() | Release() | Abandon() | SetLimit() | BackOff() | Reap():
                 return self._common_reply(operation, raw)
             case Refresh() | Restore() | Detach():
-                return Reply(answers=raw[1:])
+                return Reply(answers=[number(answer) for answer in raw[1:]])
             case Confirm():
                 return Reply(answers=raw)
             case Adopt():
@@ -175,8 +195,9 @@ class Codec:
                     *raw, key = raw
                 if self._slotted:
                     *raw, held_slots = raw
-                holding = Holding(int(raw[1]), raw[2], slots_of(held_slots))
-                return AdoptReply(holding, int(raw[3]), *raw[4:])._replace(key=key_of(key))
+                token, left_ms, permits, *held_ms = map(number, raw[1:])
+                holding = Holding(token, left_ms, slots_of(held_slots))
+                return AdoptReply(holding, permits, sum(held_ms), key_of(key))
             case Status():
                 return status_reply(raw, self.address)
             case Clear():
@@ -189,12 +210,13 @@ class Codec:
         ramp: Ramp | None = None
         told: Sequence[Any] = ()
         queues: Sequence[Any] = ()
+        next_ms = number(next_ms)
         if self._slotted:
             mine, told = mine
         if isinstance(operation, Acquire | Heartbeat):
             set_limit, hold_ms, *answers = answers
-            if not isinstance(set_limit, int):
-                set_limit, ramp = limit_and_ramp(set_limit)
+            hold_ms = number(hold_ms)
+            set_limit, ramp = limit_and_ramp(set_limit)
             if self._keyed:
                 queues, *answers = answers
             if operation.right is not None:
@@ -203,14 +225,14 @@ class Codec:
         return Reply(
             answers=[_answer(answer) for answer in answers],
             next_ms=None if next_ms < 0 else next_ms,
-            waiting=waiting,
+            waiting=number(waiting),
             set_limit=None if set_limit < 0 else set_limit,
             hold_ms=None if hold_ms < 0 else hold_ms,
-            granted=list(zip(mine[::2], mine[1::2], strict=True)),
+            granted=list(zip(map(number, mine[::2]), map(number, mine[1::2]), strict=True)),
             right=right,
-            slots=dict(zip(told[::2], map(slots_of, told[1::2]), strict=True)),
+            slots=dict(zip(map(number, told[::2]), map(slots_of, told[1::2]), strict=True)),
             key_queues=_key_queues(queues[1:]),
-            competing_keys=queues[0] if queues else 0,
+            competing_keys=number(queues[0]) if queues else 0,
             ramp=ramp,
         )
 
@@ -248,6 +270,21 @@ class Codec:
         return f":{declared}:{weight:.6f}:{patience_ms}:{_encoded(key)}"
 
 
+def _asked(operation: Operation) -> int:
+    """How many answers the reply to *operation* has."""
+    match operation:
+        case Acquire() | Release() | Refresh():
+            return len(operation.numbers)
+        case Heartbeat() | Abandon():
+            return len(operation.requests)
+        case Restore():
+            return len(operation.permits)
+        case SetLimit() | Clear():
+            return 0
+        case _:
+            return 1
+
+
 def _counted(keys: Sequence[str]) -> tuple[Argument, ...]:
     return (len(keys), *keys)
 
@@ -281,14 +318,16 @@ def _encoded(key: str) -> str:
 
 def _answer(raw: Any) -> int | Holding:
     if isinstance(raw, int):
-        return raw
+        return number(raw)
     token, left_ms, *slots = raw
-    return Holding(int(token), left_ms, *map(slots_of, slots))
+    return Holding(number(token), number(left_ms), *map(slots_of, slots))
 
 
 def _key_queues(raw: Sequence[Any]) -> dict[str, KeyQueue]:
     return {
-        unquote(key.decode()): KeyQueue(waiting, None if set_limit < 0 else set_limit, ramp)
+        unquote(key.decode()): KeyQueue(
+            number(waiting), None if set_limit < 0 else set_limit, ramp
+        )
         for key, waiting, told in zip(raw[::3], raw[1::3], raw[2::3], strict=True)
         for set_limit, ramp in (limit_and_ramp(told),)
     }
@@ -322,7 +361,6 @@ def push_of(raw: bytes) -> Push | None:
 
 
 _MAX_MS = 10**15
-_MAX_EXACT = 2**53  # Lua tells every whole number up to this one from the next
 
 
 def _grant(number: str, token: str, left_ms: str, slots: str = "") -> tuple[int, Holding]:
@@ -332,7 +370,7 @@ def _grant(number: str, token: str, left_ms: str, slots: str = "") -> tuple[int,
     return _whole(number, at_least=1), Holding(_whole(token), left, held)
 
 
-def _whole(text: str, *, at_least: int = 0, at_most: int = _MAX_EXACT) -> int:
+def _whole(text: str, *, at_least: int = 0, at_most: int = MAX_EXACT) -> int:
     """A number as scripts write it, with digits only and within bounds."""
     if not (text.isascii() and text.isdigit() and len(text) <= 16):
         raise ValueError("a script writes no such number")

@@ -134,27 +134,26 @@ class Connection(asyncio.Protocol):
 
     def _push_received(self, push: RawPush) -> None:
         slots, subscriptions = self._slots, self._subscriptions
-        match push.kind:
-            case b"message" | b"smessage":
-                channel, text = push.parts
+        match push.kind, push.parts:
+            case b"message" | b"smessage", [bytes() as channel, bytes() as text]:
                 prefix = subscriptions.prefix_of(channel)
-                message = push_of(text) if isinstance(text, bytes) else None
+                message = push_of(text)
                 if prefix is not None and message is not None:
                     self._listener.push_received(prefix, message)
                 else:
                     logger.debug("ignored a push message that is not understood")
-            case b"subscribe" | b"ssubscribe":
+            case b"subscribe" | b"ssubscribe", _:
                 if slots and isinstance(slots[0], Subscribe):
                     slots.popleft()
-            case b"unsubscribe":
+            case b"unsubscribe", _:
                 raise connection_error("the server ended the subscription")
-            case b"sunsubscribe":
-                self._unsubscribed(name := subscriptions.name_of(push.parts[0]))
+            case b"sunsubscribe", [bytes() as channel, *_]:
+                self._unsubscribed(name := subscriptions.name_of(channel))
                 first = slots[0] if slots else None
                 if isinstance(first, Unsubscribe) and first.name == name:
                     slots.popleft()
             case _:
-                pass
+                logger.debug("ignored a push message of a kind that is not known")
 
     def _unsubscribed(self, name: str) -> None:
         """Called after our own SUNSUBSCRIBE, and when the slot went to another node."""
@@ -185,13 +184,7 @@ class Connection(asyncio.Protocol):
         if isinstance(slot.operation, Confirm):
             self._listener.reply_received(slot, _confirmed(slot.operation, reply))
             return
-        try:
-            fits = reply[0] == b"%d" % slot.tag
-            decoded = self._codecs[slot.semaphore].reply(slot.operation, reply) if fits else None
-        except (TypeError, ValueError, IndexError) as error:
-            raise invalid_reply("the server's reply does not fit its command") from error
-        if decoded is None:
-            raise invalid_reply("the server's reply belongs to another command")
+        decoded = self._codecs[slot.semaphore].reply_to(slot, reply)
         self._listener.reply_received(slot, decoded)
 
     def _not_subscribed(self, name: str, error: Exception) -> None:

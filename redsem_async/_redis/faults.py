@@ -8,9 +8,10 @@ import redis.exceptions as errors
 from redsem_async._protocol.errors import CommandError, ErrorKind, LayoutUse, NameUse
 
 _MODE = re.compile(
-    r"\bMODE ((?:fair|zset)(?:\+keys|\+share)?(?:\+slots)? (?:server|local)) (\d+) (\d+) (-?\d+)"
+    r"\bMODE ((?:fair|zset)(?:\+keys|\+share)?(?:\+slots)? (?:server|local))"
+    r" (\d{1,16}) (\d{1,16}) (-?\d{1,16})"
 )
-_LAYOUT = re.compile(r"\bLAYOUT (\d{1,5}) (\d{1,5}) ([\w.+!,-]+) (-?\d+)")
+_LAYOUT = re.compile(r"\bLAYOUT (\d{1,5}) (\d{1,5}) ([\w.+!,-]+) (-?\d{1,16})")
 _SLOTS = re.compile(r"\bSLOTS ([\w.~%,-]+)")
 
 # A script's own error arrives bare (7.0 on), or wrapped and prefixed (6.2), so look for the word.
@@ -21,7 +22,7 @@ _KINDS = (
     (ErrorKind.RETRY_LATER, re.compile(r"\b(TRYAGAIN|CLUSTERDOWN)\b")),
     (ErrorKind.BUSY, re.compile(r"\b(BUSY|LOADING|NOREPLICAS|MISCONF|UNKILLABLE)\b")),
 )
-_REDIRECTION = re.compile(r"(MOVED|ASK) \d+ (.*):(\d+)\Z")
+_REDIRECTION = re.compile(r"(MOVED|ASK) \d+ (.*):(\d{1,5})\Z")
 _CLASSES: tuple[tuple[str, type[errors.RedisError]], ...] = (
     ("NOPERM", errors.NoPermissionError),
     ("NOAUTH", errors.AuthenticationError),

@@ -13,6 +13,8 @@ from redsem_async._protocol.replies import (
     StatusReply,
 )
 
+MAX_EXACT = 2**53  # Lua tells every whole number up to this one from the next
+
 
 def status_reply(raw: Sequence[Any], address: Address) -> StatusReply:
     """Return the reply to a status. *raw* begins with the tag."""
@@ -30,12 +32,13 @@ def status_reply(raw: Sequence[Any], address: Address) -> StatusReply:
         keys, held_keys, (blocked, key_limits) = more
     return StatusReply(
         set_limit=None if cap < 0 else cap,
-        held=held,
-        waiting=waiting,
-        now_us=now_us,
+        held=number(held),
+        waiting=number(waiting),
+        now_us=number(now_us),
         holders=[
             HeldEntry(
-                identity.decode(), left, int(token), int(permits), key_of(key), slots_of(own)
+                *(identity.decode(), number(left), number(token), number(permits)),
+                *(key_of(key), slots_of(own)),
             )
             for identity, left, token, permits, key, own in zip(
                 held_ids, lefts, tokens, counts, held_keys, held_slots, strict=True
@@ -53,14 +56,15 @@ def status_reply(raw: Sequence[Any], address: Address) -> StatusReply:
             hub.decode() for hub, reuses in zip(hubs[::3], hubs[2::3], strict=True) if reuses
         },
         keys=[
-            KeyEntry(unquote(key.decode()), int(use), count, None if most < 0 else most, of_key)
-            for key, use, count, told in zip(*(keys[i::4] for i in range(4)), strict=True)
+            KeyEntry(unquote(key.decode()), use, count, None if most < 0 else most, of_key)
+            for key, *counts, told in zip(*(keys[i::4] for i in range(4)), strict=True)
+            for use, count in (map(number, counts),)
             for most, of_key in (limit_and_ramp(told),)
         ],
         slots=tuple(unquote(slot) for slot in slots.decode().split(",") if slot),
         blocked=bool(blocked),
-        key_limits=key_limits,
-        hold_ms=None if hold_ms < 0 else hold_ms,
+        key_limits=number(key_limits),
+        hold_ms=None if number(hold_ms) < 0 else number(hold_ms),
         ramp=ramp,
     )
 
@@ -68,9 +72,17 @@ def status_reply(raw: Sequence[Any], address: Address) -> StatusReply:
 def limit_and_ramp(told: Any) -> tuple[int, Ramp | None]:
     """A limit as a script writes it, and the back-off that runs, if any."""
     if isinstance(told, int | bytes):
-        return int(told), None
-    limit, lasts_ms, permits = told
-    return int(limit), Ramp(lasts_ms, permits)
+        return number(told), None
+    limit, lasts_ms, permits = map(number, told)
+    return limit, Ramp(lasts_ms, permits)
+
+
+def number(raw: Any) -> int:
+    """A whole number as scripts have it. ValueError for anything else."""
+    value = int(raw) if isinstance(raw, int | bytes) else None
+    if value is None or abs(value) > MAX_EXACT:
+        raise ValueError("a script tells no such number")
+    return value
 
 
 def _waiter(entry: str, value: Any) -> QueueEntry:
@@ -88,4 +100,4 @@ def key_of(key: bytes | str | None) -> str | None:
 
 def slots_of(raw: bytes) -> tuple[int, ...]:
     """The slots of a permit, from 'index+index'."""
-    return tuple(map(int, raw.split(b"+"))) if raw else ()
+    return tuple(map(number, raw.split(b"+"))) if raw else ()

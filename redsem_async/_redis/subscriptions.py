@@ -6,7 +6,7 @@ cluster with sharded pub/sub each semaphore has its own, for as long as this pro
 
 import weakref
 from collections import deque
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from redsem_async._core.keys import Address, channel
 from redsem_async._protocol.backend import SemaphoreRef
@@ -76,11 +76,10 @@ class Subscriptions:
         subscription = self._by_name.pop(name, None)
         return None if subscription is None else subscription.address
 
-    def prefix_of(self, channel_name: Any) -> str | None:
+    def prefix_of(self, channel_name: bytes) -> str | None:
         """The prefix that a push message is for. None where the channel is none of ours."""
         return self._prefixes.get(channel_name)
 
-    def name_of(self, channel_name: Any) -> str:
+    def name_of(self, channel_name: bytes) -> str:
         """The name that a channel stands for."""
-        text = channel_name.decode(errors="replace") if isinstance(channel_name, bytes) else ""
-        return text.removesuffix(channel("", self._hub))
+        return channel_name.decode(errors="replace").removesuffix(channel("", self._hub))
