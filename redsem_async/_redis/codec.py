@@ -126,8 +126,8 @@ class Codec:
                 return "restore", (lease, *_described(hub_info), *declared, *back)
             case Confirm():
                 raise AssertionError("no script waits for replicas")
-            case Abandon(requests, void):
-                return "abandon", (void, *map(self._queued, requests))
+            case Abandon(requests, void, void_change):
+                return "abandon", (void, void_change, *map(self._queued, requests))
             case Heartbeat(lease_ms, requests, hub_info, right):
                 common = (lease_ms, *_described(hub_info), _right(right))
                 return "heartbeat", (*common, *map(self._queued, requests))

@@ -41,9 +41,9 @@ end
 
 load_state()
 local begins = false
-if not already_ran(number) then
+if not already_ran(number, 'changes') then
   allow_writes_at_maxmemory()
-  note_call(number)
+  note_call(number, 'changes')
   local before, most = fields[17], set_limit == 0 and declared or limit_for(declared)
   if key then before, most = keyed.back_off_of(key), keyed.limit_of(key, declared) end
   local after, over = nil, now

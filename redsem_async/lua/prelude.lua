@@ -63,8 +63,8 @@ local function forget_dead_hubs()
   for _, dead in ipairs(call('ZRANGEBYSCORE', hubs, '-inf', now - SLACK, 'LIMIT', 0, 10)) do
     call('ZREM', hubs, dead)
     -- The queue is looked through again, because it may have requests of this hub.
-    call('HDEL', meta, dead, dead .. ':until', dead .. ':calls', dead .. ':client',
-      dead .. ':no_push', dead .. ':unreachable', 'looked')
+    call('HDEL', meta, dead, dead .. ':until', dead .. ':calls', dead .. ':changes',
+      dead .. ':client', dead .. ':no_push', dead .. ':unreachable', 'looked')
     fields[15] = nil
   end
 end
@@ -330,13 +330,14 @@ local function raise_mark(number)
   end
 end
 
--- A hub numbers its operations that run at most once, in a sequence of their own. The number of a
--- delayed duplicate, or of an operation that was made void, is not above the highest stored here.
-local function already_ran(number)
-  return number <= (tonumber(call('HGET', meta, hub .. ':calls')) or 0)
+-- A hub numbers its operations that run at most once, and the highest number of each *kind* is stored.
+-- That of a delayed duplicate, or of an operation that was made void, is not above it. Kinds are 'calls'
+-- (adoptions and detaches) and 'changes' (set limits, clears and back-offs).
+local function already_ran(number, kind)
+  return number <= (tonumber(call('HGET', meta, hub .. ':' .. kind)) or 0)
 end
-local function note_call(number)
-  call('HSET', meta, hub .. ':calls', number)
+local function note_call(number, kind)
+  call('HSET', meta, hub .. ':' .. kind, number)
   keep_hub_alive(0)
 end
 

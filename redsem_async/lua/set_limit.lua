@@ -22,7 +22,7 @@ local function paused_or_resumed(before)
 end
 
 load_state()
-if not already_ran(number) then
+if not already_ran(number, 'changes') then
   if new_limit == 'pause' or new_limit == 'resume' then
     new_limit = paused_or_resumed(call('GET', limit))
   end
@@ -47,7 +47,7 @@ if not already_ran(number) then
       call('HSET', meta, 'back_off', fields[17])
     end
   end
-  note_call(number)
+  note_call(number, 'changes')
   recall_rights()
   if waiting > 0 then return_parked() end  -- one that was heavier than the old limit may fit now
 end

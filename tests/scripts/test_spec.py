@@ -249,8 +249,8 @@ class Agreement(Comparison):
     def abandon(self, data: st.DataObject) -> None:
         hub = data.draw(st.sampled_from([hub for hub in HUBS if self.requests[hub]]))
         some = st.lists(st.sampled_from(self.requests[hub]), min_size=1, max_size=3, unique=True)
-        void = data.draw(st.sampled_from((0, 0, self.calls[hub], self.calls[hub] + 1)))
-        self.send(hub, op.Abandon(data.draw(some), void))
+        numbers = st.sampled_from((0, 0, self.calls[hub], self.calls[hub] + 1))
+        self.send(hub, op.Abandon(data.draw(some), data.draw(numbers), data.draw(numbers)))
 
     @rule(
         hub=hubs,

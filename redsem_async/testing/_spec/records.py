@@ -124,7 +124,8 @@ class HubRecord:
         no_push: no push messages reach it, as its `HubInfo` says.
         uncounted: those that reach it are not counted, as its `HubInfo` says.
         unreachable: no connection received the last push message to it.
-        last_call: the highest number of its calls that act once.
+        last_call: the highest number of its adoptions and detaches.
+        last_change: the same of changes (set limits, clears and back-offs).
     """
 
     alive_until: int = 0
@@ -134,6 +135,7 @@ class HubRecord:
     uncounted: bool = False
     unreachable: bool = False
     last_call: int = 0
+    last_change: int = 0
 
     def received(self, receivers: int) -> bool:
         """Whether a message that *receivers* were counted for may have reached it."""
