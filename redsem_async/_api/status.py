@@ -181,7 +181,7 @@ def status_of(
         slots = (*terms.slots, *reply.slots[len(terms.slots) :])
     most = limit if reply.ramp is None else min(limit, reply.ramp.permits)
     available = max(0, most - reply.held)
-    back_off = back_off_of(reply.ramp)
+    back_off = back_off_of(reply.ramp, limit)
 
     def client(identity: str) -> Client:
         hub = identity.partition(".")[0]
@@ -230,23 +230,19 @@ def status_of(
         set_limit=reply.set_limit,
         retry_after=0.0 if soon else estimate,
         keys=tuple(
-            KeyStatus(
-                key=entry.key,
-                limit=key_limit(entry.key) if entry.set_limit is None else entry.set_limit,
-                held=entry.held,
-                waiting=entry.waiting,
-                set_limit=entry.set_limit,
-                back_off=back_off_of(entry.ramp),
-            )
+            KeyStatus(entry.key, of_key, entry.held, entry.waiting, entry.set_limit, own)
             for entry in reply.keys
+            for of_key in (key_limit(entry.key) if entry.set_limit is None else entry.set_limit,)
+            for own in (back_off_of(entry.ramp, limit if of_key is None else of_key),)
+            if entry.held or entry.waiting or own is not None
         ),
         back_off=back_off,
     )
 
 
-def back_off_of(ramp: Ramp | None) -> BackOff | None:
-    """The public back-off for what a reply says of one."""
-    if ramp is None:
+def back_off_of(ramp: Ramp | None, limit: int) -> BackOff | None:
+    """The public back-off for what a reply says of one. It is over once the ramp is at *limit*."""
+    if ramp is None or ramp.permits >= limit > 0:
         return None
     return BackOff(0.0 if ramp.permits else ramp.lasts_ms / 1000, ramp.permits)
 

@@ -256,16 +256,14 @@ class RemoteSemaphore:
         """Have every process grant nothing for some time. No task waits for the reply."""
         self.change(calls.back_off, call)
 
-    async def hold_off(self, seconds: float, limit: int, key: str | None) -> None:
+    async def hold_off(self, seconds: float, key: str | None) -> None:
         """Have every process grant nothing for *seconds*. 0 ends a back-off.
-
-        *limit* is what the caller declares, for *key* where there is one.
 
         Raises:
             BackendError: when the server refused, or could not be asked.
         """
         future: asyncio.Future[AnyReply | SemaphoreError] = self.identity.loop.create_future()
-        operation = BackOff(math.ceil(1000 * seconds), limit, key=key)
+        operation = BackOff(math.ceil(1000 * seconds), key=key)
         call = BackOffCall(operation, clock() + seconds, future)
         await self._call(call, future, reply_timeout(min(self.state.shortest_lease, 10.0)))
 

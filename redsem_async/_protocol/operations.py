@@ -241,12 +241,10 @@ class BackOff(NamedTuple):
 
     Attributes:
         pause_ms: from now on. 0 ends a back-off.
-        limit: that the caller declares, for *key* where there is one.
         token: of the permit that met the overload. None for an overload that is new in any case.
     """
 
     pause_ms: int
-    limit: int
     token: int | None = None
     call: int = 0
     key: str | None = None

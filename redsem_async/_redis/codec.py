@@ -145,10 +145,10 @@ class Codec:
             case SetLimit(most, number, key):
                 own = () if key is None else (_encoded(key),)
                 return "set_limit", ("" if most is None else most, number, *own)
-            case BackOff(pause_ms, limit, token, number, key):
+            case BackOff(pause_ms, token, number, key):
                 own = () if key is None else (_encoded(key),)
                 granted = "" if token is None else token
-                return "back_off", (pause_ms, granted, limit, number, *own)
+                return "back_off", (pause_ms, granted, number, *own)
             case Reap():
                 return "reap", ()
             case Clear(number):

@@ -17,18 +17,19 @@ local function next_token()
   return last
 end
 -- A back-off: no permit is granted before its pause ends. Then the ramp is how many permits may be
--- in use: 1, and with each step twice as many, until it is at the limit. The text of a back-off is
--- 'ends:began:step:limit': when the pause ends, the counter when it began, how long a step is, and
--- the limit. Times are in ms.
+-- in use: 1, and with each step twice as many. It does not depend on a limit, because one that is
+-- set or declared meanwhile may be higher. After 20 steps it is at a million, and over. The text of
+-- a back-off is 'ends:began:step': when the pause ends, the counter when it began, and how long a
+-- step is. Times are in ms.
 --
 -- Returns the ramp, and when it changes: 0 in the pause, math.huge and nil when it is over.
 local function ramp_of(back_off)
   if not back_off then return math.huge end
-  local ends, step, most = string.match(back_off, '^(%d+):%d+:(%d+):(%d+)$')
+  local ends, step = string.match(back_off, '^(%d+):%d+:(%d+)$')
   ends, step = tonumber(ends), tonumber(step)
   if now < ends then return 0, ends end
   local steps = math.floor((now - ends) / step)
-  if 2 ^ steps >= tonumber(most) then return math.huge end
+  if steps >= 20 then return math.huge end
   return math.floor(2 ^ steps), ends + (steps + 1) * step
 end
 local ramp, ramp_changes = ramp_of(fields[17])

@@ -22,7 +22,7 @@ OF_BACK_OFF = (
         "there is no ramp",
         "after a back-off at most a few requests start at once",
         GRANTS,
-        ("prelude.ramp_of", "2 ^ steps >= tonumber(most)", "steps >= 0"),
+        ("prelude.ramp_of", "steps >= 20", "steps >= 0"),
     ),
     mutant(
         "each overload is a new one",
@@ -50,7 +50,7 @@ OF_BACK_OFF = (
         "a change that is sent again has another number",
         "a back-off that was ended is not begun anew",
         "a_back_off_whose_reply_was_lost_does_not_begin_anew_after_its_end",
-        ("calls.change_again", "if not change.was_sent:", "if True:"),
+        ("calls.change_again", "not change.was_sent", "change"),
     ),
     mutant(
         "a release is sent before the back-off of its block",

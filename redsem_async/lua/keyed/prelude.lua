@@ -521,10 +521,6 @@ function keyed.set_limit(key, limit)
   look_at(key)
 end
 
--- The limit that is set for *key*, or else *declared*.
-function keyed.limit_of(key, declared)
-  return limit_of(key, declared)
-end
 -- Sets the back-off of *key*, nil for none. One that is over is forgotten.
 function keyed.set_back_off(key, back_off)
   local old, at = keyed.back_off_of(key)

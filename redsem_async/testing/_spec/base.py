@@ -214,8 +214,6 @@ class Specification(ABC):
                         state.set_limit, state.paused_limit = state.paused_limit, None
                 case limit:
                     state.set_limit, state.paused_limit = limit, None
-            if call.key is None and state.set_limit and state.back_off:
-                state.back_off = state.back_off.raised(state.set_limit, context.now)
             state.note_change(context, call.call)
             recall_rights(state, context, self._publish)
             if self.waiting:
@@ -230,8 +228,8 @@ class Specification(ABC):
             state.note_change(context, call.call)
             after: BackOffRecord | None = None
             if call.pause_ms:
-                before, limit = self._back_off_before(call)
-                after, begins = begun_or_longer(before, state, context, call, limit)
+                before = self._back_off_of(call.key)
+                after, begins = begun_or_longer(before, state, context, call)
             self._set_back_off(context, call.key, after)
             over = context.now if after is None else after.over
             state.keep(context, over - context.now + SLACK_MS)
@@ -245,11 +243,9 @@ class Specification(ABC):
         self._serve(context)
         return self._reply(context, [int(begins)])
 
-    def _back_off_before(self, call: BackOff) -> tuple[BackOffRecord | None, int]:
-        """The back-off that *call* may make longer, and the limit up to which a ramp rises."""
-        state = self.state
-        limit = call.limit if state.set_limit == 0 else state.effective_limit(call.limit)
-        return state.back_off, limit
+    def _back_off_of(self, key: str | None) -> BackOffRecord | None:
+        """The back-off of *key*, or of all requests, which may be over."""
+        return self.state.back_off
 
     def _set_back_off(
         self, context: CallContext, key: str | None, back_off: BackOffRecord | None
