@@ -128,7 +128,7 @@ def change_again(state: SemaphoreState, change: Change, *, arrived: bool) -> Non
     change.was_sent |= arrived
     if not change.was_sent:
         change.number = 0
-        if not change.alone:  # others with higher numbers may be in flight
+        if not change.alone and change in state.changes:  # others may be in flight
             state.changes.remove(change)
             state.changes.append(change)
     state.stirred = True

@@ -64,7 +64,8 @@ def is_active(state: SemaphoreState) -> bool:
         or state.releases
         or state.void
         or (state.leaving and not state.outlasted)
-        or any(call.wanted for call in (*state.calls, *state.changes))
+        or any(call.wanted for call in state.calls)
+        or any(change.wanted or change.was_sent for change in state.changes)
     )
 
 
