@@ -108,11 +108,10 @@ def backs_off(state: SemaphoreState) -> bool:
     return any(each.wanted for each in pending)
 
 
-def take_change(state: SemaphoreState, change: Change) -> Change:
+def take_change(state: SemaphoreState, change: Change) -> None:
     """Write *change*. It is in flight from now on."""
     change.in_flight = True
     change.number = change.number or state.identity.new_number()
-    return change
 
 
 def landed(state: SemaphoreState, change: Change) -> None:
