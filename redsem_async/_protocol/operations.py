@@ -227,8 +227,8 @@ class SetLimit(NamedTuple):
 
     A pause sets 0, and resuming restores the set limit from before the pause.
 
-    This call, ``BackOff`` and ``Clear`` act once at most. They have numbers as in ``Adopt``, of
-    which the server keeps the highest for itself.
+    This call, ``BackOff`` and ``Clear`` act once at most. They are numbered as calls are
+    for ``Adopt``, and the server keeps their highest number apart from that.
     """
 
     limit: int | Literal["pause", "resume"] | None
