@@ -101,7 +101,7 @@ class BackOff(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeyStatus:
-    """A key that holds permits or has a back-off, or whose requests wait.
+    """A key that holds permits, whose requests wait, or to which a back-off grants nothing.
 
     Attributes:
         key: as it was given to ``acquire``.
@@ -137,7 +137,8 @@ class SemaphoreStatus:
         retry_after: an estimate of the seconds until a new request would be granted. 0 when a
             permit is free. It is computed from the queue and from this process's recent hold
             times, or else those of other processes. With no hold times, a second is assumed.
-        keys: those with permits, waiting requests or a back-off, ordered by their encoded names.
+        keys: those with permits or waiting requests, and those to which a back-off grants nothing,
+            ordered by their encoded names.
         back_off: of the semaphore, if one is in progress.
     """
 
@@ -234,7 +235,6 @@ def status_of(
             for entry in reply.keys
             for of_key in (key_limit(entry.key) if entry.set_limit is None else entry.set_limit,)
             for own in (back_off_of(entry.ramp, limit if of_key is None else of_key),)
-            if entry.held or entry.waiting or own is not None
         ),
         back_off=back_off,
     )

@@ -279,8 +279,9 @@ class KeyedSpecification(QueueSpecification):
                 held[holder.key] += holder.permits
         found = self._living(context)
         waiting = Counter(queued.key for queued in found if queued.key is not None)
-        backing_off = {key for key in self.back_offs if self._ramp(key, context.now)}
-        names = {quote(key, safe=""): key for key in {*held, *waiting} | backing_off}
+        ramps = {key: self._ramp(key, context.now) for key in self.back_offs}
+        paused = {key for key, ramp in ramps.items() if ramp is not None and not ramp.permits}
+        names = {quote(key, safe=""): key for key in {*held, *waiting} | paused}
         after = "" if call.after is None else quote(call.after, safe="")
         keys = [
             KeyEntry(
