@@ -262,8 +262,7 @@ class FairSemaphore(AnySemaphore):
             await super().hold_off(seconds)
             return
         self._check_key(key)
-        limit = self._declared_limit(key)
-        await self._hold_off(seconds, self.limit if limit is None else limit, key)
+        await self._hold_off(seconds, key)
 
     def _bind(self) -> Bound:
         bound = super()._bind()

@@ -229,17 +229,14 @@ class Permit:
         terms, terms_of_key = lease.terms, lease.key
         if config.flag(key, "key") and terms_of_key is None:
             raise ValueError("key=True needs a permit that was acquired with a key")
-        limit, of_key = terms.limit, None
-        if key and terms_of_key is not None:
-            of_key = terms_of_key.key
-            limit = limit if terms_of_key.limit is None else terms_of_key.limit
+        of_key = terms_of_key.key if key and terms_of_key is not None else None
         remote, now = self._bound.remote, clock()
         if pause > terms.max_back_off:
             log_cut(remote, pause, now)
             pause = terms.max_back_off
         if pause:
             token = lease.token if self._ours else 0
-            operation = BackOff(math.ceil(1000 * pause), limit, token, key=of_key)
+            operation = BackOff(math.ceil(1000 * pause), token, key=of_key)
             call, loop = BackOffCall(operation, now + pause), self._bound.loop
             if _running_loop() is loop:
                 remote.back_off(call)

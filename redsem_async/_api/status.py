@@ -101,7 +101,7 @@ class BackOff(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeyStatus:
-    """A key that holds permits or has a back-off, or whose requests wait.
+    """A key that holds permits, whose requests wait, or to which a back-off grants nothing.
 
     Attributes:
         key: as it was given to ``acquire``.
@@ -137,7 +137,8 @@ class SemaphoreStatus:
         retry_after: an estimate of the seconds until a new request would be granted. 0 when a
             permit is free. It is computed from the queue and from this process's recent hold
             times, or else those of other processes. With no hold times, a second is assumed.
-        keys: those with permits, waiting requests or a back-off, ordered by their encoded names.
+        keys: those with permits or waiting requests, and those to which a back-off grants nothing,
+            ordered by their encoded names.
         back_off: of the semaphore, if one is in progress.
     """
 
@@ -181,7 +182,7 @@ def status_of(
         slots = (*terms.slots, *reply.slots[len(terms.slots) :])
     most = limit if reply.ramp is None else min(limit, reply.ramp.permits)
     available = max(0, most - reply.held)
-    back_off = back_off_of(reply.ramp)
+    back_off = back_off_of(reply.ramp, limit)
 
     def client(identity: str) -> Client:
         hub = identity.partition(".")[0]
@@ -230,23 +231,18 @@ def status_of(
         set_limit=reply.set_limit,
         retry_after=0.0 if soon else estimate,
         keys=tuple(
-            KeyStatus(
-                key=entry.key,
-                limit=key_limit(entry.key) if entry.set_limit is None else entry.set_limit,
-                held=entry.held,
-                waiting=entry.waiting,
-                set_limit=entry.set_limit,
-                back_off=back_off_of(entry.ramp),
-            )
+            KeyStatus(entry.key, of_key, entry.held, entry.waiting, entry.set_limit, own)
             for entry in reply.keys
+            for of_key in (key_limit(entry.key) if entry.set_limit is None else entry.set_limit,)
+            for own in (back_off_of(entry.ramp, limit if of_key is None else of_key),)
         ),
         back_off=back_off,
     )
 
 
-def back_off_of(ramp: Ramp | None) -> BackOff | None:
-    """The public back-off for what a reply says of one."""
-    if ramp is None:
+def back_off_of(ramp: Ramp | None, limit: int) -> BackOff | None:
+    """The public back-off for what a reply says of one. It is over once the ramp is at *limit*."""
+    if ramp is None or ramp.permits >= limit > 0:
         return None
     return BackOff(0.0 if ramp.permits else ramp.lasts_ms / 1000, ramp.permits)
 

@@ -196,11 +196,11 @@ class StoredSemaphore:
             BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
             ValueError, TypeError: for an invalid number of seconds.
         """
-        await self._hold_off(seconds, self.limit)
+        await self._hold_off(seconds)
 
-    async def _hold_off(self, seconds: float, limit: int, key: str | None = None) -> None:
+    async def _hold_off(self, seconds: float, key: str | None = None) -> None:
         pause = config.pause_of(seconds, "seconds", config.LONGEST_HOLD_OFF)
-        await self._bound().remote.hold_off(pause, limit, key)
+        await self._bound().remote.hold_off(pause, key)
 
     async def reap(self) -> int:
         """Remove expired holders and dead waiters, serve the queue, and return the number removed.

@@ -73,10 +73,16 @@ def retry_after_of(state: SemaphoreState, request: Request) -> float:
 def _ramp_of(request: Request) -> Ramp | None:
     """The ramp of the back-off that held *request* up, by the last reply."""
     report, key = request.report, request.key
-    if report is None or report.ramp is not None:
-        return report and report.ramp
+    if report is None:
+        return None
+    limit = request.terms.limit if report.set_limit is None else report.set_limit
+    if report.ramp is not None and report.ramp.permits < limit:
+        return report.ramp
     queue = report.key_queues.get(key.key) if key and request.waits_for_key else None
-    return queue and queue.ramp
+    if key is None or queue is None or queue.ramp is None:
+        return None
+    own = key.limit if queue.set_limit is None else queue.set_limit
+    return queue.ramp if queue.ramp.permits < (limit if own is None else own) else None
 
 
 def timed_out(state: SemaphoreState, request: Request) -> AcquireTimeout:

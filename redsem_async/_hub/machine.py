@@ -4,6 +4,7 @@ With `commands` these are the verbs of the state machine whose data are in `stat
 """
 
 import math
+from collections import deque
 from collections.abc import Callable
 
 from redsem_async._core.clock import now as clock
@@ -16,12 +17,11 @@ from .commands import release
 from .commands.abandon import AbandonBatch
 from .commands.acquire import AcquireBatch
 from .commands.base import AnyBatch
-from .commands.call import take_call
+from .commands.call import take_call, take_change
 from .commands.heartbeat import HeartbeatBatch
 from .commands.refresh import RefreshBatch, RestoreBatch, drop_restores
 from .commands.release import ReleaseBatch
 from .lease import Lease, LeaseState
-from .pending import BackOffCall
 from .state import SemaphoreState
 
 # -- what is written
@@ -29,6 +29,7 @@ from .state import SemaphoreState
 
 def next_command(state: SemaphoreState, now: float) -> AnyBatch | None:
     """The next batch to write, if any. Refreshes, back-offs, releases, calls, then acquires."""
+    change = None
     if state.recovers and not state.introduction.sent:
         # A loss of state is to be noticed before anything is done.
         return HeartbeatBatch.take(state, now)
@@ -36,12 +37,16 @@ def next_command(state: SemaphoreState, now: float) -> AnyBatch | None:
         return RefreshBatch.take(state)
     if state.restores:
         return RestoreBatch.take(state)
-    if state.calls and isinstance(state.calls[0], BackOffCall) and calls.first(state):
-        return take_call(state)  # before a release, which would serve a waiter
+    if state.changes:
+        change = calls.first_change(state)
+        if calls.backs_off(state):  # and a release would serve a waiter
+            return None if change is None else take_change(state, change)
     if state.releases:
         return ReleaseBatch.take(state, now)
     if state.leaving or state.void:
         return AbandonBatch.take(state)
+    if change is not None:
+        return take_change(state, change)
     if state.calls and calls.first(state) is not None:
         return take_call(state)
     if state.heartbeats.due:
@@ -60,6 +65,7 @@ def is_active(state: SemaphoreState) -> bool:
         or state.void
         or (state.leaving and not state.outlasted)
         or any(call.wanted for call in state.calls)
+        or any(change.wanted or change.was_sent for change in state.changes)
     )
 
 
@@ -67,7 +73,7 @@ def is_idle(state: SemaphoreState) -> bool:
     """Whether time changes nothing but a right to reuse leases."""
     if state.requests or state.leases or state.first_new():
         return False
-    return not any(call.wanted for call in state.calls)
+    return not any(call.wanted for call in (*state.calls, *state.changes))
 
 
 def rest(state: SemaphoreState) -> None:
@@ -145,7 +151,7 @@ def forget_in_flight(state: SemaphoreState) -> None:
     """The connection was closed on purpose, so no reply will come."""
     state.introduce_again()
     state.heartbeats.forget()
-    state.numbered_in_flight, state.alone_in_flight = 0, False
+    state.changes = deque(each for each in state.changes if not each.in_flight)
     _drop_leaving(state)
     state.acquires_in_flight.clear()
     state.requests = {n: each for n, each in state.requests.items() if each.pending}

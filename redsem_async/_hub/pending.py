@@ -10,11 +10,9 @@ from redsem_async._core.lease import Outcome
 from redsem_async._protocol.operations import (
     Adopt,
     BackOff,
-    Clear,
     Detach,
     Operation,
     Reap,
-    SetLimit,
 )
 from redsem_async._protocol.replies import AnyReply
 
@@ -91,14 +89,11 @@ class PendingRelease:
 class Call:
     """An operation that is not batched, and the future of the caller that waits, if one does.
 
-    Some are numbered, and carried out once at most. A hub numbers them in the order in which it
-    writes them, and the server refuses a number that is not above the last one it carried out.
+    A detach or an adoption draws a number each time it is written. It may be carried out twice
+    while its caller waits, and not after the server knows a higher number.
 
     Attributes:
-        numbered: whether its number ensures that it is carried out once at most.
-        alone: whether it is written only when no other numbered call is in flight, and before
-            the next one. From its number alone the server then knows whether it carried it out.
-        number: drawn when it is written, where *renumber* says so.
+        number: that it was written with last.
         was_sent: sent before, without a reply.
     """
 
@@ -109,11 +104,7 @@ class Call:
     ) -> None:
         self.operation: Operation = operation
         self.future: asyncio.Future[AnyReply | SemaphoreError] | None = future
-        by_operator = isinstance(operation, BackOff) and operation.token is None
-        self.alone: bool = by_operator or isinstance(operation, SetLimit | Clear)
-        self.numbered: bool = self.alone or isinstance(operation, BackOff | Detach | Adopt)
         self.number: int = 0
-        self.renumber: bool = True
         self.was_sent: bool = False
 
     @property
@@ -147,7 +138,25 @@ class DetachCall(Call):
         self.unsettled: bool = False
 
 
-class BackOffCall(Call):
+class Change(Call):
+    """A set limit, a clear or a back-off, which is carried out once at most.
+
+    The server carries out no number that is not above the last one. So a change keeps its number
+    for as long as it may have been carried out, and no other is written meanwhile.
+
+    Attributes:
+        in_flight: written, without a reply yet.
+    """
+
+    in_flight: bool = False
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other change is in flight with it. A permit's back-offs may be, at first."""
+        return self.was_sent or self.future is not None
+
+
+class BackOffCall(Change):
     """A back-off until *ends*, by the clock of this process.
 
     One that is written later is shorter. One that is over is not written any more, unless its
@@ -171,8 +180,10 @@ class BackOffCall(Call):
     def join(self, other: "BackOffCall") -> bool:
         """Back off for *other*, too. False where that is of another key, or an operator's."""
         mine, theirs = self.back_off, other.back_off
-        if mine.token is None or theirs.token is None or self.was_sent or mine.key != theirs.key:
+        if self.alone or other.alone or self.in_flight or mine.key != theirs.key:
             return False
+        assert mine.token is not None
+        assert theirs.token is not None
         self.back_off = mine._replace(token=max(mine.token, theirs.token))
         self.ends = max(self.ends, other.ends)
         return True

@@ -13,7 +13,7 @@ from redsem_async._core.errors import SemaphoreError
 from redsem_async._core.keys import Address
 from redsem_async._core.lease import Outcome, clock_margin, reply_timeout
 from redsem_async._observers.registry import observers
-from redsem_async._protocol.operations import Adopt, BackOff, Detach, Operation
+from redsem_async._protocol.operations import Adopt, BackOff, Clear, Detach, Operation, SetLimit
 from redsem_async._protocol.replies import AnyReply, Reply
 
 from . import calls, machine, reuse, trust
@@ -21,7 +21,16 @@ from .commands.refresh import max_hold_ms_of
 from .estimates import note_hold
 from .identity import HubIdentity
 from .lease import Lease, LeaseState
-from .pending import AdoptCall, BackOffCall, Call, Confirmed, DetachCall, PendingRelease, Wakeup
+from .pending import (
+    AdoptCall,
+    BackOffCall,
+    Call,
+    Change,
+    Confirmed,
+    DetachCall,
+    PendingRelease,
+    Wakeup,
+)
 from .request import Request
 from .route import LinkState
 from .state import SemaphoreState
@@ -247,16 +256,14 @@ class RemoteSemaphore:
         """Have every process grant nothing for some time. No task waits for the reply."""
         self.change(calls.back_off, call)
 
-    async def hold_off(self, seconds: float, limit: int, key: str | None) -> None:
+    async def hold_off(self, seconds: float, key: str | None) -> None:
         """Have every process grant nothing for *seconds*. 0 ends a back-off.
-
-        *limit* is what the caller declares, for *key* where there is one.
 
         Raises:
             BackendError: when the server refused, or could not be asked.
         """
         future: asyncio.Future[AnyReply | SemaphoreError] = self.identity.loop.create_future()
-        operation = BackOff(math.ceil(1000 * seconds), limit, key=key)
+        operation = BackOff(math.ceil(1000 * seconds), key=key)
         call = BackOffCall(operation, clock() + seconds, future)
         await self._call(call, future, reply_timeout(min(self.state.shortest_lease, 10.0)))
 
@@ -268,7 +275,8 @@ class RemoteSemaphore:
         """
         future: asyncio.Future[AnyReply | SemaphoreError] = self.identity.loop.create_future()
         timeout = reply_timeout(min(self.state.shortest_lease, 10.0))
-        return await self._call(Call(operation, future), future, timeout)
+        kind = Change if isinstance(operation, SetLimit | Clear) else Call
+        return await self._call(kind(operation, future), future, timeout)
 
     async def _call(
         self, call: Call, future: "asyncio.Future[AnyReply | SemaphoreError]", timeout: float

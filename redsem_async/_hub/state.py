@@ -27,7 +27,7 @@ from .heartbeats import Heartbeats
 from .identity import HubIdentity
 from .introduction import Introduction
 from .lease import Lease, LeaseState
-from .pending import Call, Confirmed, PendingRefresh, PendingRelease
+from .pending import Call, Change, Confirmed, PendingRefresh, PendingRelease
 from .request import Request, RequestState
 from .right import ReuseRight
 from .route import LinkState, Route
@@ -58,8 +58,8 @@ class SemaphoreState(SemaphoreRef):
         releases: to be written, by the hub that drew the ids.
         leaving: requests whose callers left, and that the server may still know.
         void: calls that were sent, have no reply, and may not be carried out any more.
-        calls: to be written, in the order in which they were made. Those that are numbered may
-            have to wait for others (*numbered_in_flight*, *alone_in_flight*).
+        calls: to be written, in the order in which they were made.
+        changes: set limits, clears and back-offs without a reply, in the order of their numbers.
 
         requests: that the server may know (sent, waiting, granted or leaving), by number.
         leases: that the server may hold, by number.
@@ -105,8 +105,7 @@ class SemaphoreState(SemaphoreRef):
         self.leaving: list[Request] = []
         self.void: list[Call] = []
         self.calls: deque[Call] = deque()
-        self.numbered_in_flight: int = 0
-        self.alone_in_flight: bool = False
+        self.changes: deque[Change] = deque()
         self.heartbeats: Heartbeats = Heartbeats()
         self.requests: dict[int, Request] = {}
         self.leases: dict[int, Lease] = {}

@@ -159,11 +159,13 @@ class Confirm(NamedTuple):
 class Abandon(NamedTuple):
     """Leave the queue, or release what was granted unheard.
 
-    Calls with numbers up to *void* may not act any more (see ``Adopt``).
+    No adoption or detach with a number up to *void* acts any more, and no change with one up to
+    *void_change* (see ``SetLimit``).
     """
 
     requests: Sequence[Request]
     void: int = 0
+    void_change: int = 0
 
 
 class Heartbeat(NamedTuple):
@@ -187,9 +189,8 @@ class Adopt(NamedTuple):
     *max_hold_ms* says for how long it may be held, since its grant (``None`` for any time).
     *slots* is what permits stand for, as in ``Acquire``.
 
-    This call, and the others with a field *call*, act once at most. The hub numbers them, in an
-    order of their own, when it writes them. The server keeps the highest number that it carried
-    out, and a call whose number is not above it does nothing.
+    The hub numbers this call and ``Detach`` each time it writes them. The server keeps the highest
+    number that it carried out, and a call whose number is not above it does nothing.
     """
 
     owner: str
@@ -225,6 +226,9 @@ class SetLimit(NamedTuple):
     """Set the limit that overrides every client's own, or end it. For all, or for *key*.
 
     A pause sets 0, and resuming restores the set limit from before the pause.
+
+    This call, ``BackOff`` and ``Clear`` act once at most. They are numbered as calls are
+    for ``Adopt``, and the server keeps their highest number apart from that.
     """
 
     limit: int | Literal["pause", "resume"] | None
@@ -237,12 +241,10 @@ class BackOff(NamedTuple):
 
     Attributes:
         pause_ms: from now on. 0 ends a back-off.
-        limit: that the caller declares, for *key* where there is one.
         token: of the permit that met the overload. None for an overload that is new in any case.
     """
 
     pause_ms: int
-    limit: int
     token: int | None = None
     call: int = 0
     key: str | None = None

@@ -131,8 +131,8 @@ class Codec:
                 return "restore", (lease, *_described(hub_info), *declared, *back)
             case Confirm():
                 raise AssertionError("no script waits for replicas")
-            case Abandon(requests, void):
-                return "abandon", (void, *map(self._queued, requests))
+            case Abandon(requests, void, void_change):
+                return "abandon", (void, void_change, *map(self._queued, requests))
             case Heartbeat(lease_ms, requests, hub_info, right):
                 common = (lease_ms, *_described(hub_info), _right(right))
                 return "heartbeat", (*common, *map(self._queued, requests))
@@ -150,10 +150,10 @@ class Codec:
             case SetLimit(most, number, key):
                 own = () if key is None else (_encoded(key),)
                 return "set_limit", ("" if most is None else most, number, *own)
-            case BackOff(pause_ms, limit, token, number, key):
+            case BackOff(pause_ms, token, number, key):
                 own = () if key is None else (_encoded(key),)
                 granted = "" if token is None else token
-                return "back_off", (pause_ms, granted, limit, number, *own)
+                return "back_off", (pause_ms, granted, number, *own)
             case Reap():
                 return "reap", ()
             case Clear(number):

@@ -3,8 +3,8 @@
 -- The caller may not know which: the reply that granted a request may have been lost.
 --
 -- KEYS     as in the head
--- ARGV     void      number of an operation that runs at most once, and must not run any more; 0
---                    for none
+-- ARGV     void      number of an adoption or a detach that must not run any more; 0 for none
+--          change    the same of a change
 --          requests  from here on: 'number:lease_ms:limit:permits', of requests of the caller's hub
 -- RETURNS  {tag, next_ms, waiting, own_grants, answer...}, an answer being 1 (left the queue),
 --          2 (gave its permits back) or 0 (was neither queued nor a holder)
@@ -12,8 +12,8 @@
 --          already_ran, allow_writes_at_maxmemory, note_call, waiting, purge, serve, append,
 --          reply_head
 
-local void = tonumber(ARGV[5])
-local REQUESTS = 6
+local void, change = tonumber(ARGV[5]), tonumber(ARGV[6])
+local REQUESTS = 7
 
 load_state()
 local ids, highest = parse_ids(hub, REQUESTS)
@@ -29,9 +29,13 @@ if #ids > 0 then
   leave_queue(requests)
   raise_mark(highest)
 end
-if void > 0 and not already_ran(void) then
+if void > 0 and not already_ran(void, 'calls') then
   allow_writes_at_maxmemory()
-  note_call(void)
+  note_call(void, 'calls')
+end
+if change > 0 and not already_ran(change, 'changes') then
+  allow_writes_at_maxmemory()
+  note_call(change, 'changes')
 end
 if waiting > 0 then
   purge()

@@ -35,10 +35,10 @@ if slotted then _, refusal = slotted.compare(ARGV[13], old_id) end
 if refusal then return refusal end
 allow_writes_at_maxmemory()
 local grant = current_grant(new_id)
-if not grant and already_ran(number) then return redis.error_reply('VOID') end
+if not grant and already_ran(number, 'calls') then return redis.error_reply('VOID') end
 record_hub(hub_info, no_push, lease)
 if not grant then
-  note_call(number)
+  note_call(number, 'calls')
   grant = current_grant(old_id)
   -- Where its slots were lost, a new id would have none, and others would get them.
   if not grant or slotted and grant[3] == '' or keyed and keyed.lost(old_id) then

@@ -7,47 +7,43 @@
 --          token     of the permit that met the overload. Where it is older than the back-off that
 --                    runs, the overload is the same, and only makes the pause longer. '' for one
 --                    that is newer in any case
---          declared  the caller's limit, of the key where there is one
 --          number    number of this operation, which runs at most once
 --          [key]     whose back-off it is, unless it is that of all requests
 -- RETURNS  {tag, next_ms, waiting, own_grants, begun}, begun being 1 where a back-off began
--- USES     load_state, already_ran, allow_writes_at_maxmemory, note_call, ramp_of, keyed, limit_for,
+-- USES     load_state, already_ran, allow_writes_at_maxmemory, note_call, ramp_of, keyed,
 --          fields, usual_hold, extra_permits, last, stamp_us, exact, keep, now, SLACK,
 --          recall_rights, publish_to, waiting, purge, serve, append, reply_head
 --          sets ramp, ramp_changes
 
 local pause, token = tonumber(ARGV[5]), tonumber(ARGV[6]) or math.huge
-local declared, number, key = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
+local number, key = tonumber(ARGV[7]), ARGV[8]
 
--- The back-off after *before* under the limit *most*, when it is over, and whether it began now.
-local function begun_or_longer(before, most)
+-- The back-off after *before*, when it is over, and whether it began now.
+local function begun_or_longer(before)
   local _, runs = ramp_of(before)
-  local ends, began, step, limit_then = string.match(runs and before or '', '^(%d+):(%d+):(%d+):(%d+)$')
+  local ends, began, step = string.match(runs and before or '', '^(%d+):(%d+):(%d+)$')
   local later = math.max(tonumber(ends) or 0, now + pause)
   local begins = not runs or token > tonumber(began)
   if begins then
-    began, limit_then = math.max(last, stamp_us), math.max(1, most)
+    began = math.max(last, stamp_us)
     -- The usual hold is in ms times permits; a step is a hold, however many permits a holder has.
     local live, heavy = call('ZCOUNT', holders, '(' .. exact(now), '+inf'), extra_permits()
     step = math.max(1, math.ceil(usual_hold * math.max(1, live) / math.max(1, live + heavy)))
   end
   step = math.max(tonumber(step), math.ceil(pause / 10))
-  local over, allowed = later, 1
-  while allowed < tonumber(limit_then) do over, allowed = over + step, 2 * allowed end
   local text = {}
-  for i, value in ipairs({ later, began, step, limit_then }) do text[i] = exact(value) end
-  return table.concat(text, ':'), over, begins
+  for i, value in ipairs({ later, began, step }) do text[i] = exact(value) end
+  return table.concat(text, ':'), later + 20 * step, begins
 end
 
 load_state()
 local begins = false
-if not already_ran(number) then
+if not already_ran(number, 'changes') then
   allow_writes_at_maxmemory()
-  note_call(number)
-  local before, most = fields[17], set_limit == 0 and declared or limit_for(declared)
-  if key then before, most = keyed.back_off_of(key), keyed.limit_of(key, declared) end
-  local after, over = nil, now
-  if pause > 0 then after, over, begins = begun_or_longer(before, most) end
+  note_call(number, 'changes')
+  local before, after, over = fields[17], nil, now
+  if key then before = keyed.back_off_of(key) end
+  if pause > 0 then after, over, begins = begun_or_longer(before) end
   if key then
     fields[18] = '1'
     call('HSET', meta, 'back_offs', '1')

@@ -13,7 +13,7 @@
 local number = tonumber(ARGV[5])
 
 load_state()
-if already_ran(number) then return { tag } end
+if already_ran(number, 'changes') then return { tag } end
 for _, owner in ipairs(call('ZRANGE', hubs, 0, -1)) do
   if owner ~= hub then publish_to(owner, 'cleared', '-') end
   call('HDEL', meta, owner .. ':client', owner .. ':no_push', owner .. ':unreachable')
@@ -31,6 +31,6 @@ if last < wall_us then
   last = 0
 end
 stamp_us = now_us  -- the offset has been deleted
-note_call(number)
+note_call(number, 'changes')
 keep(meta, counter_lead() + SLACK)
 return { tag }

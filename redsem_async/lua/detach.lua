@@ -15,10 +15,10 @@ local id, number = hub .. '.' .. ARGV[5], tonumber(ARGV[7])
 local expires, max_hold = parse_lease(ARGV[6])
 
 load_state()
-if already_ran(number) then return redis.error_reply('VOID') end
+if already_ran(number, 'calls') then return redis.error_reply('VOID') end
 local held = current_grant(id)
 allow_writes_at_maxmemory()
-note_call(number)
+note_call(number, 'calls')
 if not held then return { tag, 0 } end
 if max_hold then expires = math.max(1, math.min(expires, max_hold - held_for(held[1]))) end
 call('ZADD', holders, now + expires, id)

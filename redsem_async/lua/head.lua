@@ -19,8 +19,8 @@
 --                    after a loss of state, lost -> when it was detected, and grace -> end of
 --                    the grace period, until which only old holders are admitted.
 --                    For each hub: hub -> highest number that it has used here; hub:until ->
---                    alive until, as in hubs; hub:calls -> highest number of its operations
---                    that run at most once; hub:client -> facts about it; hub:no_push -> '1'
+--                    alive until, as in hubs; hub:calls, hub:changes -> highest numbers of its
+--                    operations that run at most once; hub:client -> facts about it; hub:no_push -> '1'
 --                    when no push message reaches it, '2' when its subscription is not counted;
 --                    hub:unreachable -> '1' when a push message to it had no subscriber
 --          hubs      ZSET, hub -> alive until, in ms of the semaphore's clock

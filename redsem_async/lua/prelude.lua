@@ -17,18 +17,19 @@ local function next_token()
   return last
 end
 -- A back-off: no permit is granted before its pause ends. Then the ramp is how many permits may be
--- in use: 1, and with each step twice as many, until it is at the limit. The text of a back-off is
--- 'ends:began:step:limit': when the pause ends, the counter when it began, how long a step is, and
--- the limit. Times are in ms.
+-- in use: 1, and with each step twice as many. It does not depend on a limit, because one that is
+-- set or declared meanwhile may be higher. After 20 steps it is at a million, and over. The text of
+-- a back-off is 'ends:began:step': when the pause ends, the counter when it began, and how long a
+-- step is. Times are in ms.
 --
 -- Returns the ramp, and when it changes: 0 in the pause, math.huge and nil when it is over.
 local function ramp_of(back_off)
   if not back_off then return math.huge end
-  local ends, step, most = string.match(back_off, '^(%d+):%d+:(%d+):(%d+)$')
+  local ends, step = string.match(back_off, '^(%d+):%d+:(%d+)$')
   ends, step = tonumber(ends), tonumber(step)
   if now < ends then return 0, ends end
   local steps = math.floor((now - ends) / step)
-  if 2 ^ steps >= tonumber(most) then return math.huge end
+  if steps >= 20 then return math.huge end
   return math.floor(2 ^ steps), ends + (steps + 1) * step
 end
 local ramp, ramp_changes = ramp_of(fields[17])
@@ -63,8 +64,8 @@ local function forget_dead_hubs()
   for _, dead in ipairs(call('ZRANGEBYSCORE', hubs, '-inf', now - SLACK, 'LIMIT', 0, 10)) do
     call('ZREM', hubs, dead)
     -- The queue is looked through again, because it may have requests of this hub.
-    call('HDEL', meta, dead, dead .. ':until', dead .. ':calls', dead .. ':client',
-      dead .. ':no_push', dead .. ':unreachable', 'looked')
+    call('HDEL', meta, dead, dead .. ':until', dead .. ':calls', dead .. ':changes',
+      dead .. ':client', dead .. ':no_push', dead .. ':unreachable', 'looked')
     fields[15] = nil
   end
 end
@@ -330,13 +331,14 @@ local function raise_mark(number)
   end
 end
 
--- A hub numbers its operations that run at most once, in a sequence of their own. The number of a
--- delayed duplicate, or of an operation that was made void, is not above the highest stored here.
-local function already_ran(number)
-  return number <= (tonumber(call('HGET', meta, hub .. ':calls')) or 0)
+-- A hub numbers its operations that run at most once, and the highest number of each *kind* is stored.
+-- That of a delayed duplicate, or of an operation that was made void, is not above it. Kinds are 'calls'
+-- (adoptions and detaches) and 'changes' (set limits, clears and back-offs).
+local function already_ran(number, kind)
+  return number <= (tonumber(call('HGET', meta, hub .. ':' .. kind)) or 0)
 end
-local function note_call(number)
-  call('HSET', meta, hub .. ':calls', number)
+local function note_call(number, kind)
+  call('HSET', meta, hub .. ':' .. kind, number)
   keep_hub_alive(0)
 end
 

@@ -7,7 +7,7 @@
 --          [key]      whose limit it is, unless it is the overall limit
 -- RETURNS  {tag, next_ms, waiting, own_grants}
 -- USES     load_state, already_ran, limit_in, note_call, recall_rights, waiting, purge,
---          serve, reply_head, keyed, return_parked, fields, exact, ramp_changes
+--          serve, reply_head, keyed, return_parked, fields, exact
 --          sets set_limit
 
 local new_limit, number, key = ARGV[5], tonumber(ARGV[6]), ARGV[7]
@@ -22,7 +22,7 @@ local function paused_or_resumed(before)
 end
 
 load_state()
-if not already_ran(number) then
+if not already_ran(number, 'changes') then
   if new_limit == 'pause' or new_limit == 'resume' then
     new_limit = paused_or_resumed(call('GET', limit))
   end
@@ -41,13 +41,8 @@ if not already_ran(number) then
     else
       call('HDEL', meta, 'limit')
     end
-    -- The ramp of a back-off rises to that limit, too.
-    if set_limit and ramp_changes and set_limit > tonumber(string.match(fields[17], '%d+$')) then
-      fields[17] = string.gsub(fields[17], '%d+$', exact(set_limit))
-      call('HSET', meta, 'back_off', fields[17])
-    end
   end
-  note_call(number)
+  note_call(number, 'changes')
   recall_rights()
   if waiting > 0 then return_parked() end  -- one that was heavier than the old limit may fit now
 end

@@ -25,8 +25,10 @@ class Upstream:
         self.order: list[int] = []
         self.running = self.most = 0
 
-    async def call(self, sem: AnySemaphore, number: int, takes: float = 0.02) -> None:
-        async with sem.acquire():
+    async def call(
+        self, sem: AnySemaphore, number: int, takes: float = 0.02, **options: Any
+    ) -> None:
+        async with sem.acquire(**options):
             self.order.append(number)
             self.began.append(time.monotonic())
             self.running += 1
@@ -96,6 +98,34 @@ async def test_the_ramp_rises_to_a_limit_that_is_set_meanwhile(pair: MakePair) -
     await soon(asyncio.gather(*(upstream.call(there, n, 20 * RAMP) for n in range(8))))
     assert sum(began < ends + RAMP for began in upstream.began) <= 1, "one in the first step"
     assert upstream.most >= 4
+
+
+@pytest.mark.parametrize("grows", ["taken away", "declared"])
+async def test_grants_ramp_up_to_a_limit_that_was_not_known_when_the_back_off_began(
+    make: Make, other: Client, grows: str
+) -> None:
+    """All would start at once, and meet the upstream that has just been overloaded."""
+    here, there = make(1), make(64, client=other)
+    if grows == "taken away":
+        await there.set_limit(1)
+    ends = time.monotonic() + PAUSE
+    await here.hold_off(PAUSE)
+    await there.set_limit(None)
+    await begin_one_after_the_other(there, ends)
+    assert (await there.status()).back_off is not None
+    assert (await here.status()).back_off is None, "of its own limit of 1 nothing is left to reach"
+
+
+async def begin_one_after_the_other(sem: AnySemaphore, ends: float, **options: Any) -> None:
+    """Many requests wait for the end of a back-off, and begin as the ramp has it."""
+    upstream = Upstream()
+    calls = [in_background(upstream.call(sem, n, 30.0, **options)) for n in range(64)]
+    await until(lambda: len(upstream.began) >= 8, "three steps are over", within=PAUSE + 1.0)
+    await cancelled(*calls)
+    assert min(upstream.began) >= ends
+    assert sum(began < ends + RAMP for began in upstream.began) <= 1
+    assert sum(began < ends + 2 * RAMP for began in upstream.began) <= 2
+    assert sum(began < ends + 3 * RAMP for began in upstream.began) <= 4
 
 
 async def test_waiters_keep_their_places(fair_pair: MakePair) -> None:
@@ -428,6 +458,17 @@ async def test_a_back_off_of_a_key_ends_at_its_time_although_others_are_busy(
             await asyncio.sleep(0.001)
         assert time.monotonic() < ends + 1.5, "it is not served"
     assert await (await waiter).release()
+
+
+async def test_grants_of_a_key_ramp_up_to_a_limit_that_is_set_meanwhile(
+    client: Client, other: Client, name: str
+) -> None:
+    """All would start at once, as for a limit of all keys."""
+    here, there = (FairSemaphore(each, name, 64, key_limit=1) for each in (client, other))
+    ends = time.monotonic() + PAUSE
+    await here.hold_off(PAUSE, key="a")
+    await there.set_limit(64, key="a")
+    await begin_one_after_the_other(there, ends, key="a")
 
 
 async def test_hold_off_of_a_key_ends_with_zero(

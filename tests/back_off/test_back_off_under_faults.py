@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import AnySemaphore
+from redsem_async import AnySemaphore, BackendUnavailable, FairSemaphore
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.clients import Kind
 from tests.harness.proxy import Proxy, say_again
-from tests.harness.wait import in_background, until
+from tests.harness.wait import cancelled, in_background, queue_up, soon, until
 
 PAUSE = 20.0
 
@@ -114,6 +114,103 @@ async def test_a_hold_off_whose_reply_was_lost_does_not_end_a_later_back_off(
     await ending
     assert len(proxy.operations("back_off")) == 2, "it is sent again"
     assert await left(there)
+
+
+@pytest.mark.fault(46)
+async def test_a_back_off_whose_reply_was_lost_does_not_begin_anew_after_its_end(
+    here: AnySemaphore, there: AnySemaphore, proxy: Proxy
+) -> None:
+    """An operator ended it, and nobody met an overload since."""
+    fault = proxy.swallow("back_off")
+    proxy.refusing = True
+    async with here.acquire() as permit:
+        permit.back_off(PAUSE)
+        await asyncio.wait_for(fault.struck.wait(), 5)
+    await there.hold_off(0)
+    proxy.refusing = False
+    await here.reap()
+    assert len(proxy.operations("back_off")) == 2, "it is sent again"
+    assert not await left(there)
+
+
+@pytest.mark.fault(46)
+@pytest.mark.parametrize("what", ["set_limit", "pause", "hold_off", "clear"])
+async def test_an_operators_call_that_was_lost_is_carried_out_before_a_later_back_off(
+    here: AnySemaphore, there: AnySemaphore, proxy: Proxy, what: str
+) -> None:
+    """The outage in which an operator acts is the one in which permits back off."""
+    permit = await here.acquire()
+    fault = proxy.cut({"pause": "set_limit", "hold_off": "back_off"}.get(what, what))
+    proxy.refusing = True
+    arguments = {"set_limit": (2,), "hold_off": (PAUSE,)}.get(what, ())
+    calling = in_background(getattr(here, what)(*arguments))
+    await asyncio.wait_for(fault.struck.wait(), 5)
+    with pytest.raises(BackendUnavailable):  # the process knows
+        await here.try_acquire()
+    permit.back_off(1.0)
+    proxy.refusing = False
+    await calling
+    status = await there.status()
+    assert status.held == (what != "clear")
+    assert status.set_limit == {"set_limit": 2, "pause": 0}.get(what)
+    assert (await left(there) > 2.0) == (what == "hold_off")
+
+
+async def test_operators_are_answered_although_permits_back_off_all_the_time(
+    here: AnySemaphore, there: AnySemaphore, proxy: Proxy
+) -> None:
+    """Their calls ended as unavailable, although Redis answered all others."""
+    permit = await here.acquire()
+
+    async def back_off_all_the_time() -> None:
+        while True:
+            permit.back_off(PAUSE)
+            await asyncio.sleep(0)
+
+    backing_off = in_background(back_off_all_the_time())
+    await until(lambda: len(proxy.operations("back_off")) > 10, "it backs off")
+    await soon(here.set_limit(2))
+    await cancelled(backing_off)
+    assert await permit.release()
+    assert (await there.status()).set_limit == 2
+
+
+async def test_a_release_comes_after_the_back_off_of_its_block_whatever_is_in_flight(
+    here: AnySemaphore, there: AnySemaphore, proxy: Proxy
+) -> None:
+    """The next caller would else call the upstream that is overloaded."""
+    async with here.acquire(permits=3) as permit:
+        waiter = await queue_up(there)
+        fault = proxy.hold("set_limit")
+        setting = in_background(here.set_limit(3))
+        await asyncio.wait_for(fault.struck.wait(), 5)
+        permit.back_off(PAUSE)
+    fault.lift()
+    await setting
+    await until(lambda: left(there), "it is in force")
+    await until(lambda: proxy.operations("release"), "it is released")
+    assert not waiter.done()
+    await cancelled(waiter)
+
+
+@pytest.mark.fault(29)
+async def test_a_back_off_that_was_not_taken_is_carried_out_after_the_next(
+    proxied: Redis, client_b: Redis, proxy: Proxy
+) -> None:
+    """Of two keys at a time, the second has a higher number."""
+    here, there = (FairSemaphore(each, "jobs", 4, key_limit=2) for each in (proxied, client_b))
+    permits = [await here.acquire(key=key) for key in ("a", "b")]
+    fault = proxy.answer("back_off", "NOSCRIPT No matching script.")
+    for permit in permits:
+        permit.back_off(PAUSE, key=True)
+    await asyncio.wait_for(fault.struck.wait(), 5)
+
+    async def all_held_off() -> bool:
+        return all(key.back_off for key in (await there.status()).keys)
+
+    await until(all_held_off, "both keys are held off")
+    for permit in permits:
+        assert await permit.release()
 
 
 @pytest.mark.fault(30)

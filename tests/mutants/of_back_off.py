@@ -22,7 +22,7 @@ OF_BACK_OFF = (
         "there is no ramp",
         "after a back-off at most a few requests start at once",
         GRANTS,
-        ("prelude.ramp_of", "2 ^ steps >= tonumber(most)", "steps >= 0"),
+        ("prelude.ramp_of", "steps >= 20", "steps >= 0"),
     ),
     mutant(
         "each overload is a new one",
@@ -44,13 +44,19 @@ OF_BACK_OFF = (
         "a back-off may run twice",
         "a late duplicate begins no back-off",
         "a_late_duplicate_begins_no_back_off",
-        ("lua.back_off", "if not already_ran(number) then", "if true then"),
+        ("lua.back_off", "if not already_ran(number, 'changes') then", "if true then"),
+    ),
+    mutant(
+        "a change that is sent again has another number",
+        "a back-off that was ended is not begun anew",
+        "a_back_off_whose_reply_was_lost_does_not_begin_anew_after_its_end",
+        ("calls.change_again", "not change.was_sent", "change"),
     ),
     mutant(
         "a release is sent before the back-off of its block",
         "no waiter is served by the release of a block that backs off",
         "a_waiter_of_the_process_is_not_served_before_the_back_off_of_a_block",
-        ("machine.next_command", "isinstance(state.calls[0], BackOffCall)", "False"),
+        ("machine.next_command", "calls.backs_off(state)", "False"),
     ),
     mutant(
         "a back-off leaves the right to reuse leases",

@@ -250,7 +250,7 @@ OF_SCRIPTS = (
         "an abandon makes no call void",
         "a call that nobody asks for any more does not act",
         "a_cancelled_detach_that_did_not_arrive_is_made_void",
-        ("lua.abandon", "note_call(void)", ""),
+        ("lua.abandon", "note_call(void, 'calls')", ""),
     ),
     mutant(
         "a repeated adoption finds nothing",

@@ -187,6 +187,23 @@ async def test_a_limit_that_was_not_taken_at_first_is_set_whatever_was_asked_bes
 
 
 @pytest.mark.fault(46)
+async def test_a_limit_that_was_given_up_is_not_set_by_a_command_that_arrives_late(
+    here: AnySemaphore, proxy: Proxy, server: EmbeddedRedis
+) -> None:
+    """Its connection broke after its caller had left, and nothing else needs another."""
+    proxy.half_open()
+    setting = in_background(here.set_limit(5))
+    await until(lambda: proxy.operations("set_limit"), "it was sent")
+    await cancelled(setting)
+    proxy.drop()
+    await until(lambda: proxy.operations("abandon"), "it is made void")
+    await here.reap()
+    [sent] = proxy.operations("set_limit")
+    await say_again(server.port, sent)
+    assert (await here.status()).set_limit is None
+
+
+@pytest.mark.fault(46)
 async def test_a_clear_that_arrives_late_takes_nothing(
     here: AnySemaphore, proxy: Proxy, server: EmbeddedRedis
 ) -> None:
@@ -243,7 +260,7 @@ async def test_an_adoption_is_not_lost_to_a_later_call_that_is_given_up(
     permit = await asyncio.wait_for(adopting, 5)
     assert proxy.operations("abandon"), "the later one was given up"
     if later == "adopt":
-        assert sent() == 4, "it was void, and asked for anew"
+        assert sent() == 3, "it was asked for anew, and was not void"
     assert {entry.id for entry in (await there.status()).holders} == {permit.id, identities[1]}
     assert await permit.release()
     assert await there.release(identities[1])

@@ -267,7 +267,7 @@ class Comparison(RuleBasedStateMachine):
         assert {i for i, holder in holders if holder.known} <= told <= {i for i, _ in holders}
         back_offs = {unquote(key): [*map(int, facts)] for key, *facts in texts["b"]}
         assert back_offs == {
-            key: [at, each.ends, each.began, each.step, each.limit]
+            key: [at, each.ends, each.began, each.step]
             for key, (at, each) in model.back_offs.items()
         }
         timers = {unquote(key): int(at) for at, key in texts["t"]}

@@ -130,6 +130,7 @@ class Replay:
             "counter": (int(meta.get("counter", 0)), state.counter.last),
             "mark": (int(meta.get(hub, 0)), known.mark),
             "calls": (int(meta.get(f"{hub}:calls", 0)), known.last_call),
+            "changes": (int(meta.get(f"{hub}:changes", 0)), known.last_change),
             "unreachable": (f"{hub}:unreachable" in meta, known.unreachable),
             "no push": (meta.get(f"{hub}:no_push") == "1", known.no_push),
             "hold": (int(meta["hold"]) if "hold" in meta else None, state.hold_ms),

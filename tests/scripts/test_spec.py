@@ -249,8 +249,8 @@ class Agreement(Comparison):
     def abandon(self, data: st.DataObject) -> None:
         hub = data.draw(st.sampled_from([hub for hub in HUBS if self.requests[hub]]))
         some = st.lists(st.sampled_from(self.requests[hub]), min_size=1, max_size=3, unique=True)
-        void = data.draw(st.sampled_from((0, 0, self.calls[hub], self.calls[hub] + 1)))
-        self.send(hub, op.Abandon(data.draw(some), void))
+        numbers = st.sampled_from((0, 0, self.calls[hub], self.calls[hub] + 1))
+        self.send(hub, op.Abandon(data.draw(some), data.draw(numbers), data.draw(numbers)))
 
     @rule(
         hub=hubs,
@@ -311,12 +311,11 @@ class Agreement(Comparison):
     ) -> None:
         """Told by an operator, or by a holder whose permit is older or younger than the last."""
         key = terms.key if self.keyed and terms else None
-        limit = terms.limit or self.limit if key and terms else self.limit
         tokens = sorted(self.tokens)
         token = granted
         if granted:
             token = tokens[granted] if granted < 0 and len(tokens) >= -granted else self.now_us
-        self.send(hub, op.BackOff(pause_ms, limit, token, self._next_call(hub), key))
+        self.send(hub, op.BackOff(pause_ms, token, self._next_call(hub), key))
 
     @rule(most=st.sampled_from((0, 1, 100)))
     def status(self, most: int) -> None:
@@ -980,7 +979,7 @@ def test_a_back_off_of_a_key_expires_although_nothing_else_is_stored(
     hub = HUBS[0]
     state = agree(mode)
     state.choose(limit=1, recovers=False, plain=False)
-    state.call(hub, op.BackOff(4000, 2, None, state._next_call(hub), "a"))
+    state.call(hub, op.BackOff(4000, None, state._next_call(hub), "a"))
     state.pass_time(ms=4000)
     state.call(hub, op.Reap())
     state.nothing_is_kept_for_longer_than_it_has_to_be()

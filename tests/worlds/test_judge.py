@@ -33,12 +33,8 @@ def test_what_was_lost_is_in_use_where_nobody_else_is_to_be_admitted() -> None:
 
 
 def test_a_back_off_holds_grants_off_and_ends_no_earlier() -> None:
-    pause: dict[str | None, BackOffRecord] = {
-        None: BackOffRecord(ends=500, began=0, step=100, limit=4)
-    }
-    shorter: dict[str | None, BackOffRecord] = {
-        None: BackOffRecord(ends=400, began=0, step=100, limit=4)
-    }
+    pause: dict[str | None, BackOffRecord] = {None: BackOffRecord(ends=500, began=0, step=100)}
+    shorter: dict[str | None, BackOffRecord] = {None: BackOffRecord(ends=400, began=0, step=100)}
     call = op.Acquire([1], 1000, 4)
     for now_ms, kept, grants, wrong in (
         (499, pause, True, {BACK_OFF}),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from redsem_async._core.errors import SemaphoreError
 from redsem_async._hub import calls
-from redsem_async._hub.pending import Call
+from redsem_async._hub.pending import Call, Change
 from redsem_async._hub.request import Request
 from redsem_async._hub.state import SemaphoreState
 from redsem_async._protocol.operations import Abandon
@@ -22,8 +22,11 @@ class AbandonBatch(Batch[Request]):
     def __init__(
         self, state: SemaphoreState, requests: Sequence[Request], void: Sequence[Call]
     ) -> None:
-        numbers = [*(request.call for request in requests), *(call.number for call in void)]
-        operation = Abandon([request.queued for request in requests], max(numbers))
+        numbers = [request.call for request in requests]
+        numbers += [call.number for call in void if not isinstance(call, Change)]
+        changes = [call.number for call in void if isinstance(call, Change)]
+        queued = [request.queued for request in requests]
+        operation = Abandon(queued, max(numbers, default=0), max(changes, default=0))
         super().__init__(state, operation, requests)
         self._void = void
 

@@ -10,7 +10,7 @@ from redsem_async._core.errors import PermitLost, SemaphoreError
 from redsem_async._core.keys import permit_id
 from redsem_async._core.lease import trusted_until
 from redsem_async._hub import calls, handout, trust
-from redsem_async._hub.pending import AdoptCall, BackOffCall, Call, DetachCall
+from redsem_async._hub.pending import AdoptCall, BackOffCall, Call, Change, DetachCall
 from redsem_async._hub.request import RequestState
 from redsem_async._hub.state import SemaphoreState
 from redsem_async._observers.registry import observers
@@ -30,22 +30,28 @@ from .base import AnyBatch, Batch
 
 logger = logging.getLogger("redsem_async")
 
-_SERVING = Reap | SetLimit | BackOff | Clear
-
 
 def take_call(state: SemaphoreState) -> AnyBatch:
-    """The batch of the next call. There is one, and it may be written."""
+    """The batch of the next call. There is one."""
     call = calls.take(state)
     operation = call.operation
     if isinstance(call, AdoptCall):
         return AdoptBatch.of(state, call)
-    if isinstance(call, BackOffCall):
-        return BackOffBatch(state, call.due(), [call])
     if isinstance(call, DetachCall):
         _shorten(state, call)
-    if isinstance(operation, SetLimit | Clear | Detach):
+        assert isinstance(operation, Detach)
         operation = operation._replace(call=call.number)
     return CallBatch(state, operation, [call])
+
+
+def take_change(state: SemaphoreState, change: Change) -> AnyBatch:
+    """The batch of *change*, which may be written."""
+    calls.take_change(state, change)
+    if isinstance(change, BackOffCall):
+        return BackOffBatch(state, change.due(), [change])
+    operation = change.operation
+    assert isinstance(operation, SetLimit | Clear)
+    return ChangeBatch(state, operation._replace(call=change.number), [change])
 
 
 def _shorten(state: SemaphoreState, call: DetachCall) -> None:
@@ -59,48 +65,54 @@ def _shorten(state: SemaphoreState, call: DetachCall) -> None:
 
 
 class CallBatch(Batch[Call]):
-    """A call."""
+    """A call that is no change."""
 
     __slots__ = ()
 
     def apply(self, reply: AnyReply, now: float) -> None:
         state, call, operation = self.state, self.items[0], self.operation
-        calls.landed(state, call)
-        if isinstance(reply, Reply) and isinstance(operation, _SERVING):
-            continues = not (isinstance(operation, Reap) and call.future is not None)
-            effects.apply(state, reply, self.sent_at, now, continues=continues)
-        if isinstance(operation, SetLimit | BackOff | Clear):
-            state.end_right()
+        if isinstance(operation, Reap):
+            assert isinstance(reply, Reply)
+            effects.apply(state, reply, self.sent_at, now, continues=call.future is None)
         call.settle(reply)
         calls.ended(state, call)
-        if isinstance(operation, Clear):
+
+    def refused(self, error: SemaphoreError, now: float) -> None:
+        self.items[0].settle(error)
+        calls.ended(self.state, self.items[0])
+
+    def write_again(self, *, arrived: bool) -> None:
+        self.items[0].was_sent |= arrived
+        calls.write_again(self.state, self.items[0])
+
+
+class ChangeBatch(Batch[Change]):
+    """A set limit, a clear or a back-off."""
+
+    __slots__ = ()
+
+    def apply(self, reply: AnyReply, now: float) -> None:
+        state, change = self.state, self.items[0]
+        calls.landed(state, change)
+        assert isinstance(reply, Reply)
+        effects.apply(state, reply, self.sent_at, now)
+        state.end_right()
+        change.settle(reply)
+        if isinstance(self.operation, Clear):
             trust.cleared(state)
 
     def refused(self, error: SemaphoreError, now: float) -> None:
         calls.landed(self.state, self.items[0])
         self.items[0].settle(error)
-        calls.ended(self.state, self.items[0])
 
     def write_again(self, *, arrived: bool) -> None:
-        call = self.items[0]
-        calls.landed(self.state, call)
-        if arrived:
-            call.was_sent = True
-        elif not call.alone:
-            call.renumber = True
-        calls.write_again(self.state, call)
+        calls.change_again(self.state, self.items[0], arrived=arrived)
 
 
-class BackOffBatch(CallBatch):
+class BackOffBatch(ChangeBatch):
     """A back-off. It is not written again once it is over."""
 
     __slots__ = ()
-
-    def write_again(self, *, arrived: bool) -> None:
-        # A holder's has another number then, because one above this one may have run. Both may
-        # run, but the pause ends at the same time. The older does nothing where it comes later.
-        self.items[0].renumber = not self.items[0].alone
-        super().write_again(arrived=arrived)
 
     def apply(self, reply: AnyReply, now: float) -> None:
         super().apply(reply, now)
@@ -146,7 +158,6 @@ class AdoptBatch(Batch[AdoptCall]):
         assert isinstance(self.operation, Adopt)
         state, request, sent_at = self.state, self.items[0].request, self.sent_at
         owner, old = self.operation.owner, self.operation.old
-        calls.landed(state, self.items[0])
         if request.state is not RequestState.SENT:
             return  # its caller left, and an abandon is on its way
         if reply.holding is None:
@@ -169,13 +180,10 @@ class AdoptBatch(Batch[AdoptCall]):
         handout.hand_out(state, request, lease)
 
     def refused(self, error: SemaphoreError, now: float) -> None:
-        calls.landed(self.state, self.items[0])
         calls.fail(self.state, self.items[0], error)
 
     def write_again(self, *, arrived: bool) -> None:
         call = self.items[0]
-        calls.landed(self.state, call)
-        call.renumber |= not arrived
         if call.request.state is RequestState.SENT:
             call.request.ask_again()
         calls.write_again(self.state, call)

@@ -462,8 +462,8 @@ do
     return #one < #other
   end
 
-  -- Lists at most *most* keys that hold, wait or back off, in the order of their texts, the first one after
-  -- *after*: key, permits in use, requests waiting, set limit or -1, ...
+  -- Lists at most *most* keys that hold, wait or are paused by a back-off, in the order of their
+  -- texts, the first one after *after*: key, permits in use, requests waiting, set limit or -1, ...
   function keyed.list(most, after)
     local expired = {}  -- permits of holders that nothing has removed yet
     for _, id in ipairs(call('ZRANGEBYSCORE', holders, '-inf', now, 'LIMIT', 0, MAX_ENDED)) do
@@ -489,7 +489,8 @@ do
       local use, waits = use_of(key) - (expired[key] or 0), waits_of(key) - (dead[key] or 0)
       local set_limit = call('HGET', key_limits, key) or '-1'
       local told = with_back_off(set_limit, (keyed.back_off_of(key)))
-      if use > 0 or waits > 0 or told ~= set_limit or ended == MAX_ENDED then
+      local pauses = type(told) == 'table' and told[3] == 0
+      if use > 0 or waits > 0 or pauses or ended == MAX_ENDED then
         rows[#rows + 1] = key
         rows[#rows + 1] = exact(use)
         rows[#rows + 1] = waits
@@ -521,10 +522,6 @@ function keyed.set_limit(key, limit)
   look_at(key)
 end
 
--- The limit that is set for *key*, or else *declared*.
-function keyed.limit_of(key, declared)
-  return limit_of(key, declared)
-end
 -- Sets the back-off of *key*, nil for none. One that is over is forgotten.
 function keyed.set_back_off(key, back_off)
   local old, at = keyed.back_off_of(key)

@@ -9,18 +9,17 @@ from .state import State
 
 
 def begun_or_longer(
-    before: BackOffRecord | None, state: State, context: CallContext, call: BackOff, limit: int
+    before: BackOffRecord | None, state: State, context: CallContext, call: BackOff
 ) -> tuple[BackOffRecord, bool]:
-    """The back-off after *call*, under *limit*. The result is also whether it began now."""
+    """The back-off after *call*. The result is also whether it began now."""
     now = context.now
     later, tenth = now + call.pause_ms, math.ceil(call.pause_ms / 10)
     if before is not None and before.ramp(now) is not None:
         later = max(before.ends, later)
         if call.token is not None and call.token <= before.began:
-            step = max(before.step, tenth)
-            return BackOffRecord(later, before.began, step, before.limit), False
+            return BackOffRecord(later, before.began, max(before.step, tenth)), False
     live = sum(holder.expiry_ms > now for holder in state.holders.values())
     hold_ms = math.ceil((state.hold_ms or 0) * max(1, live) / max(1, state.used(now)))
     step = max(1, hold_ms, tenth)
     began = max(state.counter.last, state.counter.stamp(context.now_us))
-    return BackOffRecord(later, began, step, max(1, limit)), True
+    return BackOffRecord(later, began, step), True

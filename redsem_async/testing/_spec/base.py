@@ -202,7 +202,7 @@ class Specification(ABC):
 
     def _set_limit(self, context: CallContext, call: SetLimit) -> Reply:
         state = self.state
-        if not state.is_spent(context, call.call):
+        if not state.is_changed(context, call.call):
             match call.limit:
                 case _ if call.key is not None:
                     self._set_limit_of_key(context, call)
@@ -214,9 +214,7 @@ class Specification(ABC):
                         state.set_limit, state.paused_limit = state.paused_limit, None
                 case limit:
                     state.set_limit, state.paused_limit = limit, None
-            if call.key is None and state.set_limit and state.back_off:
-                state.back_off = state.back_off.raised(state.set_limit, context.now)
-            state.note_call(context, call.call)
+            state.note_change(context, call.call)
             recall_rights(state, context, self._publish)
             if self.waiting:
                 self._return_parked()
@@ -226,12 +224,12 @@ class Specification(ABC):
 
     def _back_off(self, context: CallContext, call: BackOff) -> Reply:
         state, begins = self.state, False
-        if not state.is_spent(context, call.call):
-            state.note_call(context, call.call)
+        if not state.is_changed(context, call.call):
+            state.note_change(context, call.call)
             after: BackOffRecord | None = None
             if call.pause_ms:
-                before, limit = self._back_off_before(call)
-                after, begins = begun_or_longer(before, state, context, call, limit)
+                before = self._back_off_of(call.key)
+                after, begins = begun_or_longer(before, state, context, call)
             self._set_back_off(context, call.key, after)
             over = context.now if after is None else after.over
             state.keep(context, over - context.now + SLACK_MS)
@@ -245,11 +243,9 @@ class Specification(ABC):
         self._serve(context)
         return self._reply(context, [int(begins)])
 
-    def _back_off_before(self, call: BackOff) -> tuple[BackOffRecord | None, int]:
-        """The back-off that *call* may make longer, and the limit up to which a ramp rises."""
-        state = self.state
-        limit = call.limit if state.set_limit == 0 else state.effective_limit(call.limit)
-        return state.back_off, limit
+    def _back_off_of(self, key: str | None) -> BackOffRecord | None:
+        """The back-off of *key*, or of all requests, which may be over."""
+        return self.state.back_off
 
     def _set_back_off(
         self, context: CallContext, key: str | None, back_off: BackOffRecord | None
@@ -267,21 +263,24 @@ class Specification(ABC):
     def _clear(self, context: CallContext, call: Clear) -> Reply:
         """Forget everything but the numbers that hubs have used."""
         state = self.state
-        if state.is_spent(context, call.call):
+        if state.is_changed(context, call.call):
             return Reply()
         for hub in sorted(state.hubs, key=state.alive_until):
             record = state.hubs[hub]
             if hub != context.hub and record.alive_until:
                 self._publish(hub, Cleared(context.name))
             state.hubs[hub] = HubRecord(
-                record.alive_until, record.mark, last_call=record.last_call
+                alive_until=record.alive_until,
+                mark=record.mark,
+                last_call=record.last_call,
+                last_change=record.last_change,
             )
         self._forget()
         if state.counter.last < context.wall_us:
             state.counter.last = 0  # the clock is higher, so no token is drawn twice
         if not state.hubs and not state.counter.last:
             state.kept_until = 0  # nothing is left of `meta`, so its expiry is gone too
-        state.note_call(context, call.call)
+        state.note_change(context, call.call)
         state.keep(context, state.counter.lead_ms(context.wall_us) + SLACK_MS)
         return Reply()
 
@@ -318,6 +317,8 @@ class Specification(ABC):
             state.raise_mark(context, max(request.number for request in call.requests))
         if call.void and not state.is_spent(context, call.void):
             state.note_call(context, call.void)
+        if call.void_change and not state.is_changed(context, call.void_change):
+            state.note_change(context, call.void_change)
         if self.waiting:
             state.remove_expired(context)
             self._serve(context)

@@ -7,7 +7,6 @@ from urllib.parse import quote
 
 from redsem_async._protocol.operations import (
     Acquire,
-    BackOff,
     Request,
     RightRequest,
     SetLimit,
@@ -251,11 +250,11 @@ class KeyedSpecification(QueueSpecification):
             self.key_limits[call.key] = call.limit
         self._look_at(context, call.key)
 
-    def _back_off_before(self, call: BackOff) -> tuple[BackOffRecord | None, int]:
-        if call.key is None:
-            return super()._back_off_before(call)
-        _, before = self.back_offs.get(call.key, (0, None))
-        return before, self.key_limits.get(call.key, call.limit)
+    def _back_off_of(self, key: str | None) -> BackOffRecord | None:
+        if key is None:
+            return super()._back_off_of(key)
+        _, back_off = self.back_offs.get(key, (0, None))
+        return back_off
 
     def _set_back_off(
         self, context: CallContext, key: str | None, back_off: BackOffRecord | None
@@ -280,8 +279,9 @@ class KeyedSpecification(QueueSpecification):
                 held[holder.key] += holder.permits
         found = self._living(context)
         waiting = Counter(queued.key for queued in found if queued.key is not None)
-        backing_off = {key for key in self.back_offs if self._ramp(key, context.now)}
-        names = {quote(key, safe=""): key for key in {*held, *waiting} | backing_off}
+        ramps = {key: self._ramp(key, context.now) for key in self.back_offs}
+        paused = {key for key, ramp in ramps.items() if ramp is not None and not ramp.permits}
+        names = {quote(key, safe=""): key for key in {*held, *waiting} | paused}
         after = "" if call.after is None else quote(call.after, safe="")
         keys = [
             KeyEntry(

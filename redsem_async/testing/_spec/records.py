@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from redsem_async._core.keys import permit_id
 from redsem_async._core.lease import liveness_timeout
@@ -12,6 +12,7 @@ from redsem_async._protocol.replies import WAITING, Answer, Ramp
 
 SLACK_MS = 60_000  # a key is kept for so much longer than it is needed
 STEP_US = 1_000_000  # a smaller step of the clock is not noticed
+DOUBLINGS = 20  # of a ramp, which is over when it allows a million permits
 YOUNG_US = 50_000  # for so long the oldest request lets those of the releasing hub pass (zset)
 
 # Sends a push message to a hub. Returns the number of connections that received it.
@@ -76,32 +77,25 @@ class BackOffRecord:
         ends: when its pause ends, in milliseconds.
         began: the counter when it began. An overload that an older permit met is the same one.
         step: after how many milliseconds each the ramp doubles.
-        limit: up to which it rises.
     """
 
     ends: int
     began: int
     step: int
-    limit: int
 
     def ramp(self, now: int) -> Ramp | None:
         """How many permits may be in use *now*, and for how long so. None when it is over."""
         if now < self.ends:
             return Ramp(self.ends - now, 0)
         steps = (now - self.ends) // self.step
-        if 2**steps >= self.limit:
+        if steps >= DOUBLINGS:
             return None
         return Ramp(self.ends + (steps + 1) * self.step - now, 2**steps)
 
-    def raised(self, limit: int, now: int) -> "BackOffRecord":
-        """The same, up to a *limit* that is set meanwhile, but not where it is over."""
-        runs = self.ramp(now) is not None
-        return replace(self, limit=max(self.limit, limit)) if runs else self
-
     @property
     def over(self) -> int:
-        """When the ramp is at the limit."""
-        return self.ends + (self.limit - 1).bit_length() * self.step
+        """When the ramp allows a million permits."""
+        return self.ends + DOUBLINGS * self.step
 
 
 def room_in(most: float, used: int, ramp: Ramp | None) -> float:
@@ -124,7 +118,8 @@ class HubRecord:
         no_push: no push messages reach it, as its `HubInfo` says.
         uncounted: those that reach it are not counted, as its `HubInfo` says.
         unreachable: no connection received the last push message to it.
-        last_call: the highest number of its calls that act once.
+        last_call: the highest number of its adoptions and detaches.
+        last_change: the same of changes (set limits, clears and back-offs).
     """
 
     alive_until: int = 0
@@ -134,6 +129,7 @@ class HubRecord:
     uncounted: bool = False
     unreachable: bool = False
     last_call: int = 0
+    last_change: int = 0
 
     def received(self, receivers: int) -> bool:
         """Whether a message that *receivers* were counted for may have reached it."""

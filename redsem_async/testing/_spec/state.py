@@ -310,6 +310,15 @@ class State:
         return number <= self.look_up(context.hub).last_call
 
     def note_call(self, context: CallContext, number: int) -> None:
-        """Spend the number of a call that acts once."""
+        """Spend the number of an adoption or a detach."""
         self.hub_record(context.hub).last_call = number
+        self.keep_hub_alive(context, 0)
+
+    def is_changed(self, context: CallContext, number: int) -> bool:
+        """Whether the caller's change of that number was carried out, or may not act any more."""
+        return number <= self.look_up(context.hub).last_change
+
+    def note_change(self, context: CallContext, number: int) -> None:
+        """Spend the number of a change."""
+        self.hub_record(context.hub).last_change = number
         self.keep_hub_alive(context, 0)

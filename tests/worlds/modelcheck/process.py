@@ -188,6 +188,11 @@ class Job:
     async def kick(self, identity: str) -> None:
         await self.semaphore.release(identity)
 
+    def back_off(self, permit: Permit, seconds: float) -> None:
+        """Back off. One back-off at most begins by that."""
+        self.world.ledger.overloads += 1
+        permit.back_off(seconds)
+
     async def clear(self) -> None:
         """Clear: once this returns, nothing is taken any more."""
         ledger = self.world.ledger

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from redsem_async._protocol.errors import CommandError
-from redsem_async._protocol.operations import Clear, Operation
-from redsem_async._protocol.replies import AnyReply
+from redsem_async._protocol.operations import BackOff, Clear, Operation
+from redsem_async._protocol.replies import AnyReply, Reply
 from redsem_async.testing._spec.keyed import KeyedSpecification
 from tests.worlds.judge import Broken, Look, forgotten
 from tests.worlds.judge import Permit as Held
@@ -35,6 +35,10 @@ def check_call(
     _raise_first(world, world.judge.ran(before, call, hub, answer, after))
     if not isinstance(answer, CommandError):
         _check_orders(world, before, call, after)
+        if isinstance(call, BackOff) and isinstance(answer, Reply) and answer.answers[0]:
+            world.ledger.overloads -= 1
+            if world.ledger.overloads < 0:
+                raise Violation("a back-off began, and nobody met another overload")
 
 
 def _raise_first(world: "World", found: Iterator[Broken]) -> None:

@@ -103,6 +103,17 @@ async def suspends(job: Job) -> None:
     await job.set_limit(None)
 
 
+async def backs_off(job: Job) -> None:
+    permit = await job.acquire()
+    await job.pause("to back off")
+    job.back_off(permit, 1.0)
+    await keep(job, permit)
+
+
+async def ends_a_back_off(job: Job) -> None:
+    await job.semaphore.hold_off(0)
+
+
 async def clears(job: Job) -> None:
     await job.clear()
     await holds(job)
@@ -193,6 +204,18 @@ def _scenarios(mode: Mode) -> Iterator[Scenario]:
         (Party((limits,)), still),
         Budget(cuts=1, lates=1, cancels=more),
     )
+    yield Scenario(
+        "a limit and a back-off",
+        (Party((limits, backs_off), cancels=()),),
+        Budget(cuts=1, lates=more),
+        opened((0, 1)),
+    )
+    yield Scenario(
+        "a back-off that is ended",
+        (Party((backs_off,), cancels=()), Party((ends_a_back_off,), cancels=(), breaks=False)),
+        Budget(cuts=1, lates=1),
+        opened((0, 0)),
+    )
     yield Scenario("a pause", (Party((pauses,)), still), Budget(cuts=1, lates=1))
     yield Scenario(
         "a clear",
@@ -273,7 +296,7 @@ def _scenarios(mode: Mode) -> Iterator[Scenario]:
 
 MODES: tuple[Mode, Mode] = ("fair", "zset")
 # What neither mode does in a way of its own is explored in one of them when time is short.
-ALIKE = re.compile("adopt|detach, again|two limits|pause|clear|stands still")
+ALIKE = re.compile("adopt|detach, again|two limits|back-off|pause|clear|stands still")
 SCENARIOS = [
     replace(scenario, mode=mode)
     for mode in MODES

@@ -234,9 +234,10 @@ def test_a_grant_too_many_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("a detach that is lost", (Lease, "shorten"), "is trusted as"),
         ("a detach, again", (Lease, "shorten"), "is trusted as"),
-        ("two limits", (State, "is_spent"), "the set limit is 3, after 2 was confirmed"),
-        ("a clear", (State, "is_spent"), "all was cleared, and nobody asks"),
-        ("a pause", (State, "is_spent"), "the set limit is 0, after None was confirmed"),
+        ("two limits", (State, "is_changed"), "the set limit is 3, after 2 was confirmed"),
+        ("a back-off that is ended", (State, "is_changed"), "nobody met another overload"),
+        ("a clear", (State, "is_changed"), "all was cleared, and nobody asks"),
+        ("a pause", (State, "is_changed"), "the set limit is 0, after None was confirmed"),
         ("a lease that is used again", (ReuseRight, "recalled"), "in spite of 0"),
         (
             "a pause, and a kept lease",

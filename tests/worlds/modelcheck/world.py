@@ -45,6 +45,7 @@ class Ledger:
     clearing: int = 0  # clears that were asked for, and are not known to have ended
     limits: int = 0  # set limits, likewise
     limit: int | None = None  # the set limit that was confirmed last
+    overloads: int = 0  # that were met, and have begun no back-off
     key_limits: dict[str, int | None] = field(default_factory=dict[str, int | None])
 
 
