@@ -22,6 +22,7 @@
 --          last, stamp_us, keep, wall_us, SLACK, PARKED, rights, returns, usual_hold
 
 local lease, declared = tonumber(ARGV[5]), ARGV[6]
+local is_fair = string.find(mode, 'fair', 1, true)
 
 -- Saves the counter, which is at *token* now, and the mark, for *need* ms at least.
 local function save(token, highest, need)
@@ -64,7 +65,7 @@ local function queue_all(waiting, head, token, next_expiry)
   call('ZADD', queue, unpack(entries))
   keep(queue, liveness_timeout(lease))
   local moment = next_expiry
-  if head and string.find(mode, 'fair', 1, true) then
+  if head and is_fair then
     local owner = string.match(head, '^%x+')
     local dies = owner == hub and alive_until or tonumber(call('HGET', meta, owner .. ':until'))
     moment = math.min(moment, dies or now)
@@ -108,11 +109,16 @@ local function grant_or_queue_all()
   end
   local count, room = #ARGV - 11, tonumber(declared) - used
   local head = waiting > 0 and call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]
+  if head then
+    local its_limit, permits = string.match(head, '^[^:]*:%d+:(%d+):(%d+)$')
+    local most = tonumber(its_limit) - permits
+    if used == 0 or is_fair and (most < 0 or used <= most) then return end
+  end
   local token = math.max(last + 1, stamp_us)
   local reply, need = nil, lease
   if waiting == 0 and count <= room then
     reply = grant_all(used, token)
-  elseif (room <= 0 or head and string.find(mode, 'fair', 1, true)) and ARGV[7] == '-1'
+  elseif (room <= 0 or head and is_fair) and ARGV[7] == '-1'
       and not rights then
     reply, need = queue_all(waiting, head, token, next_expiry), liveness_timeout(lease)
   end

@@ -60,7 +60,7 @@ local function hand_over(count)
       string.match(request, '^(%x+)%.(%d+):(%d+):(%d+):(%d+)$')
     local fits = used + i - 1 + tonumber(permits) <= tonumber(declared)
     if i > count then
-      if is_fair and fits then return end
+      if is_fair and (fits or tonumber(permits) > tonumber(declared)) then return end
       plan.behind = is_fair and owner
       break
     end
