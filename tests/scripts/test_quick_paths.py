@@ -3,8 +3,8 @@
 The state is random, and each call is carried out in one database as it is, and in a copy of it by
 the script without its quick path. Reply, messages and every member of every key have to agree.
 
-Two things may differ. A key may expire earlier, though no earlier than it has to: an expiry that is
-set is three times what is needed. And what ``passed`` says of the queue may be less, though not
+Two things may differ. A key may expire earlier, though no earlier than it has to: an expiry is set
+to three times what is needed. And what ``passed`` says of the queue may be less, though not
 untrue (see serve.lua).
 """
 
@@ -27,7 +27,8 @@ from redsem_async._core.keys import Address, Mode, channel
 from redsem_async._protocol.hub_info import HubInfo
 from redsem_async._redis import codec
 from redsem_async._redis.scripts import Script, script
-from tests.harness.servers import StartServer
+from redsem_async.testing._embedded import EmbeddedRedis
+from redsem_async.testing._spec.records import requests_of
 from tests.scripts.comparison import HUBS, START_US
 from tests.scripts.replay import plain
 
@@ -35,7 +36,7 @@ RUNS = int(os.environ.get("REDSEM_STATEFUL_RUNS", "20"))
 STEPS = 60
 LEASES_MS = (10_000, 10_000, 30_000, 90_000)
 INFO = HubInfo("x")
-INFOS = (*[None] * 20, INFO, HubInfo("x", no_push=True), HubInfo("x", uncounted=True))
+INFOS = (INFO, HubInfo("x", no_push=True), HubInfo("x", uncounted=True))
 KEYS = (None, "a", "a", "a0", "b")
 
 QUICK = re.compile(r"^local reply = (\w+)\(\)\nif reply then return reply end$", re.MULTILINE)
@@ -48,6 +49,8 @@ local function published(channel, message)
 end
 """
 COPY = """
+redis.call('DEL', 'told')
+redis.call('HSET', 'now', 's', ARGV[1], 'us', ARGV[2])
 redis.call('SELECT', 1)
 redis.call('FLUSHDB')
 redis.call('SELECT', 0)
@@ -74,6 +77,12 @@ def watched(mode: Mode, operation: str, sharded: bool = False) -> Script:
     return Script(BEGINS + text, "")
 
 
+@functools.cache
+def edited(text: str, end: str) -> str:
+    """A script whose quick path ends so."""
+    return QUICK.sub(end, text)
+
+
 class Pair:
     """A semaphore in one database, and a copy of it in another before each call."""
 
@@ -81,9 +90,10 @@ class Pair:
         self.here, self.copy = cast("tuple[Any, Any]", clients)
         self.address = Address(mode, "p", "n", clock)
         self.draw = draw = random.Random(seed)
+        self.load = functools.cache(self.here.script_load)
         self.codec = codec.Codec(self.address, lambda: self.now_us)
         self.now_us, self.tag, self.calls = START_US, 0, 0
-        self.limit = draw.choice((1, 2, 2, 3, 5))
+        self.limit = draw.choice((1, 2, 2, 3, 5)) * (3 if self.address.keyed else 1)
         self.recovers = draw.random() < 0.2
         self.wild = draw.choice((0.0, 0.05, 0.3))  # how often something unusual happens
         self.numbers = dict.fromkeys(HUBS, 0)
@@ -95,26 +105,20 @@ class Pair:
         keys = self.address.keys
         self.holders, self.meta, self.queue = keys[0], keys[2], keys[6]
 
-    def run(self, client: Any, text: str, arguments: Any, call: op.Operation) -> Any:
-        try:
-            raw = client.execute_command("EVAL", text, *arguments)
-        except ResponseError as error:
-            return str(error)
-        return plain(self.codec.reply(call, raw))
-
     def call(self, hub: str, call: op.Operation) -> None:
         self.tag += 1
         self.sent = [*self.sent[-20:], (hub, call)]
-        seconds, us = divmod(self.now_us, 1_000_000)
-        self.here.hset("now", mapping={"s": seconds, "us": us})
-        self.here.delete("told", "quick")
         used, arguments = self.codec.encode(call, self.tag, hub, self.recovers)
-        self.here.eval(COPY, 0)
-        reply = self.run(self.here, QUICK.sub(NOTED, used.text), arguments, call)
-        if self.here.delete("quick"):
+        here = self.here.pipeline(transaction=False)
+        here.eval(COPY, 0, *divmod(self.now_us, 1_000_000))
+        here.evalsha(self.load(edited(used.text, NOTED)), *arguments)
+        here.getdel("quick")
+        _, raw, is_quick = here.execute(raise_on_error=False)
+        reply = str(raw) if isinstance(raw, ResponseError) else self.codec.reply(call, raw)
+        if is_quick:
             self.taken[type(call)] += 1
-            expected = self.run(self.copy, QUICK.sub("", used.text), arguments, call)
-            self.agree((reply, self.read(self.here)), (expected, self.read(self.copy)), call)
+            expected = self.copy.evalsha(self.load(edited(used.text, "")), *arguments)
+            self.agree(plain(reply), plain(self.codec.reply(call, expected)), call)
         elif isinstance(call, op.Acquire) and "UNKNOWNHUB" in str(reply):
             self.call(hub, call._replace(hub_info=INFO))
 
@@ -132,9 +136,9 @@ class Pair:
     def members(self, key: str) -> list[str]:
         return [each.decode() for each in self.here.zrange(key, 0, -1)]
 
-    def agree(self, quick: tuple[Any, Any], general: tuple[Any, Any], call: op.Operation) -> None:
-        assert quick[0] == general[0], call
-        (one, expires), (other, latest) = quick[1], general[1]
+    def agree(self, reply: object, expected: object, call: op.Operation) -> None:
+        assert reply == expected, call
+        (one, expires), (other, latest) = self.read(self.here), self.read(self.copy)
         self.check_passed(one)
         passed = (self.meta, "passed")
         assert {**one, passed: ""} == {**other, passed: ""}, call
@@ -154,144 +158,95 @@ class Pair:
     # -- steps
 
     def step(self) -> None:
-        draw = self.draw
-        if draw.random() < self.wild:
-            unusual = (self.acquire, self.release, self.abandon, self.heartbeat, self.refresh)
-            others = (self.set_limit, self.back_off, self.reap, self.repeat, self.go, self.evict)
-            draw.choice((*unusual, *others))()
+        hub = self.draw.choice(HUBS)
+        if self.is_wild():
+            self.draw.choice((self.call_another, self.call_another, self.go, self.evict))(hub)
         else:
-            acquire, release = self.acquire_plainly, self.release_plainly
-            draw.choice((acquire, acquire, acquire, release, release, release, self.pass_time))()
+            steps = (self.acquire, self.release, self.pass_time)
+            self.draw.choices(steps, (3, 3, 1))[0](hub)
 
-    def ask(self, hub: str, count: int, options: op.RequestOptions | None = None) -> op.Acquire:
-        draw = self.draw
-        numbers = range(self.numbers[hub] + 1, self.numbers[hub] + 1 + count)
-        self.numbers[hub] += count
-        every: dict[int, op.RequestOptions] = {}
-        for number in numbers:
-            asked = self.terms() if options is None else options
-            if asked != op.DEFAULT_OPTIONS:
-                every[number] = asked
-        limit = draw.choice((0, 1, 9)) if draw.random() < self.wild / 2 else self.limit
-        call = op.Acquire(numbers, draw.choice(LEASES_MS), limit, every)
-        self.requests[hub] += [
-            op.Request(n, call.lease_ms, limit, *every.get(n, op.DEFAULT_OPTIONS)) for n in numbers
-        ]
-        return call
+    def is_wild(self) -> bool:
+        return self.draw.random() < self.wild
 
-    def terms(self) -> op.RequestOptions:
-        key = self.draw.choice(KEYS) if self.address.keyed else None
+    def acquire(self, hub: str) -> None:
+        draw, wild, first = self.draw, self.is_wild(), self.numbers[hub] + 1
+        numbers = range(first, first + draw.choice((1, 1, 1, 2, 3)))
+        self.numbers[hub] = numbers[-1]
+        options = {number: self.options() for number in numbers}
+        plain_ones = [n for n, asked in options.items() if asked == op.DEFAULT_OPTIONS]
+        limit = draw.choice((0, 1, 9)) if self.is_wild() else self.limit
+        call = op.Acquire(numbers, draw.choice(LEASES_MS), limit, options)
+        self.requests[hub] += requests_of(call)
+        call = call._replace(options={n: options[n] for n in numbers if n not in plain_ones})
+        if wild:
+            right = draw.choice((None, op.RightRequest(4000, limit)))
+            bound, after = draw.choice((None, 2)), draw.choice((0, 0, numbers[-1]))
+            info = draw.choice((None, *INFOS))
+            call = call._replace(max_waiters=bound, after=after, right=right, hub_info=info)
+        self.call(hub, call)
+
+    def options(self) -> op.RequestOptions:
+        draw, asked = self.draw, op.DEFAULT_OPTIONS
+        if self.is_wild():
+            asked = op.RequestOptions(draw.choice((1, 2, 3)), draw.random() < 0.7)
+            asked = asked._replace(ahead_ms=draw.choice((0, 2000)) if self.address.fair else 0)
+        key = draw.choice(KEYS) if self.address.keyed else None
         if key is None:
-            return op.DEFAULT_OPTIONS
-        weight = self.draw.choice((1.0, 1.0, 2.5))
-        return op.RequestOptions(
-            key=op.KeyTerms(key, self.draw.choice((None, 1, 2)), weight, 2000)
-        )
+            return asked
+        terms = op.KeyTerms(key, draw.choice((None, 1, 2)), draw.choice((1.0, 1.0, 2.5)), 2000)
+        return asked._replace(key=terms)
 
-    def acquire_plainly(self) -> None:
-        hub = self.draw.choice(HUBS)
-        self.call(hub, self.ask(hub, self.draw.choice((1, 1, 1, 2, 3))))
-
-    def acquire(self) -> None:
-        draw, hub = self.draw, self.draw.choice(HUBS)
-        terms = self.terms()._replace(permits=draw.choice((1, 2, 3)), waits=draw.random() < 0.7)
-        if self.address.fair:
-            terms = terms._replace(ahead_ms=draw.choice((0, 0, 2000)))
-        call = self.ask(hub, draw.choice((1, 2)), draw.choice((terms, terms, None)))
-        right = draw.choice((None, None, op.RightRequest(4000, self.limit)))
-        bound = draw.choice((None, None, 2))
-        info, after = draw.choice(INFOS), draw.choice((0, 0, 0, self.numbers[hub] + 1))
-        self.call(hub, call._replace(hub_info=info, right=right, max_waiters=bound, after=after))
-
-    def held(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
-        for identity in self.members(self.holders):
-            hub, number = identity.split(".")
-            found.setdefault(hub, []).append(int(number))
-        return found
-
-    def release_plainly(self) -> None:
-        held = self.held()
-        if not held:
-            return
-        hub = self.draw.choice(sorted(held))
-        numbers = sorted(held[hub])[: self.draw.choice((1, 1, 2))]
+    def release(self, caller: str) -> None:
+        draw, wild = self.draw, self.is_wild()
+        hub = draw.choice(HUBS) if wild else caller
+        held = sorted(int(i[33:]) for i in self.members(self.holders) if i.startswith(hub))
+        numbers = held[: draw.choice((1, 1, 2))]
+        if wild:
+            numbers = draw.choices([*held, self.numbers[hub], self.numbers[hub] + 1], k=2)
         line = {request.split(":")[0] for request in self.members(self.queue)}
-        own = [each for each in self.requests[hub] if f"{hub}.{each.number}" in line]
+        own = [each for each in self.requests[caller] if f"{caller}.{each.number}" in line]
         first = own[: len(numbers)] if self.address.mode == "zset" else ()
-        self.call(hub, op.Release(hub, numbers, waits=bool(own), own=first))
+        hold_ms = draw.choice((None, 7)) if wild else None
+        if numbers:
+            self.call(caller, op.Release(hub, numbers, hold_ms, waits=bool(own), own=first))
 
-    def release(self) -> None:
-        draw = self.draw
-        hub, caller, held = draw.choice(HUBS), draw.choice(HUBS), self.held()
-        some = [*held.get(hub, []), draw.randint(1, self.numbers[hub] + 2)]
-        numbers = draw.choices(some, k=draw.choice((1, 2, 3)))
-        self.call(draw.choice((hub, caller)), op.Release(hub, numbers, draw.choice((None, 7))))
-
-    def abandon(self) -> None:
-        hub = self.draw.choice(HUBS)
-        if self.requests[hub]:
-            self.call(hub, op.Abandon([self.draw.choice(self.requests[hub])]))
-
-    def heartbeat(self) -> None:
-        hub = self.draw.choice(HUBS)
-        info = self.draw.choice((None, INFO, *INFOS[-2:]))
-        self.call(hub, op.Heartbeat(10_000, self.requests[hub][-3:], info))
-
-    def refresh(self) -> None:
-        for hub, numbers in self.held().items():
-            self.call(hub, op.Refresh(numbers, self.draw.choice(LEASES_MS)))
-
-    def set_limit(self) -> None:
+    def call_another(self, hub: str) -> None:
+        draw, requests = self.draw, self.requests[hub]
+        held = [int(i[33:]) for i in self.members(self.holders) if i.startswith(hub)]
         self.calls += 1
-        key = self.draw.choice(KEYS) if self.address.keyed else None
-        limit = self.draw.choice((None, None, None, 0, 1, 2, 6, "pause", "resume", "resume"))
-        self.call(
-            HUBS[0],
-            op.SetLimit(
-                cast("Any", limit) if not key or limit not in {"pause", "resume"} else None,
-                self.calls,
-                key,
-            ),
-        )
+        limit: Any = draw.choice((None, None, None, 0, 1, 2, 6, "pause", "resume", "resume"))
+        pause_ms = draw.choice((0, 0, 900, 20_000))
+        calls: list[tuple[str, op.Operation]] = [
+            (hub, op.Heartbeat(10_000, requests[-3:], draw.choice((None, *INFOS)))),
+            (hub, op.Reap()),
+            (HUBS[0], op.SetLimit(limit, self.calls)),
+            (HUBS[0], op.BackOff(pause_ms, self.limit, None, self.calls)),
+            *[(hub, op.Abandon([each])) for each in requests[-1:]],
+            *[(hub, op.Refresh(held, draw.choice(LEASES_MS)))] * bool(held),
+            *self.sent[-5:],  # a command arrives once more
+        ]
+        if self.address.keyed:
+            calls += [(HUBS[0], op.SetLimit(draw.choice((None, 0, 1)), self.calls, "a"))]
+        self.call(*draw.choice(calls))
 
-    def back_off(self) -> None:
-        self.calls += 1
-        pause_ms = self.draw.choice((0, 0, 900, 20_000))
-        self.call(HUBS[0], op.BackOff(pause_ms, self.limit, None, self.calls))
+    def pass_time(self, _: str) -> None:
+        usual, rare = (1000, 40_000, 1_000_000, 5_000_000), (20_000_000, 200_000_000, -3_000_000)
+        self.now_us += self.draw.choice(rare if self.is_wild() else usual)
 
-    def reap(self) -> None:
-        self.call(self.draw.choice(HUBS), op.Reap())
-
-    def repeat(self) -> None:
-        """A command arrives once more."""
-        if self.sent:
-            self.call(*self.draw.choice(self.sent))
-
-    def pass_time(self) -> None:
-        usual = (1000, 40_000, 1_000_000, 5_000_000)
-        rare = (20_000_000, 200_000_000, -3_000_000)
-        self.now_us += self.draw.choice(rare if self.draw.random() < self.wild else usual)
-
-    def go(self) -> None:
+    def go(self, hub: str) -> None:
         """A process stops receiving messages, or is back."""
-        who = channel("p", self.draw.choice(HUBS))
-        if not self.here.hdel("present", who):
-            self.here.hset("present", who, 1)
+        if not self.here.hdel("present", channel("p", hub)):
+            self.here.hset("present", channel("p", hub), 1)
 
-    def evict(self) -> None:
+    def evict(self, _: str) -> None:
         address = self.address
         keys = (*address.keys, *address.first_keys, *address.recovery_keys)
         self.here.delete(self.draw.choice((*keys, self.holders)))
 
 
 @pytest.fixture
-def databases(embedded: StartServer) -> Iterator[tuple[Redis, Redis]]:
-    url = embedded().unix_url
-    with (
-        Redis.from_url(url, db=0) as one,
-        Redis.from_url(url, db=1) as other,
-    ):
+def databases(server: EmbeddedRedis) -> Iterator[tuple[Redis, Redis]]:
+    with Redis.from_url(server.unix_url) as one, Redis.from_url(server.unix_url, db=1) as other:
         yield one, other
 
 

@@ -13,13 +13,13 @@
 -- and either no request waits and all of these fit, or they have to wait, and
 --
 --   7. the queue has no bound, and nobody has the right to reuse leases
---   8. where others wait: no request is to return to the queue, which was looked through for
---      requests of the dead, and no hub has died since
+--   8. where others wait: queue_is_settled(), somebody holds a permit, and (fair) the first request
+--      may be served one day, though not now
 --
 -- RETURNS  {tag, token}: all are granted, and token is the first of their consecutive tokens; or as
 --          acquire does
 -- USES     mark, unknown_hub, unreachable, fields, alive_until, now, liveness_timeout, grace,
---          last, stamp_us, keep, wall_us, SLACK, PARKED, rights, returns, usual_hold
+--          last, stamp_us, keep, wall_us, SLACK, PARKED, rights, usual_hold, queue_is_settled
 
 local lease, declared = tonumber(ARGV[5]), ARGV[6]
 local is_fair = string.find(mode, 'fair', 1, true)
@@ -48,11 +48,10 @@ local function grant_all(used, token)
   call('ZADD', holders, unpack(scores))
   if used == 0 then
     call('PEXPIRE', holders, 3 * lease)
-    call('PEXPIRE', tokens, 3 * lease)
   else
     keep(holders, lease)
-    keep(tokens, lease)
   end
+  keep(tokens, lease)  -- it may have tokens of holders that were lost
   return { tag, token }
 end
 
@@ -95,10 +94,7 @@ local function grant_or_queue_all()
   local unusual = call('EXISTS', extra, limit, queue)
   if unusual > 0 then
     waiting = call('ZCARD', queue)
-    local looked = string.match(fields[15] or '', '^(%d+)$')
-    if unusual > 1 or waiting == 0 or returns or fields[16] or not looked or call('ZCOUNT', hubs, '(' .. looked, now) > 0 then
-      return
-    end
+    if unusual > 1 or waiting == 0 or not queue_is_settled() then return end
   end
   local used, next_expiry = call('ZCARD', holders), math.huge
   if used > 0 then
