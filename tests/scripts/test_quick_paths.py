@@ -32,7 +32,7 @@ from redsem_async.testing._spec.records import requests_of
 from tests.scripts.comparison import HUBS, START_US
 from tests.scripts.replay import plain
 
-RUNS = int(os.environ.get("REDSEM_STATEFUL_RUNS", "20"))
+RUNS = int(os.environ.get("REDSEM_STATEFUL_RUNS", "12"))
 STEPS = 60
 LEASES_MS = (10_000, 10_000, 30_000, 90_000)
 INFO = HubInfo("x")
@@ -102,7 +102,7 @@ class Pair:
         self.codec = codec.Codec(self.address, lambda: self.now_us)
         self.now_us, self.tag, self.calls = START_US, 0, 0
         self.limit = draw.choice((1, 2, 2, 3, 5)) * (3 if self.address.keyed else 1)
-        self.recovers = draw.random() < 0.2
+        self.recovers = draw.random() < 0.3
         self.wild = draw.choice((0.03, 0.1, 0.3))  # how often something unusual happens
         self.numbers = dict.fromkeys(HUBS, 0)
         self.requests: dict[str, list[op.Request]] = {hub: [] for hub in HUBS}
@@ -252,8 +252,8 @@ class Pair:
 
     def evict(self, _: str) -> None:
         address = self.address
-        keys = (*address.keys[:3], *address.recovery_keys)
-        self.here.delete(self.draw.choice((*keys, *keys, *address.keys, *address.first_keys)))
+        often = (*address.keys[:3], *address.recovery_keys[: self.recovers]) * 3
+        self.here.delete(self.draw.choice((*often, *address.keys, *address.first_keys)))
 
 
 @pytest.fixture
@@ -281,3 +281,26 @@ def test_a_quick_path_does_what_the_general_one_does(
             raise
         taken += pair.taken
     assert min(taken[op.Acquire], taken[op.Release]) > RUNS, taken
+
+
+def test_zset_who_waits_is_served_at_the_end_of_a_grace_period(
+    databases: tuple[Redis, Redis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time alone makes the end, so the next call has to look at the queue, whatever it is."""
+    monkeypatch.setattr(codec, "script", watched)
+    pair = Pair(databases, "zset", "server", 0)
+    pair.recovers = True
+    for ms, info in ((0, INFO), (91_000, None)):
+        pair.now_us += 1000 * ms
+        for hub in HUBS:
+            pair.call(hub, op.Heartbeat(90_000, hub_info=info))
+    here, there, other = HUBS
+    pair.call(here, op.Acquire([1], 90_000, 1))
+    pair.call(there, op.Acquire([1], 90_000, 1))
+    pair.call(there, op.Heartbeat(90_000))  # the queue is looked through
+    pair.here.delete(pair.address.recovery_keys[0])
+    pair.call(here, op.Heartbeat(10_000, hub_info=INFO))
+    pair.call(other, op.Acquire([1], 90_000, 3))
+    pair.now_us += 11_000_000
+    pair.call(here, op.Acquire([2], 10_000, 1))
+    assert pair.members(pair.holders) == [f"{other}.1", f"{here}.1"]
