@@ -128,12 +128,23 @@ OF_KEYS = (
     mutant(
         "the quick path overlooks who waits for a key",
         "permits are granted strictly in ticket order",
-        "the_order_of_keys_holds_on_the_quick_path",
+        "the_line_of_a_key_is_kept_beside_quick_paths_of_others",
         (
             QUICK_ACQUIRE,
             """if waiting > 0
               and call('ZLEXCOUNT', keys, '[l:' .. key .. '!', '(l:' .. key .. '"') > 0 then""",
             "if false then",
+        ),
+    ),
+    mutant(
+        "the quick path overlooks a key that is ready",
+        "permits are granted strictly in ticket order",
+        "the_order_of_keys_holds_on_the_quick_path",
+        (QUICK_ACQUIRE, "waiting > 0 and not queue_is_settled() or", ""),
+        (
+            QUICK_ACQUIRE,
+            "or call('ZCARD', keys) ~= used + waiting + call('ZLEXCOUNT', keys, '[u:', '(w')",
+            "",
         ),
     ),
     mutant(
@@ -172,7 +183,7 @@ OF_KEYS = (
     mutant(
         "the quick path serves nobody who waits for a key",
         "a free permit and a live waiter find each other soon",
-        KEYS,
+        "the_line_of_a_key_is_kept_beside_quick_paths_of_others",
         (
             QUICK_RELEASE,
             "call('ZLEXCOUNT', keys, '[l:' .. key .. '!', '(l:' .. key .. '\"') > 0",
