@@ -48,7 +48,7 @@ def script(mode: Mode, operation: str, sharded: bool = False) -> Script:  # noqa
     head = joined(
         "slots/keys.lua" if slotted else "", "keyed/keys.lua" if keyed else "", "head.lua"
     )
-    tell = joined("tell/shard.lua" if sharded else "tell/hub.lua")
+    tell = joined("tell/shard.lua" if sharded else "tell/hub.lua", "settled.lua")
     quick = joined(f"{'keyed/' * keyed}quick/{operation}.lua") if not slotted else ""
     shared = joined(
         "prelude.lua",

@@ -235,6 +235,19 @@ async def test_the_order_of_keys_holds_on_the_quick_path(client_a: Redis, client
     assert await (await heavy).release()
 
 
+async def test_the_line_of_a_key_is_kept_beside_quick_paths_of_others(
+    client_a: Redis, client_b: Redis
+) -> None:
+    """They are taken while only its own key holds up who waits."""
+    here, there = await with_keys(client_a, client_b, 9, key_limit=2)
+    async with here.acquire(key="b"):
+        heavy = await queue_up(here, key="b", permits=2)
+        for _ in range(2):  # by the general path, which looks through the queue, and then quickly
+            async with there.acquire(key="c"):
+                assert await there.try_acquire(key="b") is None
+    assert await (await soon(heavy)).release()
+
+
 async def test_a_turn_goes_by_what_was_granted_before(client_a: Redis, client_b: Redis) -> None:
     """Grants of the key "a" count while it holds a permit, and not after that."""
     here, there = await with_keys(client_a, client_b, 3, share=True)

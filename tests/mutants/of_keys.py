@@ -128,11 +128,22 @@ OF_KEYS = (
     mutant(
         "the quick path overlooks who waits for a key",
         "permits are granted strictly in ticket order",
-        "the_order_of_keys_holds_on_the_quick_path",
-        (QUICK_ACQUIRE, "call('EXISTS', extra, limit, queue,", "call('EXISTS', extra, limit,"),
+        "the_line_of_a_key_is_kept_beside_quick_paths_of_others",
         (
             QUICK_ACQUIRE,
-            "or call('ZCARD', keys) ~= used + call('ZLEXCOUNT', keys, '[u:', '(w')",
+            """if waiting > 0
+              and call('ZLEXCOUNT', keys, '[l:' .. key .. '!', '(l:' .. key .. '"') > 0 then""",
+            "if false then",
+        ),
+    ),
+    mutant(
+        "the quick path overlooks a key that is ready",
+        "permits are granted strictly in ticket order",
+        "the_order_of_keys_holds_on_the_quick_path",
+        (QUICK_ACQUIRE, "waiting > 0 and not queue_is_settled() or", ""),
+        (
+            QUICK_ACQUIRE,
+            "or call('ZCARD', keys) ~= used + waiting + call('ZLEXCOUNT', keys, '[u:', '(w')",
             "",
         ),
     ),
@@ -142,8 +153,8 @@ OF_KEYS = (
         ONE_TOO_MANY,
         (
             QUICK_ACQUIRE,
-            "call('EXISTS', extra, limit, queue, key_limits)",
-            "call('EXISTS', extra, queue)",
+            "call('EXISTS', extra, limit, key_limits)",
+            "call('EXISTS', extra)",
         ),
     ),
     mutant(
@@ -153,7 +164,7 @@ OF_KEYS = (
         (QUICK_ACQUIRE, "call('ZLEXCOUNT', keys, '[i:', '(i;') ~= used", "false"),
         (
             QUICK_ACQUIRE,
-            "call('ZCARD', keys) ~= used + call('ZLEXCOUNT', keys, '[u:', '(w')",
+            "call('ZCARD', keys) ~= used + waiting + call('ZLEXCOUNT', keys, '[u:', '(w')",
             "false",
         ),
     ),
@@ -172,14 +183,18 @@ OF_KEYS = (
     mutant(
         "the quick path serves nobody who waits for a key",
         "a free permit and a live waiter find each other soon",
-        KEYS,
-        (QUICK_RELEASE, "call('EXISTS', extra, queue)", "call('EXISTS', extra)"),
+        "the_line_of_a_key_is_kept_beside_quick_paths_of_others",
+        (
+            QUICK_RELEASE,
+            "call('ZLEXCOUNT', keys, '[l:' .. key .. '!', '(l:' .. key .. '\"') > 0",
+            "false",
+        ),
     ),
     mutant(
         "the quick path leaves the virtual time of a key",
         "a key that neither holds nor waits has no turn from before",
         TURNS,
-        (QUICK_RELEASE, "if not string.find(mode, 'share', 1, true) then", "if true then"),
+        (QUICK_RELEASE, "if shares and", "if false and"),
     ),
     # -- slots
     mutant(

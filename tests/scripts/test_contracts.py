@@ -117,7 +117,10 @@ def test_the_contract_of_a_quick_path_names_what_it_takes_from_the_head(path: st
     body = code(text)
     assert not (names_in(body) - declared_in(body)) & shared_names(*preludes)
     of_keys = [LUA / "keyed" / "keys.lua"] * path.startswith("keyed")
-    uses_match(text, shared_names(LUA / "head.lua", LUA / "tell" / "hub.lua", *of_keys))
+    uses_match(
+        text,
+        shared_names(LUA / "head.lua", LUA / "tell" / "hub.lua", LUA / "settled.lua", *of_keys),
+    )
 
 
 def uses_match(text: str, shared: set[str]) -> None:

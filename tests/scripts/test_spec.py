@@ -983,3 +983,20 @@ def test_a_back_off_of_a_key_expires_although_nothing_else_is_stored(
     state.pass_time(ms=4000)
     state.call(hub, op.Reap())
     state.nothing_is_kept_for_longer_than_it_has_to_be()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_head_that_need_not_wait_holds_up_nobody_behind_it(lost: bool, agree: Agree) -> None:
+    """It can never be served, or at once since the holders were lost. Nothing else looks at it."""
+    here, there = HUBS[:2]
+    state = agree("fair")
+    state.call(here, op.Acquire([1], 90_000, 1, hub_info=HubInfo("x")))
+    state.call(there, op.Acquire([1], 90_000, 0, hub_info=HubInfo("x")))
+    state.call(there, op.Heartbeat(90_000))  # the queue is looked through
+    state.call(there, op.Acquire([2], 90_000, 1 if lost else 0))
+    if lost:
+        state.redis.delete(state.keys[0])
+        state.model.state.holders.clear()
+    state.call(here, op.Acquire([2], 90_000, 2))
+    assert state._numbers_held(here) == ([2] if lost else [1, 2])
+    assert state._numbers_held(there) == ([2] if lost else [])

@@ -13,15 +13,16 @@
 -- and either no request waits and all of these fit, or they have to wait, and
 --
 --   7. the queue has no bound, and nobody has the right to reuse leases
---   8. where others wait: no request is to return to the queue, which was looked through for
---      requests of the dead, and no hub has died since
+--   8. where others wait: queue_is_settled(), somebody holds a permit, and (fair) the first request
+--      may be served one day, though not now
 --
 -- RETURNS  {tag, token}: all are granted, and token is the first of their consecutive tokens; or as
 --          acquire does
 -- USES     mark, unknown_hub, unreachable, fields, alive_until, now, liveness_timeout, grace,
---          last, stamp_us, keep, wall_us, SLACK, PARKED, rights, returns, usual_hold
+--          last, stamp_us, keep, wall_us, SLACK, PARKED, rights, usual_hold, queue_is_settled
 
 local lease, declared = tonumber(ARGV[5]), ARGV[6]
+local is_fair = string.find(mode, 'fair', 1, true)
 
 -- Saves the counter, which is at *token* now, and the mark, for *need* ms at least.
 local function save(token, highest, need)
@@ -47,11 +48,10 @@ local function grant_all(used, token)
   call('ZADD', holders, unpack(scores))
   if used == 0 then
     call('PEXPIRE', holders, 3 * lease)
-    call('PEXPIRE', tokens, 3 * lease)
   else
     keep(holders, lease)
-    keep(tokens, lease)
   end
+  keep(tokens, lease)  -- it may have tokens of holders that were lost
   return { tag, token }
 end
 
@@ -64,7 +64,7 @@ local function queue_all(waiting, head, token, next_expiry)
   call('ZADD', queue, unpack(entries))
   keep(queue, liveness_timeout(lease))
   local moment = next_expiry
-  if head and string.find(mode, 'fair', 1, true) then
+  if head and is_fair then
     local owner = string.match(head, '^%x+')
     local dies = owner == hub and alive_until or tonumber(call('HGET', meta, owner .. ':until'))
     moment = math.min(moment, dies or now)
@@ -94,10 +94,7 @@ local function grant_or_queue_all()
   local unusual = call('EXISTS', extra, limit, queue)
   if unusual > 0 then
     waiting = call('ZCARD', queue)
-    local looked = string.match(fields[15] or '', '^(%d+)$')
-    if unusual > 1 or waiting == 0 or returns or fields[16] or not looked or call('ZCOUNT', hubs, '(' .. looked, now) > 0 then
-      return
-    end
+    if unusual > 1 or waiting == 0 or not queue_is_settled() then return end
   end
   local used, next_expiry = call('ZCARD', holders), math.huge
   if used > 0 then
@@ -108,11 +105,16 @@ local function grant_or_queue_all()
   end
   local count, room = #ARGV - 11, tonumber(declared) - used
   local head = waiting > 0 and call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]
+  if head then
+    local its_limit, permits = string.match(head, '^[^:]*:%d+:(%d+):(%d+)$')
+    local most = tonumber(its_limit) - permits
+    if used == 0 or is_fair and (most < 0 or used <= most) then return end
+  end
   local token = math.max(last + 1, stamp_us)
   local reply, need = nil, lease
   if waiting == 0 and count <= room then
     reply = grant_all(used, token)
-  elseif (room <= 0 or head and string.find(mode, 'fair', 1, true)) and ARGV[7] == '-1'
+  elseif (room <= 0 or head and is_fair) and ARGV[7] == '-1'
       and not rights then
     reply, need = queue_all(waiting, head, token, next_expiry), liveness_timeout(lease)
   end

@@ -10,17 +10,16 @@
 --
 -- and where requests wait:
 --
---   5. no limit is set and there is no back-off, no request is to return to the queue, and the caller's hub was not found
---      unreachable: its requests would return first
---   6. the queue was looked through for requests of the dead, and no hub has died since
---   7. no holder has expired
---   8. the next requests are for one permit each and fit, and those that are not of the caller's hub
+--   5. no limit is set, and queue_is_settled()
+--   6. no holder has expired
+--   7. the next requests are for one permit each and fit, and those that are not of the caller's hub
 --      are of one that receives push messages
---   9. the request behind them does not fit. (Zset: none does, because none did before.)
+--   8. the request behind them may be served one day, though not now. (Zset: none fits, because none
+--      did before.)
 --
 -- RETURNS  {tag}: all were held, and no request of the caller's hub waits; or as release does
--- USES     grace, now, mark, returns, unreachable, fields, last, stamp_us, alive_until, liveness_timeout, keep,
---          wall_us, SLACK, YOUNG, PARKED, heartbeat_interval, publish_to
+-- USES     grace, now, mark, last, stamp_us, alive_until, liveness_timeout, keep, wall_us, SLACK,
+--          YOUNG, PARKED, heartbeat_interval, publish_to, queue_is_settled
 
 local is_fair = string.find(mode, 'fair', 1, true)
 
@@ -45,11 +44,7 @@ end
 -- Whom to grant what, in place of *count* holders: ids, tokens and expiries, and what the push
 -- message says, if there is to be one; or nil.
 local function hand_over(count)
-  local looked = string.match(fields[15] or '', '^(%d+)$')
-  if returns or unreachable or fields[16] or fields[17] or not looked or call('ZCOUNT', hubs, '(' .. looked, now) > 0
-      or call('ZCOUNT', holders, '-inf', now) > 0 then
-    return
-  end
+  if not queue_is_settled() or call('ZCOUNT', holders, '-inf', now) > 0 then return end
   local requests = next_requests(count)
   if not requests then return end
   local used = call('ZCARD', holders) - count
@@ -60,7 +55,7 @@ local function hand_over(count)
       string.match(request, '^(%x+)%.(%d+):(%d+):(%d+):(%d+)$')
     local fits = used + i - 1 + tonumber(permits) <= tonumber(declared)
     if i > count then
-      if is_fair and fits then return end
+      if is_fair and (fits or tonumber(permits) > tonumber(declared)) then return end
       plan.behind = is_fair and owner
       break
     end

@@ -3,19 +3,21 @@
 -- The result is that of acquire. The quick path is taken when all of this is true:
 --
 --   1. what quick acquire without keys asks for: its 1 to 6
---   2. no request waits, and no limit of a key is set
---   3. `keys` says the key of each holder, and has no other texts than those of holders
+--   2. no limit of a key is set
+--   3. `keys` says the key of each holder and of each request that waits, and has no other texts
+--      than those of holders and requests: no key is ready or backs off
 --   4. the requests are for one permit each, and fit within the limit and those of their keys
+--   5. where others wait: queue_is_settled(), and no request of these keys waits
 --
 -- RETURNS  {tag, token}: all are granted, and token is the first of their consecutive tokens; or as
 --          acquire does
 -- USES     mark, unknown_hub, unreachable, fields, alive_until, now, liveness_timeout, grace,
---          last, stamp_us, keep, wall_us, SLACK, keys, key_limits
+--          last, stamp_us, keep, wall_us, SLACK, PARKED, keys, key_limits, queue_is_settled
 
 local lease, shares = tonumber(ARGV[5]), string.find(mode, 'share', 1, true)
 
 -- What is written for the requests, whose first token is *token*; nil where they have to wait.
-local function plan_grants(token)
+local function plan_grants(token, waiting)
   local plan = { tokens = {}, expiries = {}, texts = {}, stale = {}, meta = {} }
   local uses, times, virtual, highest = {}, {}, nil, mark
   for i = 12, #ARGV do
@@ -31,6 +33,9 @@ local function plan_grants(token)
     plan.expiries[#plan.expiries + 1], plan.expiries[#plan.expiries + 2] = now + lease, id
     token = token + 1
     texts[#texts + 1], texts[#texts + 2] = 0, 'i:' .. id .. ':1:' .. key
+    if waiting > 0 and call('ZLEXCOUNT', keys, '[l:' .. key .. '!', '(l:' .. key .. '"') > 0 then
+      return
+    end
     if key ~= '' then
       local held = 'u:' .. key .. '!00'
       uses[key] = (uses[key] or call('ZLEXCOUNT', keys, '[' .. held .. ':', '(' .. held .. ';')) + 1
@@ -59,21 +64,25 @@ end
 local function grant_all()
   if tonumber(ARGV[8]) > mark or unknown_hub or unreachable or not fields[1] or ARGV[9] ~= ''
       or ARGV[11] ~= '' or alive_until < now + liveness_timeout(lease) or grace > now or fields[17]
-      or call('EXISTS', extra, limit, queue, key_limits) > 0 then
+      or call('EXISTS', extra, limit, key_limits) > 0 then
     return
   end
-  local used = call('ZCARD', holders)
-  if used + #ARGV - 11 > tonumber(ARGV[6]) or call('ZLEXCOUNT', keys, '[i:', '(i;') ~= used
-      or call('ZCARD', keys) ~= used + call('ZLEXCOUNT', keys, '[u:', '(w') then
+  local used, waiting = call('ZCARD', holders), call('ZCARD', queue)
+  if waiting > 0 and not queue_is_settled() or used + #ARGV - 11 > tonumber(ARGV[6])
+      or call('ZLEXCOUNT', keys, '[i:', '(i;') ~= used
+      or call('ZCARD', keys) ~= used + waiting + call('ZLEXCOUNT', keys, '[u:', '(w') then
     return
   end
+  local next_expiry = now + lease
   if used > 0 then
-    if tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2]) <= now then return end
+    local first = tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2])
+    if first <= now then return end
+    next_expiry = math.min(next_expiry, first)
   elseif marker and call('HLEN', tokens) > 0 then
     return
   end
   local token = math.max(last + 1, stamp_us)
-  local plan = plan_grants(token)
+  local plan = plan_grants(token, waiting)
   if not plan then return end
   -- The first write can fail, because the script has not read this key: nothing is written then.
   call('HSET', tokens, unpack(plan.tokens))
@@ -87,7 +96,11 @@ local function grant_all()
   if plan.token > wall_us or clock_us ~= '' then
     keep(meta, lease + (plan.token - wall_us) / 1000 + SLACK)
   end
-  return { tag, token }
+  if waiting == 0 then return { tag, token } end
+  waiting = waiting - call('ZCOUNT', queue, '-inf', string.format('(%.0f', -PARKED))
+  local reply = { tag, next_expiry - now, waiting, {}, -1, -1, {} }
+  for i = token, plan.token do reply[#reply + 1] = i end
+  return reply
 end
 
 local reply = grant_all()

@@ -1,16 +1,21 @@
--- quick release, with keys: give permits back while no request waits, with the fewest commands.
+-- quick release, with keys: give permits back that no request waits for, with the fewest commands.
 --
 -- The result is that of release. The quick path is taken when all of this is true:
 --
 --   1. what quick release without keys asks for: its 1 to 4
---   2. no request waits
---   3. `keys` says the key of each id
+--   2. `keys` says the key of each id
+--   3. where requests wait: what quick acquire asks for, its 3 and 5, and no holder has expired
 --
 -- RETURNS  {tag}: all were held; or as release does
--- USES     grace, now, mark, keys
+-- USES     grace, now, mark, keys, PARKED, queue_is_settled
+
+local shares = string.find(mode, 'share', 1, true)
 
 local function give_back_all()
-  if ARGV[5] ~= hub or ARGV[6] ~= '' or grace > now or call('EXISTS', extra, queue) > 0 then
+  if ARGV[5] ~= hub or ARGV[6] ~= '' or grace > now or call('EXISTS', extra) > 0 then return end
+  local waiting = call('ZCARD', queue)
+  if waiting > 0 and (not queue_is_settled() or call('ZCOUNT', holders, '-inf', now) > 0 or
+      call('ZCARD', keys) ~= call('ZCARD', holders) + waiting + call('ZLEXCOUNT', keys, '[u:', '(w')) then
     return
   end
   local ids, texts, uses, highest = {}, {}, {}, 0
@@ -27,6 +32,7 @@ local function give_back_all()
     local key = text and string.match(text, '^i:[^:]*:1:(.*)$')
     if not key then return end
     texts[#texts + 1] = text
+    if call('ZLEXCOUNT', keys, '[l:' .. key .. '!', '(l:' .. key .. '"') > 0 then return end
     if key ~= '' then
       uses[key] = 'u:' .. key .. '!00:'
       texts[#texts + 1] = uses[key] .. ids[i]
@@ -36,15 +42,19 @@ local function give_back_all()
   call('HDEL', tokens, unpack(ids))
   call('ZREM', holders, unpack(ids))
   call('ZREM', keys, unpack(texts))
-  if not string.find(mode, 'share', 1, true) then return { tag } end
   for key, use in pairs(uses) do  -- a key that neither holds nor waits has no virtual time
-    if call('ZLEXCOUNT', keys, '[' .. use, '(u:' .. key .. '!00;') == 0 then
+    if shares and call('ZLEXCOUNT', keys, '[' .. use, '(u:' .. key .. '!00;') == 0 then
       for _, text in ipairs(call('ZRANGEBYLEX', keys, '[v:' .. key .. '!', '(v:' .. key .. '"')) do
         call('ZREM', keys, text)
       end
     end
   end
-  return { tag }
+  if waiting == 0 or ARGV[7] == '' then return { tag } end
+  local first = call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2]
+  waiting = waiting - call('ZCOUNT', queue, '-inf', string.format('(%.0f', -PARKED))
+  local reply = { tag, first and first - now or -1, waiting, {} }
+  for i = 1, #ids do reply[4 + i] = 1 end
+  return reply
 end
 
 local reply = give_back_all()

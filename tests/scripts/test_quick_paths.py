@@ -1,0 +1,306 @@
+"""A quick path and the general path of the same script do the same to the same state.
+
+The state is random, and each call is carried out in one database as it is, and in a copy of it by
+the script without its quick path. Reply, messages and every member of every key have to agree.
+
+Two things may differ. A key may expire earlier, though no earlier than it has to: an expiry is set
+to three times what is needed. And what ``passed`` says of the queue may be less, though not
+untrue (see serve.lua).
+"""
+
+import functools
+import os
+import random
+import re
+import secrets
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from redis import Redis
+from redis.exceptions import ResponseError
+
+import redsem_async._protocol.operations as op
+from redsem_async._core.config import Clock
+from redsem_async._core.keys import Address, Mode, channel
+from redsem_async._protocol.hub_info import HubInfo
+from redsem_async._redis import codec
+from redsem_async._redis.scripts import Script, script
+from redsem_async.testing._embedded import EmbeddedRedis
+from redsem_async.testing._spec.records import requests_of
+from tests.scripts.comparison import HUBS, START_US
+from tests.scripts.replay import plain
+
+RUNS = int(os.environ.get("REDSEM_STATEFUL_RUNS", "12"))
+STEPS = 60
+LEASES_MS = (10_000, 10_000, 30_000, 90_000)
+INFO = HubInfo("x")
+INFOS = (INFO, HubInfo("x", no_push=True), HubInfo("x", uncounted=True))
+KEYS = (None, "a", "a", "a0", "b")
+
+QUICK = re.compile(r"^local reply = (\w+)\(\)\nif reply then return reply end$", re.MULTILINE)
+NOTED = r"local reply = \1()\nif reply then call('INCR', 'quick') return reply end"
+# The server's clock and who receives a message are keys, and so are the messages.
+BEGINS = """
+local function published(channel, message)
+  redis.call('APPEND', 'told', channel .. ' ' .. message .. ';')
+  return redis.call('HEXISTS', 'present', channel)
+end
+"""
+COPY = """
+redis.call('DEL', 'told')
+redis.call('HSET', 'now', 's', ARGV[1], 'us', ARGV[2])
+redis.call('SELECT', 1)
+redis.call('FLUSHDB')
+redis.call('SELECT', 0)
+for _, key in ipairs(redis.call('KEYS', '*')) do redis.call('COPY', key, key, 'DB', 1) end
+"""
+# Keys come closer to their expiry by so many milliseconds. None expires by itself during a call.
+AGE = """
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  local left = redis.call('PTTL', key) - ARGV[1]
+  if left > 5000 then redis.call('PEXPIRE', key, left) end
+  if left <= 5000 and redis.call('PTTL', key) > 0 then redis.call('DEL', key) end
+end
+"""
+READ = """
+local all = {}
+for i, key in ipairs(redis.call('KEYS', '*')) do
+  local kind, found = redis.call('TYPE', key).ok
+  if kind == 'zset' then found = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') end
+  if kind == 'hash' then found = redis.call('HGETALL', key) end
+  if kind == 'string' then found = { '', redis.call('GET', key) } end
+  all[i] = { key, redis.call('PTTL', key), found }
+end
+return all
+"""
+
+
+@functools.cache
+def watched(mode: Mode, operation: str, sharded: bool = False) -> Script:
+    text = script(mode, operation, sharded).text
+    text = text.replace("redis.pcall('TIME')", "redis.call('HMGET', 'now', 's', 'us')")
+    text = text.replace("redis.pcall('PUBLISH',", "published(")
+    return Script(BEGINS + text, "")
+
+
+@functools.cache
+def edited(text: str, end: str) -> str:
+    """A script whose quick path ends so."""
+    return QUICK.sub(end, text)
+
+
+class Pair:
+    """A semaphore in one database, and a copy of it in another before each call."""
+
+    def __init__(self, clients: tuple[Redis, Redis], mode: Mode, clock: Clock, seed: int) -> None:
+        self.here, self.copy = cast("tuple[Any, Any]", clients)
+        self.address = Address(mode, "p", "n", clock)
+        self.draw = draw = random.Random(seed)
+        self.load = functools.cache(self.here.script_load)
+        self.codec = codec.Codec(self.address, lambda: self.now_us)
+        self.now_us, self.tag, self.calls = START_US, 0, 0
+        self.limit = draw.choice((1, 2, 2, 3, 5)) * (3 if self.address.keyed else 1)
+        self.recovers = draw.random() < 0.3
+        self.wild = draw.choice((0.03, 0.1, 0.3))  # how often something unusual happens
+        self.numbers = dict.fromkeys(HUBS, 0)
+        self.requests: dict[str, list[op.Request]] = {hub: [] for hub in HUBS}
+        self.sent: list[tuple[str, op.Operation]] = []
+        self.taken = Counter[type]()
+        self.here.flushdb()
+        self.here.hset("present", mapping={channel("p", hub): 1 for hub in HUBS})
+        keys = self.address.keys
+        self.holders, self.meta, self.queue = keys[0], keys[2], keys[6]
+
+    def call(self, hub: str, call: op.Operation) -> None:
+        self.tag += 1
+        self.sent = [*self.sent[-20:], (hub, call)]
+        used, arguments = self.codec.encode(call, self.tag, hub, self.recovers)
+        here = self.here.pipeline(transaction=False)
+        here.eval(COPY, 0, *divmod(self.now_us, 1_000_000))
+        here.evalsha(self.load(edited(used.text, NOTED)), *arguments)
+        here.getdel("quick")
+        _, raw, is_quick = here.execute(raise_on_error=False)
+        reply = str(raw) if isinstance(raw, ResponseError) else self.codec.reply(call, raw)
+        if is_quick:
+            self.taken[type(call)] += 1
+            expected = self.copy.evalsha(self.load(edited(used.text, "")), *arguments)
+            self.agree(plain(reply), plain(self.codec.reply(call, expected)), call)
+        elif isinstance(call, op.Acquire) and "UNKNOWNHUB" in str(reply):
+            self.call(hub, call._replace(hub_info=INFO))
+
+    def read(self, client: Any) -> tuple[dict[tuple[str, str], str], dict[str, int]]:
+        """What each key has, and in how many milliseconds it expires."""
+        found: dict[tuple[str, str], str] = {}
+        expires: dict[str, int] = {}
+        for name, left, members in client.eval(READ, 0):
+            key = name.decode()
+            expires[key] = left
+            for i in range(0, len(members), 2):
+                found[key, members[i].decode()] = members[i + 1].decode()
+        return found, expires
+
+    def members(self, key: str) -> list[str]:
+        return [each.decode() for each in self.here.zrange(key, 0, -1)]
+
+    def agree(self, reply: object, expected: object, call: op.Operation) -> None:
+        assert reply == expected, call
+        (one, expires), (other, latest) = self.read(self.here), self.read(self.copy)
+        self.check_passed(one)
+        passed = (self.meta, "passed")
+        assert {**one, passed: ""} == {**other, passed: ""}, call
+        for key, left in expires.items():
+            assert (left < 0) == (latest[key] < 0) and 3 * left + 1000 >= latest[key], (call, key)
+
+    def check_passed(self, found: dict[tuple[str, str], str]) -> None:
+        """No request up to a ticket fits while so many permits are in use."""
+        pairs = re.findall(r"(\d+):(\d+)", found.get((self.meta, "passed"), ""))
+        for (key, request), score in found.items():
+            if key != self.queue or float(score) < 0:
+                continue
+            limit, permits = map(int, request.split(":")[2:4])
+            behind = [used for ticket, used in pairs if float(score) <= int(ticket)]
+            assert all(int(used) + permits > limit for used in behind), (request, pairs)
+
+    # -- steps
+
+    def step(self) -> None:
+        hub = self.draw.choice(HUBS)
+        if self.is_wild():
+            self.draw.choice((self.call_another, self.call_another, self.go, self.evict))(hub)
+        else:
+            steps = (self.acquire, self.release, self.pass_time)
+            self.draw.choices(steps, (3, 3, 1))[0](hub)
+
+    def is_wild(self) -> bool:
+        return self.draw.random() < self.wild
+
+    def acquire(self, hub: str) -> None:
+        draw, wild, first = self.draw, self.is_wild(), self.numbers[hub] + 1
+        numbers = range(first, first + draw.choice((1, 1, 1, 2, 3)))
+        self.numbers[hub] = numbers[-1]
+        options = {number: self.options() for number in numbers}
+        plain_ones = [n for n, asked in options.items() if asked == op.DEFAULT_OPTIONS]
+        limit = draw.choice((0, 0, 1, 9)) if self.is_wild() else self.limit
+        call = op.Acquire(numbers, draw.choice(LEASES_MS), limit, options)
+        self.requests[hub] += requests_of(call)
+        call = call._replace(options={n: options[n] for n in numbers if n not in plain_ones})
+        if wild:
+            right = draw.choice((None, op.RightRequest(4000, limit)))
+            bound, after = draw.choice((None, 2)), draw.choice((0, 0, numbers[-1]))
+            info = draw.choice((None, *INFOS))
+            call = call._replace(max_waiters=bound, after=after, right=right, hub_info=info)
+        self.call(hub, call)
+
+    def options(self) -> op.RequestOptions:
+        draw, asked = self.draw, op.DEFAULT_OPTIONS
+        if self.is_wild():
+            asked = op.RequestOptions(draw.choice((1, 2, 3)), draw.random() < 0.7)
+            asked = asked._replace(ahead_ms=draw.choice((0, 2000)) if self.address.fair else 0)
+        key = draw.choice(KEYS) if self.address.keyed else None
+        if key is None:
+            return asked
+        terms = op.KeyTerms(key, draw.choice((None, 1, 2)), draw.choice((1.0, 1.0, 2.5)), 2000)
+        return asked._replace(key=terms)
+
+    def release(self, caller: str) -> None:
+        draw, wild, ids = self.draw, self.is_wild(), self.members(self.holders)
+        hub = draw.choice(ids)[:32] if ids else caller
+        held = sorted(int(identity[33:]) for identity in ids if identity.startswith(hub))
+        numbers = held[: draw.choice((1, 1, 2))]
+        if wild:
+            numbers = draw.choices([*held, self.numbers[hub], self.numbers[hub] + 1], k=2)
+        else:
+            caller = hub
+        line = {request.split(":")[0] for request in self.members(self.queue)}
+        own = [each for each in self.requests[caller] if f"{caller}.{each.number}" in line]
+        first = own[: len(numbers)] if self.address.mode == "zset" else ()
+        hold_ms = 7 if self.is_wild() else None
+        if numbers:
+            self.call(caller, op.Release(hub, numbers, hold_ms, waits=bool(own), own=first))
+
+    def call_another(self, hub: str) -> None:
+        draw, requests = self.draw, self.requests[hub]
+        held = [int(i[33:]) for i in self.members(self.holders) if i.startswith(hub)]
+        self.calls += 1
+        limit: Any = draw.choice((None, None, None, 0, 1, 2, 6, "pause", "resume", "resume"))
+        pause_ms = draw.choice((0, 900, 20_000))
+        calls: list[tuple[str, op.Operation]] = [
+            (hub, op.Heartbeat(10_000, requests[-3:], draw.choice((None, *INFOS)))),
+            (hub, op.Reap()),
+            (HUBS[0], op.SetLimit(limit, self.calls)),
+            (HUBS[0], op.BackOff(pause_ms, self.limit, None, self.calls)),
+            *[(hub, op.Abandon([each])) for each in requests[-1:]],
+            *[(hub, op.Refresh(held, draw.choice(LEASES_MS)))] * bool(held),
+            *self.sent[-5:],  # a command arrives once more
+        ]
+        if self.address.keyed:
+            calls += [(HUBS[0], op.SetLimit(draw.choice((None, 0, 1)), self.calls, "a"))]
+        self.call(*draw.choice(calls))
+
+    def pass_time(self, _: str) -> None:
+        usual, rare = (1, 40, 1000, 5000, 11_000), (200_000, -3000)
+        ms = self.draw.choice(rare if self.is_wild() else usual)
+        self.now_us += 1000 * ms
+        self.here.eval(AGE, 0, max(ms, 0))
+
+    def go(self, hub: str) -> None:
+        """A process stops receiving messages, or is back."""
+        if not self.here.hdel("present", channel("p", hub)):
+            self.here.hset("present", channel("p", hub), 1)
+
+    def evict(self, _: str) -> None:
+        address = self.address
+        often = (*address.keys[:3], *address.recovery_keys[: self.recovers]) * 3
+        self.here.delete(self.draw.choice((*often, *address.keys, *address.first_keys)))
+
+
+@pytest.fixture
+def databases(server: EmbeddedRedis) -> Iterator[tuple[Redis, Redis]]:
+    with Redis.from_url(server.unix_url) as one, Redis.from_url(server.unix_url, db=1) as other:
+        yield one, other
+
+
+@pytest.mark.parametrize("clock", ["server", "local"])
+@pytest.mark.parametrize("mode", ["fair", "zset", "fair+keys", "fair+share"])
+def test_a_quick_path_does_what_the_general_one_does(
+    mode: Mode, clock: Clock, databases: tuple[Redis, Redis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a promise holds or not by how busy the semaphore happens to be."""
+    monkeypatch.setattr(codec, "script", watched)
+    taken = Counter[type]()
+    for run in range(RUNS):
+        seed = run if run % 2 else secrets.randbits(32)
+        pair = Pair(databases, mode, clock, seed)
+        try:
+            for _ in range(STEPS):
+                pair.step()
+        except AssertionError as difference:
+            difference.add_note(f"seed {seed}, calls: {pair.sent}")
+            raise
+        taken += pair.taken
+    assert min(taken[op.Acquire], taken[op.Release]) > RUNS, taken
+
+
+def test_zset_who_waits_is_served_at_the_end_of_a_grace_period(
+    databases: tuple[Redis, Redis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time alone makes the end, so the next call has to look at the queue, whatever it is."""
+    monkeypatch.setattr(codec, "script", watched)
+    pair = Pair(databases, "zset", "server", 0)
+    pair.recovers = True
+    for ms, info in ((0, INFO), (91_000, None)):
+        pair.now_us += 1000 * ms
+        for hub in HUBS:
+            pair.call(hub, op.Heartbeat(90_000, hub_info=info))
+    here, there, other = HUBS
+    pair.call(here, op.Acquire([1], 90_000, 1))
+    pair.call(there, op.Acquire([1], 90_000, 1))
+    pair.call(there, op.Heartbeat(90_000))  # the queue is looked through
+    pair.here.delete(pair.address.recovery_keys[0])
+    pair.call(here, op.Heartbeat(10_000, hub_info=INFO))
+    pair.call(other, op.Acquire([1], 90_000, 3))
+    pair.now_us += 11_000_000
+    pair.call(here, op.Acquire([2], 10_000, 1))
+    assert pair.members(pair.holders) == [f"{other}.1", f"{here}.1"]
