@@ -79,7 +79,6 @@ class SemaphoreState(SemaphoreRef):
             times permits. None before the first release.
         others_hold: the same of all processes, as a reply told it.
         hold_told_at: when a release told *own_hold* last.
-        inside: the leases whose blocks a task is inside, by its id because it may be dropped.
     """
 
     def __init__(
@@ -123,7 +122,6 @@ class SemaphoreState(SemaphoreRef):
         self.own_hold: float | None = None
         self.others_hold: float | None = None
         self.hold_told_at: float = -math.inf
-        self.inside: dict[int, list[Lease]] = {}
         self.outlasted: bool = False
         self._clean_up_at = CLEAN_UP
         self._order = itertools.count()  # of deadlines at the same time
