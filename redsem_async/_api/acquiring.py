@@ -1,5 +1,6 @@
 """Acquiring and adopting permits."""
 
+import asyncio
 import math
 from collections.abc import Callable
 
@@ -9,14 +10,15 @@ from redsem_async._core.errors import AcquireTimeout, PermitLost, SemaphoreClose
 from redsem_async._core.keys import parse_permit_id
 from redsem_async._core.lease import reply_timeout
 from redsem_async._hub import reuse
-from redsem_async._hub.estimates import waits_for_itself
-from redsem_async._hub.lease import Lease, LeaseState
+from redsem_async._hub.estimates import holders_around
+from redsem_async._hub.lease import ENTERED, Lease, LeaseState
 from redsem_async._hub.request import Request
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import KeyTerms
 
 from .bound import Bound
 from .permit import Permit
+from .remarks import log_nested
 
 
 async def acquire(
@@ -73,20 +75,29 @@ async def adopt(
 
 async def _outcome(bound: Bound, request: Request, *, cancel_on_loss: bool) -> Permit:
     """Wait until *request* is served or refused."""
+    remote, _, loop = bound
+    state, remark = remote.state, None
+    if request.deadline == math.inf and ENTERED.get() and holders_around(state, request):
+        task = id(asyncio.current_task())
+        remark = loop.call_later(request.terms.lease, log_nested, remote, request, task)
     try:
         await request.future
     except BaseException:
         # The server may have granted it, or may yet: whatever exists is released.
-        bound.remote.leave(request)
+        remote.leave(request)
         for notifier in observers.notifiers:
             notifier.abandoned(request)
         raise
-    lease, state = request.lease, bound.remote.state
+    finally:
+        if remark is not None:
+            remark.cancel()
+    lease = request.lease
     if request.error is not None or lease is None or lease.state is LeaseState.ENDED:
         # Where there is no error: closed, and released, before its caller could run.
         error = request.error or SemaphoreClosed(state.name)
-        if isinstance(error, AcquireTimeout) and waits_for_itself(state, request, error):
-            error = error.of_a_holder()
+        if isinstance(error, AcquireTimeout):
+            holders = holders_around(state, request, error.blocked_by)
+            error = error.of_a_holder() if id(asyncio.current_task()) in holders else error
         raise _refused(request, error)
     started, now = request.started, clock()
     return _permit(bound, lease, request, started, now, cancel_on_loss=cancel_on_loss)

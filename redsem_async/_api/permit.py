@@ -354,7 +354,7 @@ class Permit:
         if cancel and not trusted and self.lost:
             self._leave(now)
             raise self._loss()
-        self._guarded = Guard(self._bound.remote.state.inside, lease, task, cancel)
+        self._guarded = Guard(lease, task, cancel)
         return self
 
     async def __aexit__(

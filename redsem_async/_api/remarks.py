@@ -1,9 +1,12 @@
-"""What is logged about permits, once a minute for each semaphore."""
+"""What is logged about permits, once for each semaphore, or once a minute."""
 
 import logging
 import traceback
 
+from redsem_async._core.clock import now as clock
+from redsem_async._hub.estimates import blocked_by_of, holders_around
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
+from redsem_async._hub.request import Request
 
 logger = logging.getLogger("redsem_async")
 
@@ -40,3 +43,21 @@ def log_cut(remote: RemoteSemaphore, pause: float, now: float) -> None:
     name = remote.address.name
     text = "a back-off of %r for %.1f s is cut to its max_back_off"
     logger.warning(text, name, pause, extra={"event": "back-off cut", "semaphore": name})
+
+
+def log_nested(remote: RemoteSemaphore, request: Request, task: int) -> None:
+    """*request* of *task* has waited for a lease, and holds itself up, as it seems."""
+    blocked_by = blocked_by_of(request)
+    holders = holders_around(remote.state, request, blocked_by)
+    if remote.nested_logged or not holders or blocked_by in ("paused", "back_off"):
+        return
+    remote.nested_logged = True
+    holder = "it holds one itself" if task in holders else "the task that created it holds one"
+    text = (
+        "a task has waited for %.3g s for a permit of %r although %s: if that one is not released"
+        " before, the wait never ends. Release it first, acquire all permits at once"
+        " (permits=...), or pass a timeout"
+    )
+    name, waited = remote.address.name, clock() - request.started
+    extra = {"event": "nested", "semaphore": name, "waited": waited}
+    logger.warning(text, waited, name, holder, extra=extra)

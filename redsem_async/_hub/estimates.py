@@ -1,6 +1,5 @@
 """How long permits are usually held, and when a request that was refused may be served."""
 
-import asyncio
 import math
 
 from redsem_async._core.clock import now as clock
@@ -8,7 +7,7 @@ from redsem_async._core.errors import AcquireTimeout, BlockedBy
 from redsem_async._core.lease import ahead_in_turns, retry_after
 from redsem_async._protocol.replies import Ramp, Reply
 
-from .lease import LeaseState
+from .lease import ENTERED, LeaseState
 from .request import QueueReport, Request, RequestState
 from .state import SemaphoreState
 
@@ -87,17 +86,30 @@ def _ramp_of(request: Request) -> Ramp | None:
 
 def timed_out(state: SemaphoreState, request: Request) -> AcquireTimeout:
     """The error for a deadline that came although the server replied."""
-    waited, report = clock() - request.started, request.report
-    blocked_by: BlockedBy = "key" if request.waits_for_key else "limit"
-    if report is not None and report.set_limit == 0:
-        blocked_by = "paused"
-    elif _ramp_of(request) is not None:
-        blocked_by = "back_off"
-    return AcquireTimeout(state.name, waited, retry_after_of(state, request), blocked_by)
+    waited, retry_after = clock() - request.started, retry_after_of(state, request)
+    return AcquireTimeout(state.name, waited, retry_after, blocked_by_of(request))
 
 
-def waits_for_itself(state: SemaphoreState, request: Request, error: AcquireTimeout) -> bool:
-    """Whether the current task holds a permit that its *request* may wait for forever."""
-    inside = state.inside.get(id(asyncio.current_task()), ())
-    held = (lease for lease in inside if lease.state is LeaseState.HELD)
-    return any(error.blocked_by != "key" or lease.key == request.key for lease in held)
+def blocked_by_of(request: Request) -> BlockedBy:
+    """What holds *request* up, by the last reply about it."""
+    if request.report is not None and request.report.set_limit == 0:
+        return "paused"
+    if _ramp_of(request) is not None:
+        return "back_off"
+    return "key" if request.waits_for_key else "limit"
+
+
+def holders_around(
+    state: SemaphoreState, request: Request, blocked_by: BlockedBy = "limit"
+) -> list[int]:
+    """The tasks that hold a permit in whose block the current task is, or was created.
+
+    By their ids. *request* of the current task may wait for such a permit forever.
+    """
+    return [
+        task
+        for task, lease in ENTERED.get()
+        if lease.state is LeaseState.HELD
+        and state.leases.get(lease.number) is lease
+        and (blocked_by != "key" or lease.key == request.key)
+    ]

@@ -8,6 +8,7 @@ import asyncio
 import enum
 import math
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 from redsem_async._core.config import Terms
@@ -238,25 +239,28 @@ class Lease:
             self.renewable_after = now
 
 
+ENTERED: ContextVar[tuple[tuple[int, Lease], ...]] = ContextVar("entered", default=())
+"""The leases whose blocks the current task is inside, or was created inside. Each comes with the
+id of the task that entered it, because the task itself may be dropped."""
+
+
 class Guard:
     """Guards a block. It cancels, once, the task that entered it when its permit is lost.
 
     It does so with ``cancel()`` and ``uncancel()``, like ``asyncio.timeout``, rather than with a
-    cancel scope, because the body's own clean-up may await. *inside* has the leases whose blocks
-    each task is inside, by the task's id because the task may be dropped.
+    cancel scope, because the body's own clean-up may await.
     """
 
-    __slots__ = ("_cancelled", "_cancelling", "_inside", "_later", "_lease", "_task")
+    __slots__ = ("_cancelled", "_cancelling", "_later", "_lease", "_task")
 
     def __init__(
         self,
-        inside: dict[int, list[Lease]],
         lease: Lease,
         task: "asyncio.Task[Any]",
         cancel: bool,  # noqa: FBT001 - keywords cost time
     ) -> None:
-        self._inside = inside
-        inside.setdefault(id(task), []).append(lease)
+        around = [each for each in ENTERED.get() if each[1].state is LeaseState.HELD]
+        ENTERED.set((*around, (id(task), lease)))
         self._task = task
         self._lease = lease
         self._cancelling = task.cancelling()
@@ -281,10 +285,7 @@ class Guard:
     def disarm(self, exc: BaseException | None) -> bool:
         """Whether the block ends by our cancellation alone."""
         self._lease.guard = None
-        leases = self._inside[id(self._task)]
-        leases.remove(self._lease)
-        if not leases:
-            del self._inside[id(self._task)]
+        ENTERED.set(tuple(each for each in ENTERED.get() if each[1] is not self._lease))
         if self._later is not None:
             self._later.cancel()
         if not self._cancelled or asyncio.current_task() is not self._task:

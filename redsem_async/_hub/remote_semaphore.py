@@ -66,6 +66,7 @@ class RemoteSemaphore:
         scheduled: its pipeline knows of it, and takes from it or holds it back.
         timer: of the pipeline, to look at the state again at *look_at*.
         drop_logged_at: when a dropped permit was logged last (cut_logged_at for a back-off).
+        nested_logged: it was logged that a task may wait for itself.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class RemoteSemaphore:
         self.look_at: float = math.inf
         self.drop_logged_at: float = -math.inf
         self.cut_logged_at: float = -math.inf
+        self.nested_logged: bool = False
 
     @property
     def active(self) -> bool:

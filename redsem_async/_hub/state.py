@@ -54,7 +54,7 @@ class SemaphoreState(SemaphoreRef):
             find its requests gone, which are then written before that one.
         refreshes: to be written, by the number of the lease.
         restores: leases to be put back that a refresh did not find.
-        short: leases that are to be refreshed soon, and when.
+        by_message: leases that a message granted, and when they are refreshed to confirm it.
         releases: to be written, by the hub that drew the ids.
         leaving: requests whose callers left, and that the server may still know.
         void: calls that were sent, have no reply, and may not be carried out any more.
@@ -80,7 +80,6 @@ class SemaphoreState(SemaphoreRef):
             times permits. None before the first release.
         others_hold: the same of all processes, as a reply told it.
         hold_told_at: when a release told *own_hold* last.
-        inside: the leases whose blocks a task is inside, by its id because it may be dropped.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class SemaphoreState(SemaphoreRef):
         self.drains: bool = False
         self.refreshes: dict[int, PendingRefresh] = {}
         self.restores: deque[PendingRefresh] = deque()
-        self.short: deque[tuple[float, Lease]] = deque()
+        self.by_message: deque[tuple[float, Lease]] = deque()
         self.releases: dict[str, list[PendingRelease]] = {}
         self.leaving: list[Request] = []
         self.void: list[Call] = []
@@ -124,7 +123,6 @@ class SemaphoreState(SemaphoreRef):
         self.own_hold: float | None = None
         self.others_hold: float | None = None
         self.hold_told_at: float = -math.inf
-        self.inside: dict[int, list[Lease]] = {}
         self.outlasted: bool = False
         self._clean_up_at = CLEAN_UP
 
@@ -369,9 +367,9 @@ class SemaphoreState(SemaphoreRef):
 
     def refresh_within(self, lease: Lease, now: float, moment: float) -> None:
         """Have a lease refreshed in a *moment*, together with others, if it is held then."""
-        if not self.short:
+        if not self.by_message:
             self.look_at = min(self.look_at, now + moment)
-        self.short.append((now + moment, lease))
+        self.by_message.append((now + moment, lease))
 
     def refresh_again(self, pending: PendingRefresh) -> None:
         """Write a refresh again, together with others."""

@@ -29,6 +29,7 @@ from tests.harness.wait import (
     all_free,
     cancelled,
     give_back,
+    in_background,
     queue_up,
     soon,
     until,
@@ -240,6 +241,26 @@ async def test_a_nested_acquire_says_that_its_task_holds_a_permit(make: Make) ->
             await sem.acquire(timeout=0.05)
         assert not caught.value.nested  # it was given back in the block
         await other.release()
+    await all_free(sem)
+
+
+@pytest.mark.parametrize("child", [False, True], ids=["the task itself", "a child of it"])
+async def test_waiting_for_oneself_without_a_timeout_is_logged_once(
+    make: Make, caplog: pytest.LogCaptureFixture, child: bool
+) -> None:
+    """Such a wait never ends, so nothing else would tell its programmer."""
+    sem = make(2, lease=0.3)
+
+    async def parent() -> None:
+        async with sem:
+            await (asyncio.create_task(sem.acquire()) if child else sem.acquire())
+
+    parents = [in_background(parent()) for _ in range(2)]
+    await until(lambda: caplog.records, "it is logged")
+    [record] = caplog.records
+    assert (record.levelname, getattr(record, "event", "")) == ("WARNING", "nested")
+    assert ("the task that created it" in record.getMessage()) is child
+    await cancelled(*parents)
     await all_free(sem)
 
 

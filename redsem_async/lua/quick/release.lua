@@ -19,7 +19,7 @@
 --
 -- RETURNS  {tag}: all were held, and no request of the caller's hub waits; or as release does
 -- USES     grace, now, mark, last, stamp_us, alive_until, liveness_timeout, keep, wall_us, SLACK,
---          YOUNG, PARKED, heartbeat_interval, publish_to, queue_is_settled
+--          YOUNG, PARKED, publish_to, queue_is_settled
 
 local is_fair = string.find(mode, 'fair', 1, true)
 
@@ -67,7 +67,6 @@ local function hand_over(count)
       plan.own[#plan.own + 1] = token
     else
       plan.other = owner
-      lease = math.min(lease, math.max(2 * heartbeat_interval(lease), 1000))
       plan.grants[#plan.grants + 1] = string.format('%s:%.0f:%d', number, token, lease)
     end
     plan.requests[i] = request
