@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Iterator, Mapping
+from contextvars import Context
 
 from redsem_async._core.backoff import delays
 from redsem_async._core.clock import now as clock
@@ -56,7 +57,7 @@ class Outage:
         """The server cannot be asked, because of *error*."""
         if self._state.error is None:
             self._since = clock()
-            self._timer = self._loop.call_later(CHECK_INTERVAL, self._check)
+            self._timer = self._loop.call_later(CHECK_INTERVAL, self._check, context=Context())
         self._state.error = error
         if fail_not_waiting:
             for remote in list(self._semaphores.values()):

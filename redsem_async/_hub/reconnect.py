@@ -16,6 +16,7 @@ from .pipeline import Pipeline
 from .redirects import Redirects
 from .remote_semaphore import RemoteSemaphore
 from .shutdown import CONNECTORS, FINAL, drain
+from .tasks import start_task
 
 IDLE = 5.0  # seconds for which an idle connection is kept
 
@@ -59,7 +60,7 @@ class Connector:
 
     def _start(self) -> None:
         if not self.open:
-            task = self._loop.create_task(self._run(), name="redsem-hub")
+            task = start_task(self._loop, self._run(), "redsem-hub")
             self.pipeline.state.keeper = task
             CONNECTORS.add(task)
 
@@ -85,7 +86,8 @@ class Connector:
                 await self._drain()
             raise
         finally:
-            await self._end()
+            if not self._loop.is_closed():
+                await self._end()
 
     async def _connect(self) -> None:
         pipeline, state = self.pipeline, self.pipeline.state
@@ -125,7 +127,8 @@ class Connector:
 
     def _explore(self) -> "asyncio.Task[None]":
         pipeline = self.pipeline
-        return self._loop.create_task(pipeline.redirects.explore(pipeline.semaphores))
+        exploring = pipeline.redirects.explore(pipeline.semaphores)
+        return start_task(self._loop, exploring, "redsem-explore")
 
     async def _drain(self) -> None:
         """Send what the tasks that were cancelled together with this one still say."""
