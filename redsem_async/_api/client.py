@@ -87,7 +87,8 @@ async def aclose(redis: object, *, drain: float = 0.0) -> None:
     been released yet stay held.
 
     Args:
-        redis: the client, or the ``MemoryBackend``.
+        redis: the client, or the ``MemoryBackend``. Clients over one connection pool share their
+            semaphores.
         drain: seconds for holders to release their permits.
 
     Raises:
@@ -96,6 +97,5 @@ async def aclose(redis: object, *, drain: float = 0.0) -> None:
     drain = config.seconds(drain, "drain")
     if drain < 0:
         raise ValueError(f"drain must not be negative, not {drain}")
-    backend_of(redis)  # or a TypeError
-    if (hub := known_hub(redis)) is not None:
+    if (hub := known_hub(backend_of(redis))) is not None:
         await hub.aclose(drain)

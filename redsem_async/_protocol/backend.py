@@ -158,6 +158,11 @@ class Node(Protocol):
 class Backend(Protocol):
     """One node, or several that share the semaphores out."""
 
+    @property
+    def owner(self) -> object:
+        """What backends that share a hub have in common, such as a pool of connections."""
+        ...
+
     def node_for(self, address: Address) -> Node:
         """The node that keeps a semaphore, as far as is known."""
         ...
@@ -175,7 +180,7 @@ class Backend(Protocol):
         ...
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Call *callback*, in whichever thread, after the user has closed the client.
+        """Call *callback*, in whichever thread, after the user has closed the owner.
 
         It is a method, whose object is held by weak reference.
         """
@@ -184,6 +189,11 @@ class Backend(Protocol):
 
 class OneNode:
     """A backend that is its own and only node."""
+
+    @property
+    def owner(self) -> object:
+        """Itself."""
+        return self
 
     def node_for(self, address: Address) -> Self:
         """Itself."""

@@ -8,7 +8,7 @@ the connection that it makes.
 import asyncio
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 from weakref import WeakKeyDictionary, WeakMethod
 
 import redis
@@ -72,6 +72,7 @@ class Target(NamedTuple):
 
 SingleClient = aioredis.Redis
 ClusterClient = aioredis.RedisCluster
+Pool = aioredis.ConnectionPool
 
 
 def checked_client(client: object) -> SingleClient | ClusterClient:
@@ -90,56 +91,58 @@ def checked_client(client: object) -> SingleClient | ClusterClient:
     )
 
 
-def place_of(client: SingleClient) -> str:
-    """Host and port, or path, that *client* connects to. Never credentials."""
-    settings = client.connection_pool.connection_kwargs
+def place_of(pool: Pool) -> str:
+    """Host and port, or path, that *pool* connects to. Never credentials."""
+    settings = pool.connection_kwargs
     if "path" in settings:
         return f"Redis at {settings['path']}"
-    if service := getattr(client.connection_pool, "service_name", None):
+    if service := getattr(pool, "service_name", None):
         return f"Redis master {service!r}"
     return f"Redis at {settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
 
 
-def target_of(client: SingleClient) -> Target:
-    """What *client* connects to."""
-    pool = client.connection_pool
+def target_of(pool: Pool) -> Target:
+    """What *pool* connects to."""
     return Target(pool.connection_class, pool.connection_kwargs)
 
 
 _on_close: WeakKeyDictionary[Any, list[WeakMethod[Callable[[], None]]]] = WeakKeyDictionary()
 
 
-def on_close(client: SingleClient | ClusterClient, callback: Callable[[], None]) -> None:
-    """Call *callback*, a method whose object may go, after each time that *client* is closed."""
-    callbacks = _on_close.get(client)
+def on_close(
+    owner: Pool | ClusterClient,
+    name: Literal["disconnect", "aclose"],
+    callback: Callable[[], None],
+) -> None:
+    """Call *callback*, a method whose object may go, after each time that *owner* is closed.
+
+    Its method *name* closes it, which is what `aclose` of a client that owns its pool comes to.
+    """
+    callbacks = _on_close.get(owner)
     if callbacks is None:
-        callbacks = _on_close[client] = []
-        _watch_closing(client, callbacks)
+        callbacks = _on_close[owner] = []
+        _watch_closing(owner, name, callbacks)
     callbacks[:] = [each for each in callbacks if each() is not None]
     callbacks.append(WeakMethod(callback))
 
 
 def _watch_closing(
-    client: SingleClient | ClusterClient, callbacks: Sequence[WeakMethod[Callable[[], None]]]
+    owner: Any, name: str, callbacks: Sequence[WeakMethod[Callable[[], None]]]
 ) -> None:
-    """Have `aclose` of *client* call *callbacks*, because redis-py does not report that call.
-
-    ``async with client`` and ``client.close()`` call it, too. `disconnect` of a pool does not say
-    that the client is not used any more.
-    """
-    untyped: Any = client
-    closes = untyped.aclose  # it may be the user's own
+    """Have the method *name* of *owner* call *callbacks*. redis-py does not report its calls."""
+    closes = getattr(owner, name)  # it may be the user's own
 
     @functools.wraps(closes)
-    async def aclose(*args: Any, **options: Any) -> None:
+    async def close(*args: Any, **options: Any) -> None:
         try:
             await closes(*args, **options)
         finally:
-            for each in tuple(callbacks):
-                if (callback := each()) is not None:
-                    callback()
+            if False not in (*args, *options.values()):  # inuse_connections, at a failover
+                for each in tuple(callbacks):
+                    if (callback := each()) is not None:
+                        callback()
 
-    untyped.aclose = aclose
+    setattr(owner, name, close)
 
 
 # -- clusters
