@@ -239,7 +239,7 @@ class Pipeline:
             return
         now = clock()
         if now - self._in_flight[0][1].sent_at >= self.reply_timeout - 0.001:
-            self._drop(TimeoutError("no answer came"))
+            self._drop(TimeoutError(f"no answer in {self.reply_timeout:.3g} s"))
         else:
             self._await_reply(now)
 
@@ -324,6 +324,7 @@ class Pipeline:
     def connected(self, link: Link) -> None:
         """There is a connection, so write what waits for it."""
         self.state.link = link
+        self.identity.admitted = True
         for remote in list(self.semaphores.values()):
             remote.change(machine.reconnected)
         self.flush()

@@ -7,7 +7,6 @@ from contextlib import suppress
 from functools import partial
 
 from redsem_async._core.clock import now as clock
-from redsem_async._core.lease import CONNECT_TIMEOUT
 from redsem_async._protocol.backend import Backend, ConnectionRejected, Link, Node
 
 from . import machine
@@ -101,20 +100,19 @@ class Connector:
             while pipeline.has_work():
                 state.no_push, state.round_trip = False, math.inf
                 try:
-                    async with asyncio.timeout(CONNECT_TIMEOUT):
-                        link = await self.node.connect(pipeline)
+                    link = await self.node.connect(pipeline)
                     break
-                except ConnectionRejected as rejection:
-                    cause = rejection.__cause__ or rejection
-                    for remote in list(pipeline.semaphores.values()):
-                        remote.change(
-                            machine.fail_all, partial(remote.state.route.rejected, cause)
-                        )
                 except Exception as error:  # noqa: BLE001 - the network's, or of the user's making
-                    explore = explore or self._explore()
-                    await asyncio.wait([explore])
-                    explore = None
-                    pipeline.outage.begin(error, fail_not_waiting=True)
+                    if isinstance(error, ConnectionRejected) and not self._identity.admitted:
+                        for remote in list(pipeline.semaphores.values()):
+                            remote.change(
+                                machine.fail_all, partial(remote.state.route.rejected, error)
+                            )
+                    else:
+                        explore = explore or self._explore()
+                        await asyncio.wait([explore])
+                        explore = None
+                        pipeline.outage.begin(error, fail_not_waiting=True)
                 pipeline.probe.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pipeline.outage.next_attempt()):

@@ -144,7 +144,10 @@ class Node(Protocol):
         ...
 
     async def connect(self, listener: Listener) -> Link:
-        """Open a link. Raises `ConnectionRejected` where another attempt is of no use."""
+        """Open a link, in a bounded time.
+
+        Raises `ConnectionRejected` if another attempt is of no use, unless a former one succeeded.
+        """
         ...
 
     def connect_blocking(self, hub_id: str, timeout: float) -> BlockingLink:
@@ -217,4 +220,4 @@ class OneNode:
 
 
 class ConnectionRejected(Exception):
-    """The server rejects this client, say for wrong credentials. ``__cause__`` says why."""
+    """The server rejects this client, say for wrong credentials. ``__cause__`` is its error."""

@@ -7,6 +7,8 @@ the connection that it makes.
 
 import asyncio
 import functools
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, cast
 from weakref import WeakKeyDictionary, WeakMethod
@@ -18,7 +20,9 @@ from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
+from redis.credentials import CredentialProvider
 
+from redsem_async._core.lease import CONNECT_TIMEOUT
 from redsem_async._protocol.backend import ConnectionRejected
 from redsem_async._protocol.errors import ErrorKind
 
@@ -35,6 +39,11 @@ if redis.VERSION < (5, 2):  # pyright: ignore[reportUnknownMemberType]
 # Bound to the pool they came from, or to how redis-py would use the connection.
 _LEFT_OUT = ("maint_", "oss_", "orig_", "himport_registry", "retry", "parser_class")
 
+REACHING_TIME = CONNECT_TIMEOUT - 1  # seconds for the transport, of those for a connection
+CREDENTIALS_TIMEOUT = 30.0  # seconds that the user's credential provider may take
+
+_OF_HELLO = re.compile("HELLO|NOPROTO|unknown command", re.IGNORECASE)
+_NO_LOGIN = re.compile("NOAUTH|Authentication required|already authenticated")
 
 Endpoint = tuple[str, int]
 """Host and port."""
@@ -197,26 +206,84 @@ def _startup_nodes(client: ClusterClient) -> list[ClusterNode]:
 async def dial(target: Target, asker: Asker | None = None) -> Opened:
     """Connect to *target*, but speaking RESP3 and without socket timeouts.
 
-    With *asker* it asks what the server is like, which costs a trip.
+    With *asker* it asks what the server is like, which costs a trip. It takes CONNECT_TIMEOUT at
+    most, not counting what the user's credential provider takes.
 
     Raises:
         ConnectionRejected: for wrong credentials and the like.
         redis.exceptions.RedisError: when no server can be reached now.
     """
+    limit = asyncio.timeout(CONNECT_TIMEOUT)
     try:
-        try:
-            return await _open(target, 3, asker)
-        except errors.ResponseError as error:
-            text = str(error).upper()
-            if "HELLO" not in text and "NOPROTO" not in text and "UNKNOWN COMMAND" not in text:
-                raise
-        return await _open(target, 2, asker)
+        async with limit:
+            target = _counting_no_credentials(target, limit)
+            try:
+                return await _open(target, 3, asker)
+            except (errors.ResponseError, errors.AuthenticationError) as error:
+                if not _is_of_hello(error, target):
+                    raise
+            return await _open(target, 2, asker)
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise errors.TimeoutError(f"no answer in {CONNECT_TIMEOUT:.3g} s") from error
     except errors.AuthenticationError as error:
-        raise ConnectionRejected(str(error)) from error
+        raise ConnectionRejected(_rejection(str(error))) from error
     except errors.ResponseError as error:
         if command_error(error).kind is not ErrorKind.REFUSED:
             raise  # busy, or loading
         raise ConnectionRejected(str(error)) from error
+
+
+def _is_of_hello(error: Exception, target: Target) -> bool:
+    """Whether the server refuses HELLO, and may take the same login in RESP2."""
+    if isinstance(error, errors.AuthenticationError):
+        # Some servers that do not know HELLO want a login first. HELLO was to bring it.
+        logs_in = any(target.settings.get(each) for each in ("password", "credential_provider"))
+        return logs_in and _NO_LOGIN.search(str(error)) is not None
+    return _OF_HELLO.search(str(error)) is not None
+
+
+def _rejection(text: str) -> str:
+    if _NO_LOGIN.search(text):
+        return (
+            "it needs a password: put it into the client's URL (REDIS_URL, as in"
+            " redis://:PASSWORD@HOST), or give the client a password"
+        )
+    return text
+
+
+def _counting_no_credentials(target: Target, limit: asyncio.Timeout) -> Target:
+    provider: CredentialProvider | None = target.settings.get("credential_provider")
+    if provider is None:
+        return target
+    untimed = _Untimed(provider, limit)
+    return target._replace(settings={**target.settings, "credential_provider": untimed})
+
+
+class _Untimed(CredentialProvider):
+    """The user's *provider*. While it fetches a token, the time to connect stands still."""
+
+    def __init__(self, provider: CredentialProvider, limit: asyncio.Timeout) -> None:
+        self._provider = provider
+        self._limit = limit
+
+    def get_credentials(self) -> Any:
+        return self._provider.get_credentials()
+
+    async def get_credentials_async(self) -> Any:
+        self._limit.reschedule(None)
+        own = asyncio.timeout(CREDENTIALS_TIMEOUT)
+        try:
+            async with own:
+                return await self._provider.get_credentials_async()
+        except TimeoutError as error:
+            if not own.expired():
+                raise
+            text = f"the credential provider gave no credentials in {CREDENTIALS_TIMEOUT:.3g} s"
+            raise errors.TimeoutError(text) from error
+        finally:
+            self._limit.reschedule(asyncio.get_running_loop().time() + CONNECT_TIMEOUT)
 
 
 async def _open(target: Target, protocol: int, asker: Asker | None) -> Opened:
@@ -226,9 +293,11 @@ async def _open(target: Target, protocol: int, asker: Asker | None) -> Opened:
     # ruff: noqa: SLF001
     reader, writer = connection._reader, connection._writer
     try:
-        if target.clustered and protocol == 3:
-            await connection.send_command("HELLO")
-            sharded = at_least_7(await connection.read_response())
+        # A function of the user's may have logged in without HELLO, and so in RESP2.
+        if protocol == 3 and (target.clustered or target.settings.get("redis_connect_func")):
+            await connection.send_command("HELLO", 3)
+            hello = await connection.read_response()
+            sharded = target.clustered and at_least_7(hello)
         no_push = _no_push_reason(protocol, clustered=target.clustered, sharded=sharded)
         if asker is not None:
             met = await inquire(
@@ -275,12 +344,16 @@ async def _connected(target: Target, protocol: int) -> Any:
     settings = settings_of(
         target, protocol=protocol, retry=Retry(NoBackoff(), 0), socket_timeout=None
     )
-    connection = target.connection_class(**settings)
+    reaching_time = min(settings.get("socket_connect_timeout") or math.inf, REACHING_TIME)
+    connection = target.connection_class(**settings | {"socket_connect_timeout": reaching_time})
     try:
         await connection.connect()
-    except BaseException:
+    except BaseException as error:
         _close(connection)
         ask_another_sentinel(settings.get("connection_pool"))
+        if str(error) == "Timeout connecting to server":
+            text = f"no connection in {reaching_time:.3g} s, as if packets were dropped"
+            raise errors.TimeoutError(text) from error
         raise
     return connection
 
