@@ -1,5 +1,6 @@
 """`from_url`, `connect` and `aclose`, optional helpers to create a client and to shut down."""
 
+import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
@@ -33,6 +34,10 @@ def from_url(url: str, **options: Any) -> Redis:
     Raises:
         ValueError: the URL cannot be parsed.
     """
+    if "://" not in url:
+        login, at, place = re.split("[?#]", url, maxsplit=1)[0].rpartition("@")
+        shown = f"{'...' if login else ''}{at}{place}"
+        raise ValueError(f"{shown!r} is not a URL: write 'redis://{shown}'")
     if not _can_be_read(url):
         raise ValueError(
             "the host and port of the URL cannot be parsed: percent-encode special characters in"

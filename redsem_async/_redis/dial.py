@@ -86,9 +86,19 @@ Pool = aioredis.ConnectionPool
 
 def checked_client(client: object) -> SingleClient | ClusterClient:
     """Return *client*. Raise TypeError unless it is one that we can connect like."""
+    kind = type(client)
+    connects: Any = getattr(getattr(client, "connection_pool", None), "connection_class", kind)
+    if "fakeredis" in {each.__module__.partition(".")[0] for each in (*kind.__mro__, connects)}:
+        raise TypeError(
+            "fakeredis has no server to connect to: use redsem_async.testing.MemoryBackend()"
+        )
     if isinstance(client, SingleClient | ClusterClient):
         return client
-    kind = type(client)
+    if isinstance(client, Pool | redis.ConnectionPool):
+        raise TypeError(
+            "a client of redis.asyncio is needed, not a connection pool: use"
+            " redis.asyncio.Redis(connection_pool=pool), with a pool of redis.asyncio"
+        )
     instead = "redis.asyncio.Redis, or redsem_async.from_url(url)"
     if isinstance(client, str | bytes):
         raise TypeError(f"a client of redis.asyncio is needed, not a URL: use {instead}")
