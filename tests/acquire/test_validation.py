@@ -282,7 +282,7 @@ async def test_what_is_no_client_is_refused(kind: Kind, client: Any) -> None:
         await aclose(client)
 
 
-_FAKE = type("FakeRedis", (Redis,), {"__module__": "fakeredis._clients._async"})
+_FAKE: Any = type("FakeRedis", (Redis,), {"__module__": "fakeredis._clients._async"})
 NEARLY_CLIENTS: dict[str, tuple[Callable[[], object], str]] = {
     "fakeredis": (_FAKE, "use redsem_async.testing.MemoryBackend()"),
     "a client over its connections": (
