@@ -1,5 +1,6 @@
 """`from_url`, `connect` and `aclose`, optional helpers to create a client and to shut down."""
 
+import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
@@ -33,6 +34,10 @@ def from_url(url: str, **options: Any) -> Redis:
     Raises:
         ValueError: the URL cannot be parsed.
     """
+    if "://" not in url:
+        login, at, place = re.split("[?#]", url, maxsplit=1)[0].rpartition("@")
+        shown = f"{'...' if login else ''}{at}{place}"
+        raise ValueError(f"{shown!r} is not a URL: write 'redis://{shown}'")
     if not _can_be_read(url):
         raise ValueError(
             "the host and port of the URL cannot be parsed: percent-encode special characters in"
@@ -87,7 +92,8 @@ async def aclose(redis: object, *, drain: float = 0.0) -> None:
     been released yet stay held.
 
     Args:
-        redis: the client, or the ``MemoryBackend``.
+        redis: the client, or the ``MemoryBackend``. Clients over one connection pool share their
+            semaphores.
         drain: seconds for holders to release their permits.
 
     Raises:
@@ -96,6 +102,5 @@ async def aclose(redis: object, *, drain: float = 0.0) -> None:
     drain = config.seconds(drain, "drain")
     if drain < 0:
         raise ValueError(f"drain must not be negative, not {drain}")
-    backend_of(redis)  # or a TypeError
-    if (hub := known_hub(redis)) is not None:
+    if (hub := known_hub(backend_of(redis))) is not None:
         await hub.aclose(drain)

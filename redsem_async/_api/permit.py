@@ -3,6 +3,7 @@
 import asyncio
 import math
 import warnings
+from contextvars import Context
 from types import TracebackType
 from typing import NoReturn, Self
 
@@ -413,7 +414,9 @@ class Permit:
         # Collected in any thread, and in the middle of anything. The release comes first, because
         # the warning may be raised as an error.
         loop.call_soon_threadsafe(
-            _release_dropped, self._bound, self._lease, self._since, self._acquired_at
+            _release_dropped,
+            *(self._bound, self._lease, self._since, self._acquired_at),
+            context=Context(),
         )
         if state is LeaseState.HELD:
             warnings.warn(message, ResourceWarning, stacklevel=2, source=self)

@@ -111,7 +111,6 @@ class AnySemaphore(StoredSemaphore):
         if not hasattr(self, "_mode"):
             raise TypeError("AnySemaphore is for annotations: use Semaphore or FairSemaphore")
         self._backend = backend_of(redis)
-        self._client = redis
         if limit is None and slots is None:
             needs = "missing argument 'limit': the limit must be an int, unless there are slots"
             raise TypeError(f"{type(self).__name__}(): {needs}; {how_to_call(type(self))}")

@@ -1,7 +1,6 @@
 """A semaphore as Redis has it: what it reads of it, and what an operator changes."""
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from redsem_async._core import config
 from redsem_async._core.config import Recovery, Terms
@@ -18,15 +17,11 @@ from .awaitables import AwaitableBool
 from .bound import Bound
 from .status import SemaphoreStatus, status_of
 
-if TYPE_CHECKING:
-    from .backends import AnyRedis
-
 
 class StoredSemaphore:
     """Base of the semaphores. Its attributes are set by `AnySemaphore`."""
 
     _backend: Backend
-    _client: "AnyRedis"
     _address: Address
     _terms: Terms
     _label: str | None
@@ -255,7 +250,7 @@ class StoredSemaphore:
         return bound if here else self._bind()
 
     def _bind(self) -> Bound:
-        hub = hub_for(self._backend, self._client)
+        hub = hub_for(self._backend)
         remote = hub.semaphore(self._address, self._label)
         remote.state.introduction.terms = self._terms
         if self._recovery is not None:

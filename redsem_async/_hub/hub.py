@@ -1,4 +1,4 @@
-"""One hub for each client and event loop, which gives every semaphore a pipeline.
+"""One hub for each connection pool and event loop, which gives every semaphore a pipeline.
 
 Outside of a cluster there is one pipeline. In a cluster there is one for each node that keeps a
 semaphore, and semaphores move between them as slots do.
@@ -33,7 +33,7 @@ class Keepalive(Protocol):
 
 
 class Hub:
-    """Talks to one backend on one event loop, for all semaphores of a client.
+    """Talks to one backend on one event loop, for all semaphores of a connection pool.
 
     Attributes:
         keepalive: what keeps its permits, once it has had one.
@@ -47,7 +47,7 @@ class Hub:
         self._semaphores: WeakValueDictionary[Address, RemoteSemaphore] = WeakValueDictionary()
         self._connectors: dict[Node, Connector] = {}
         _HUBS.add(self)
-        backend.on_close(self._client_closed)
+        backend.on_close(self._owner_closed)
 
     def semaphore(self, address: Address, label: str | None) -> RemoteSemaphore:
         """The semaphore at *address*, made when first asked for."""
@@ -97,8 +97,8 @@ class Hub:
 
     # -- the end
 
-    def _client_closed(self) -> None:
-        """The client was closed, so keep no connection without work. Called in any thread."""
+    def _owner_closed(self) -> None:
+        """The pool was closed, so keep no connection without work. Called in any thread."""
         if self.identity.usable:
             with suppress(RuntimeError):  # the loop was closed
                 self.identity.loop.call_soon_threadsafe(self._leave)
@@ -150,7 +150,7 @@ class Hub:
 
 
 _HUBS: WeakSet[Hub] = WeakSet()
-_BY_CLIENT: WeakValueDictionary[tuple[int, int], Hub] = WeakValueDictionary()
+_BY_OWNER: WeakValueDictionary[tuple[int, int], Hub] = WeakValueDictionary()
 _ORPHANED: list[Hub] = []  # kept, so that nothing that they inherited is closed
 
 
@@ -159,24 +159,23 @@ def _after_fork() -> None:
     for hub in list(_HUBS):
         hub.orphan()
     _HUBS.clear()
-    _BY_CLIENT.clear()
+    _BY_OWNER.clear()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def hub_for(backend: Backend, owner: object) -> Hub:
-    """The hub of the client *owner* in the running loop, made when first asked for."""
-    loop = asyncio.get_running_loop()
-    # A hub keeps both alive, so neither number can come to mean something else meanwhile.
-    key = (id(owner), id(loop))
-    hub = _BY_CLIENT.get(key)
+def hub_for(backend: Backend) -> Hub:
+    """The hub of the owner of *backend* in the running loop, made when first asked for."""
+    hub = known_hub(backend)
     if hub is None or not hub.identity.usable:
-        hub = _BY_CLIENT[key] = Hub(backend, loop)
+        hub = Hub(backend, asyncio.get_running_loop())
+        _BY_OWNER[id(backend.owner), id(hub.identity.loop)] = hub
     return hub
 
 
-def known_hub(owner: object) -> Hub | None:
-    """The hub of the client *owner* in the running loop, if there is one."""
-    return _BY_CLIENT.get((id(owner), id(asyncio.get_running_loop())))
+def known_hub(backend: Backend) -> Hub | None:
+    """The hub of the owner of *backend* in the running loop, if there is one."""
+    # A hub keeps both alive, so neither number can come to mean something else meanwhile.
+    return _BY_OWNER.get((id(backend.owner), id(asyncio.get_running_loop())))

@@ -17,6 +17,7 @@ class HubIdentity:
         id: names the hub in Redis. It is new after the hub was idle.
         usable: False in a forked child, where the connections and permits are the parent's.
         closing: whether ``aclose`` is under way.
+        admitted: whether a login of this client has succeeded. A rejection may pass then.
         warned_of_no_push: whether the log has it that no push messages come.
         stalls: when the event loop was blocked.
         trust_lock: held by the loop while it shortens a lease that a thread of the watchdog may
@@ -28,6 +29,7 @@ class HubIdentity:
         self.id: str = new_hub_id()
         self.usable: bool = True
         self.closing: bool = False
+        self.admitted: bool = False
         self.warned_of_no_push: bool = False
         self.stalls: Stalls = Stalls()
         self.trust_lock: threading.Lock = threading.Lock()

@@ -4,14 +4,16 @@ import asyncio
 import logging
 import random
 from collections.abc import Iterator, Mapping
+from contextvars import Context
 
 from redsem_async._core.backoff import delays
 from redsem_async._core.clock import now as clock
 from redsem_async._core.keys import Address
+from redsem_async._protocol.backend import ConnectionRejected
 
 from . import machine
 from .remote_semaphore import RemoteSemaphore
-from .route import MAX_SUSPENSION, LinkState
+from .route import MAX_SUSPENSION, LinkState, why
 
 logger = logging.getLogger("redsem_async")
 
@@ -23,6 +25,7 @@ class Outage:
     """The outages of one server.
 
     A short one is not logged. The first check logs a longer one, and its end is then logged too.
+    A client that was admitted before takes a rejection for an outage, such as of a stale token.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class Outage:
         self._semaphores = semaphores
         self._since = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._rejection_logged = False
         self.logged_since: float | None = None
         """When the logged outage began. It may outlast the connection."""
         self._reset_delays()
@@ -56,7 +60,7 @@ class Outage:
         """The server cannot be asked, because of *error*."""
         if self._state.error is None:
             self._since = clock()
-            self._timer = self._loop.call_later(CHECK_INTERVAL, self._check)
+            self._timer = self._loop.call_later(CHECK_INTERVAL, self._check, context=Context())
         self._state.error = error
         if fail_not_waiting:
             for remote in list(self._semaphores.values()):
@@ -78,23 +82,29 @@ class Outage:
             self._timer = None
 
     def _check(self) -> None:
-        self._log_begin()
+        self._log()
         for remote in list(self._semaphores.values()):
             remote.change(machine.fail_outlasted, self._since)
         self._timer = self._loop.call_later(CHECK_INTERVAL, self._check)
 
-    def _log_begin(self) -> None:
-        if self.logged_since is None and not self._state.ending:
+    def _log(self) -> None:
+        """Log the outage once, and once more if the server comes back and rejects this client."""
+        place, error = self._state.node.place, self._state.error
+        rejected = isinstance(error, ConnectionRejected)
+        known = self.logged_since is not None and (self._rejection_logged or not rejected)
+        if error is None or known or self._state.ending:
+            return
+        self._rejection_logged = rejected
+        if self.logged_since is None:
             self.logged_since = self._since
-            place, error = self._state.node.place, self._state.error
-            names = sorted({address.name for address in self._semaphores})
-            shown = f" for {', '.join(map(repr, names[:MOST_NAMED]))}" if names else ""
-            shown += f" and {len(names) - MOST_NAMED:,} more" if names[MOST_NAMED:] else ""
-            facts = {"event": "outage", "place": place, "semaphores": names}
-            logger.warning("%s is unavailable%s: %s", place, shown, error, extra=facts)
+        names = sorted({address.name for address in self._semaphores})
+        shown = f" for {', '.join(map(repr, names[:MOST_NAMED]))}" if names else ""
+        shown += f" and {len(names) - MOST_NAMED:,} more" if names[MOST_NAMED:] else ""
+        facts = {"event": "outage", "place": place, "semaphores": names}
+        logger.warning("%s is unavailable%s: %s", place, shown, why(error), extra=facts)
 
     def _log_end(self, since: float) -> None:
-        self.logged_since = None
+        self.logged_since, self._rejection_logged = None, False
         place, lasted = self._state.node.place, clock() - since
         facts = {"event": "outage over", "place": place, "seconds": lasted}
         logger.warning("%s is available again, after %.3g s", place, lasted, extra=facts)

@@ -1,13 +1,16 @@
 """One pipeline per server, with commands out, and replies and push messages in.
 
 It collects what the semaphores want written into few writes. Writing and reading happen in
-callbacks of the event loop, so no caller's cancellation can interrupt a command.
+callbacks of the event loop, so no caller's cancellation can interrupt a command. Tasks and timers
+have an empty context, because the context of a caller would stay alive with them, and its trace
+would appear in what others log.
 """
 
 import asyncio
 import logging
 import math
 from collections.abc import Callable
+from contextvars import Context
 from weakref import WeakValueDictionary
 
 from redsem_async._core.clock import now as clock
@@ -94,6 +97,8 @@ class Pipeline:
         enough for a command, it is written now.
         """
         state = remote.state
+        if self._loop.is_closed():
+            return  # a task is collected after its loop was closed by hand
         if remote.timer is not None and machine.is_idle(state):
             self._rest(remote)
         if self._quiet is not None:
@@ -130,7 +135,7 @@ class Pipeline:
             remote.timer.cancel()
         remote.look_at = at = remote.state.look_at
         delay = max(0.0, at - clock())
-        remote.timer = self._loop.call_later(delay, self._look, remote, at)
+        remote.timer = self._loop.call_later(delay, self._look, remote, at, context=Context())
 
     def _look(self, remote: RemoteSemaphore, at: float) -> None:
         remote.timer, remote.look_at = None, math.inf
@@ -161,7 +166,7 @@ class Pipeline:
     def _flush_soon(self) -> None:
         if not self._flush_due:
             self._flush_due = True
-            self._loop.call_soon(self.flush)
+            self._loop.call_soon(self.flush, context=Context())
 
     def flush(self) -> None:
         """Write what the semaphores want written, in turns, as far as the window goes."""
@@ -224,7 +229,9 @@ class Pipeline:
     def _await_reply(self, now: float) -> None:
         """Look again when the oldest command in flight should have its reply."""
         late_in = self._in_flight[0][1].sent_at + self.reply_timeout - now
-        self._reply_timer = self._loop.call_later(max(0.0, late_in), self._check_reply)
+        self._reply_timer = self._loop.call_later(
+            max(0.0, late_in), self._check_reply, context=Context()
+        )
 
     def _check_reply(self) -> None:
         self._reply_timer = None
@@ -232,7 +239,7 @@ class Pipeline:
             return
         now = clock()
         if now - self._in_flight[0][1].sent_at >= self.reply_timeout - 0.001:
-            self._drop(TimeoutError("no answer came"))
+            self._drop(TimeoutError(f"no answer in {self.reply_timeout:.3g} s"))
         else:
             self._await_reply(now)
 
@@ -270,7 +277,7 @@ class Pipeline:
                 self.outage.begin(error.error, fail_not_waiting=True)
                 if self._suspended is None:
                     self._suspended = self._loop.call_later(
-                        self.outage.next_suspension(), self._resume
+                        self.outage.next_suspension(), self._resume, context=Context()
                     )
             case ErrorKind.RETRY_LATER if remote is not None:
                 self.redirects.suspend(remote, error.error)
@@ -317,6 +324,7 @@ class Pipeline:
     def connected(self, link: Link) -> None:
         """There is a connection, so write what waits for it."""
         self.state.link = link
+        self.identity.admitted = True
         for remote in list(self.semaphores.values()):
             remote.change(machine.reconnected)
         self.flush()

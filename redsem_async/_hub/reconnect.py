@@ -7,7 +7,6 @@ from contextlib import suppress
 from functools import partial
 
 from redsem_async._core.clock import now as clock
-from redsem_async._core.lease import CONNECT_TIMEOUT
 from redsem_async._protocol.backend import Backend, ConnectionRejected, Link, Node
 
 from . import machine
@@ -16,6 +15,7 @@ from .pipeline import Pipeline
 from .redirects import Redirects
 from .remote_semaphore import RemoteSemaphore
 from .shutdown import CONNECTORS, FINAL, drain
+from .tasks import start_task
 
 IDLE = 5.0  # seconds for which an idle connection is kept
 
@@ -59,7 +59,7 @@ class Connector:
 
     def _start(self) -> None:
         if not self.open:
-            task = self._loop.create_task(self._run(), name="redsem-hub")
+            task = start_task(self._loop, self._run(), "redsem-hub")
             self.pipeline.state.keeper = task
             CONNECTORS.add(task)
 
@@ -85,7 +85,8 @@ class Connector:
                 await self._drain()
             raise
         finally:
-            await self._end()
+            if not self._loop.is_closed():
+                await self._end()
 
     async def _connect(self) -> None:
         pipeline, state = self.pipeline, self.pipeline.state
@@ -99,20 +100,19 @@ class Connector:
             while pipeline.has_work():
                 state.no_push, state.round_trip = False, math.inf
                 try:
-                    async with asyncio.timeout(CONNECT_TIMEOUT):
-                        link = await self.node.connect(pipeline)
+                    link = await self.node.connect(pipeline)
                     break
-                except ConnectionRejected as rejection:
-                    cause = rejection.__cause__ or rejection
-                    for remote in list(pipeline.semaphores.values()):
-                        remote.change(
-                            machine.fail_all, partial(remote.state.route.rejected, cause)
-                        )
                 except Exception as error:  # noqa: BLE001 - the network's, or of the user's making
-                    explore = explore or self._explore()
-                    await asyncio.wait([explore])
-                    explore = None
-                    pipeline.outage.begin(error, fail_not_waiting=True)
+                    if isinstance(error, ConnectionRejected) and not self._identity.admitted:
+                        for remote in list(pipeline.semaphores.values()):
+                            remote.change(
+                                machine.fail_all, partial(remote.state.route.rejected, error)
+                            )
+                    else:
+                        explore = explore or self._explore()
+                        await asyncio.wait([explore])
+                        explore = None
+                        pipeline.outage.begin(error, fail_not_waiting=True)
                 pipeline.probe.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pipeline.outage.next_attempt()):
@@ -125,7 +125,8 @@ class Connector:
 
     def _explore(self) -> "asyncio.Task[None]":
         pipeline = self.pipeline
-        return self._loop.create_task(pipeline.redirects.explore(pipeline.semaphores))
+        exploring = pipeline.redirects.explore(pipeline.semaphores)
+        return start_task(self._loop, exploring, "redsem-explore")
 
     async def _drain(self) -> None:
         """Send what the tasks that were cancelled together with this one still say."""

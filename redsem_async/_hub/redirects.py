@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextvars import Context
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.keys import Address
@@ -116,7 +117,7 @@ class Redirects:
             self.ready.suspend(remote)
             # Not for long, because its leases continue meanwhile.
             moment = min(redirect.suspend(), remote.state.shortest_lease / 10)
-            self._loop.call_later(moment, self._resume, remote)
+            self._loop.call_later(moment, self._resume, remote, context=Context())
 
     def _resume(self, remote: RemoteSemaphore) -> None:
         redirect = remote.state.route.redirect

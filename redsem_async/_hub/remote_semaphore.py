@@ -288,7 +288,7 @@ class RemoteSemaphore:
         try:
             await asyncio.wait([future], timeout=timeout)
             if not future.done():
-                raise self.state.route.unavailable()
+                raise self.state.route.silent(timeout)
         finally:
             if future.cancel():
                 calls.given_up(self.state, call)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from redsem_async._core.backoff import delays
 from redsem_async._core.errors import BackendError, BackendUnavailable, unreachable
-from redsem_async._protocol.backend import Link, Node
+from redsem_async._protocol.backend import ConnectionRejected, Link, Node
 
 FRESH = 0.05  # seconds before a deadline in which no reply to an earlier command decides it
 OVERTIME = 0.05  # seconds after a deadline in which a reply that decides it is awaited
@@ -115,15 +115,19 @@ class Route:
 
     def unavailable(self, cause: Exception | None = None) -> BackendUnavailable:
         """An error that says which server cannot be asked, and why."""
-        cause = cause or self.error
-        reason = f": {cause}" if cause and str(cause) else ""
+        cause = cause or self.error or TimeoutError("no answer came")
         place = self.link.node.place
-        detail = f"{place} is unavailable{reason}"
-        if cause is not None and (words := unreachable(cause)):
+        detail = f"{place} is unavailable: {why(cause)}"
+        if words := unreachable(cause):
             detail = f"can't reach {place} ({words})"
         error = BackendUnavailable(self._name, detail)
-        error.__cause__ = cause
+        error.__cause__ = cause.__cause__ if isinstance(cause, ConnectionRejected) else cause
         return error
+
+    def silent(self, seconds: float) -> BackendUnavailable:
+        """An error that says why there was no answer for *seconds*."""
+        missing = "connection" if self.link.link is None else "answer"
+        return self.unavailable(self.error or TimeoutError(f"no {missing} in {seconds:.3g} s"))
 
     def unconfirmed(self, cause: Exception | None) -> BackendUnavailable:
         """An error that says why a grant could not be handed out."""
@@ -132,9 +136,16 @@ class Route:
         error.__cause__ = cause
         return error
 
-    def rejected(self, cause: BaseException) -> BackendError:
+    def rejected(self, rejection: ConnectionRejected) -> BackendError:
         """An error that says which server rejects this client, and why."""
         place = self.link.node.place
-        error = BackendError(self._name, f"{place} rejects this client: {cause}")
-        error.__cause__ = cause
+        error = BackendError(self._name, f"{place} rejects this client: {rejection}")
+        error.__cause__ = rejection.__cause__
         return error
+
+
+def why(error: Exception) -> str:
+    """Why a server is unavailable, in words."""
+    if isinstance(error, ConnectionRejected):
+        return f"it rejects this client: {error}"
+    return str(error) or type(error).__name__

@@ -6,6 +6,7 @@ many permits travel in one command.
 """
 
 import asyncio
+from contextvars import Context
 from typing import TYPE_CHECKING
 
 from redsem_async._core.clock import now as clock
@@ -14,6 +15,7 @@ from redsem_async._hub.hub import Hub
 from redsem_async._hub.lease import Lease, LeaseState
 from redsem_async._hub.pending import Wakeup
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
+from redsem_async._hub.tasks import start_task
 from redsem_async._hub.trust import lose_unless_trusted
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ class Refresher:
             self._stalls.loop_runs(now)
             self._stalls.expect(due)
             group = self._due[due] = {}
-            self._loop.call_later(due - now, self._start, due)
+            self._loop.call_later(due - now, self._start, due, context=Context())
         group[lease] = remote
         lease.refreshed_at = due
         if terms.longest_stall is not None:
@@ -97,7 +99,7 @@ class Refresher:
             # body has to be cancelled before it continues.
             if lose_unless_trusted(remote.state, lease):
                 continue
-            task = self._loop.create_task(self._refresh(lease, remote), name="redsem-refresh")
+            task = start_task(self._loop, self._refresh(lease, remote), "redsem-refresh")
             self._tasks[lease] = task
             self._check_trust(lease, remote)
 

@@ -172,7 +172,11 @@ class BackedOff:
 
 
 class Observer:
-    """Base class of observers. Each method gets one kind of event, and does nothing here."""
+    """Base class of observers. Each method gets one kind of event, and does nothing here.
+
+    What the library finds out by itself, such as most losses, is notified in an empty context,
+    and never in that of another task.
+    """
 
     def queued(self, event: Queued) -> None:
         """A request has to wait."""

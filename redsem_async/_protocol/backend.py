@@ -144,7 +144,10 @@ class Node(Protocol):
         ...
 
     async def connect(self, listener: Listener) -> Link:
-        """Open a link. Raises `ConnectionRejected` where another attempt is of no use."""
+        """Open a link, in a bounded time.
+
+        Raises `ConnectionRejected` if another attempt is of no use, unless a former one succeeded.
+        """
         ...
 
     def connect_blocking(self, hub_id: str, timeout: float) -> BlockingLink:
@@ -157,6 +160,11 @@ class Node(Protocol):
 
 class Backend(Protocol):
     """One node, or several that share the semaphores out."""
+
+    @property
+    def owner(self) -> object:
+        """What backends that share a hub have in common, such as a pool of connections."""
+        ...
 
     def node_for(self, address: Address) -> Node:
         """The node that keeps a semaphore, as far as is known."""
@@ -175,7 +183,7 @@ class Backend(Protocol):
         ...
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Call *callback*, in whichever thread, after the user has closed the client.
+        """Call *callback*, in whichever thread, after the user has closed the owner.
 
         It is a method, whose object is held by weak reference.
         """
@@ -184,6 +192,11 @@ class Backend(Protocol):
 
 class OneNode:
     """A backend that is its own and only node."""
+
+    @property
+    def owner(self) -> object:
+        """Itself."""
+        return self
 
     def node_for(self, address: Address) -> Self:
         """Itself."""
@@ -207,4 +220,4 @@ class OneNode:
 
 
 class ConnectionRejected(Exception):
-    """The server rejects this client, say for wrong credentials. ``__cause__`` says why."""
+    """The server rejects this client, say for wrong credentials. ``__cause__`` is its error."""

@@ -17,6 +17,7 @@ from .dial import (
     ClusterClient,
     Endpoint,
     Opened,
+    Pool,
     SingleClient,
     Target,
     checked_client,
@@ -42,34 +43,39 @@ def redis_backend(client: object) -> Backend:
     """Where *client* keeps semaphores. Raises TypeError unless it is one of redis.asyncio."""
     checked = checked_client(client)
     if isinstance(checked, SingleClient):
-        return RedisBackend(checked)
+        return RedisBackend(checked.connection_pool)
     return ClusterBackend(checked)
 
 
 class RedisBackend(OneNode):
-    """Semaphores kept by one server, reached with the settings of the user's client."""
+    """Semaphores kept by one server, reached with the settings of the user's pool."""
 
-    def __init__(self, client: SingleClient) -> None:
-        self._client = client
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
         self._known: Met | None = None
 
     @property
+    def owner(self) -> object:
+        """The pool, because a client may be made for each request."""
+        return self._pool
+
+    @property
     def place(self) -> str:
-        return place_of(self._client)
+        return place_of(self._pool)
 
     async def connect(self, listener: Listener) -> Link:
-        opened = await dial(target_of(self._client), None if self._known else _asker(listener))
+        opened = await dial(target_of(self._pool), None if self._known else _asker(listener))
         self._known = self._known or _meet(self.place, opened.met)
         return _linked(self.place, opened._replace(met=self._known), listener)
 
     def connect_blocking(self, hub_id: str, timeout: float) -> BlockingLink:
-        return dial_blocking(target_of(self._client), hub_id, timeout)
+        return dial_blocking(target_of(self._pool), hub_id, timeout)
 
     def require_blocking(self) -> None:
-        require_twin(target_of(self._client))
+        require_twin(target_of(self._pool))
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        on_close(self._client, callback)
+        on_close(self._pool, "disconnect", callback)
 
 
 class ClusterNode:
@@ -111,6 +117,11 @@ class ClusterBackend:
         self._nodes: dict[Endpoint, ClusterNode] = {}
         self._masters: dict[int, ClusterNode] = {}  # by slot
 
+    @property
+    def owner(self) -> object:
+        """The client, which has no pool."""
+        return self.client
+
     def node_for(self, address: Address) -> Node:
         """The master of its slot, or any node while that is not known."""
         return self._masters.get(_slot(address)) or random.choice(self._known())
@@ -142,7 +153,7 @@ class ClusterBackend:
         require_twin(self._known()[0].target)
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        on_close(self.client, callback)
+        on_close(self.client, "aclose", callback)
 
     async def _ask(self, node: ClusterNode) -> bool:
         """Learn from *node* which node keeps which slots. Returns whether it replied."""

@@ -60,7 +60,7 @@ def require_twin(target: Target) -> None:
         if type(manager) is not asynchronous_sentinel.Sentinel:
             _refuse(f"sentinels of the class {_name(type(manager))}")
         for sentinel in manager.sentinels:
-            require_twin(target_of(sentinel))
+            require_twin(target_of(sentinel.connection_pool))
 
 
 def _refuse(what: str) -> None:
@@ -96,7 +96,7 @@ def _master_of(pool: Any, timeout: float) -> Endpoint:
     untyped: Any = Sentinel
     twin = untyped([])
     twin.__dict__.update(pool.sentinel_manager.__dict__)
-    twin.sentinels = [_client(target_of(each), timeout) for each in twin.sentinels]
+    twin.sentinels = [_client(target_of(each.connection_pool), timeout) for each in twin.sentinels]
     try:
         host, port = twin.discover_master(pool.service_name)
         return host, port

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
+from contextvars import Context
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -109,7 +110,8 @@ class Connection(asyncio.Protocol):
                 # round trip. A server that lost its scripts says NOSCRIPT.
                 loaded.add(script.sha)
                 parts.append(pack(("EVAL", script.text, *arguments)))
-        self._transport.write(b"".join(parts))
+        # A transport that cannot write all of it at once keeps the context until it has.
+        Context().run(self._transport.write, b"".join(parts))
 
     def pause_writing(self) -> None:
         self.writable = False

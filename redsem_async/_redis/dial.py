@@ -7,8 +7,10 @@ the connection that it makes.
 
 import asyncio
 import functools
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 from weakref import WeakKeyDictionary, WeakMethod
 
 import redis
@@ -18,7 +20,9 @@ from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
+from redis.credentials import CredentialProvider
 
+from redsem_async._core.lease import CONNECT_TIMEOUT
 from redsem_async._protocol.backend import ConnectionRejected
 from redsem_async._protocol.errors import ErrorKind
 
@@ -35,6 +39,11 @@ if redis.VERSION < (5, 2):  # pyright: ignore[reportUnknownMemberType]
 # Bound to the pool they came from, or to how redis-py would use the connection.
 _LEFT_OUT = ("maint_", "oss_", "orig_", "himport_registry", "retry", "parser_class")
 
+REACHING_TIME = CONNECT_TIMEOUT - 1  # seconds for the transport, of those for a connection
+CREDENTIALS_TIMEOUT = 30.0  # seconds that the user's credential provider may take
+
+_OF_HELLO = re.compile("HELLO|NOPROTO|unknown command", re.IGNORECASE)
+_NO_LOGIN = re.compile("NOAUTH|Authentication required|already authenticated")
 
 Endpoint = tuple[str, int]
 """Host and port."""
@@ -72,13 +81,24 @@ class Target(NamedTuple):
 
 SingleClient = aioredis.Redis
 ClusterClient = aioredis.RedisCluster
+Pool = aioredis.ConnectionPool
 
 
 def checked_client(client: object) -> SingleClient | ClusterClient:
     """Return *client*. Raise TypeError unless it is one that we can connect like."""
+    kind = type(client)
+    connects: Any = getattr(getattr(client, "connection_pool", None), "connection_class", kind)
+    if "fakeredis" in {each.__module__.partition(".")[0] for each in (*kind.__mro__, connects)}:
+        raise TypeError(
+            "fakeredis has no server to connect to: use redsem_async.testing.MemoryBackend()"
+        )
     if isinstance(client, SingleClient | ClusterClient):
         return client
-    kind = type(client)
+    if isinstance(client, Pool | redis.ConnectionPool):
+        raise TypeError(
+            "a client of redis.asyncio is needed, not a connection pool: use"
+            " redis.asyncio.Redis(connection_pool=pool), with a pool of redis.asyncio"
+        )
     instead = "redis.asyncio.Redis, or redsem_async.from_url(url)"
     if isinstance(client, str | bytes):
         raise TypeError(f"a client of redis.asyncio is needed, not a URL: use {instead}")
@@ -90,56 +110,58 @@ def checked_client(client: object) -> SingleClient | ClusterClient:
     )
 
 
-def place_of(client: SingleClient) -> str:
-    """Host and port, or path, that *client* connects to. Never credentials."""
-    settings = client.connection_pool.connection_kwargs
+def place_of(pool: Pool) -> str:
+    """Host and port, or path, that *pool* connects to. Never credentials."""
+    settings = pool.connection_kwargs
     if "path" in settings:
         return f"Redis at {settings['path']}"
-    if service := getattr(client.connection_pool, "service_name", None):
+    if service := getattr(pool, "service_name", None):
         return f"Redis master {service!r}"
     return f"Redis at {settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
 
 
-def target_of(client: SingleClient) -> Target:
-    """What *client* connects to."""
-    pool = client.connection_pool
+def target_of(pool: Pool) -> Target:
+    """What *pool* connects to."""
     return Target(pool.connection_class, pool.connection_kwargs)
 
 
 _on_close: WeakKeyDictionary[Any, list[WeakMethod[Callable[[], None]]]] = WeakKeyDictionary()
 
 
-def on_close(client: SingleClient | ClusterClient, callback: Callable[[], None]) -> None:
-    """Call *callback*, a method whose object may go, after each time that *client* is closed."""
-    callbacks = _on_close.get(client)
+def on_close(
+    owner: Pool | ClusterClient,
+    name: Literal["disconnect", "aclose"],
+    callback: Callable[[], None],
+) -> None:
+    """Call *callback*, a method whose object may go, after each time that *owner* is closed.
+
+    Its method *name* closes it, which is what `aclose` of a client that owns its pool comes to.
+    """
+    callbacks = _on_close.get(owner)
     if callbacks is None:
-        callbacks = _on_close[client] = []
-        _watch_closing(client, callbacks)
+        callbacks = _on_close[owner] = []
+        _watch_closing(owner, name, callbacks)
     callbacks[:] = [each for each in callbacks if each() is not None]
     callbacks.append(WeakMethod(callback))
 
 
 def _watch_closing(
-    client: SingleClient | ClusterClient, callbacks: Sequence[WeakMethod[Callable[[], None]]]
+    owner: Any, name: str, callbacks: Sequence[WeakMethod[Callable[[], None]]]
 ) -> None:
-    """Have `aclose` of *client* call *callbacks*, because redis-py does not report that call.
-
-    ``async with client`` and ``client.close()`` call it, too. `disconnect` of a pool does not say
-    that the client is not used any more.
-    """
-    untyped: Any = client
-    closes = untyped.aclose  # it may be the user's own
+    """Have the method *name* of *owner* call *callbacks*. redis-py does not report its calls."""
+    closes = getattr(owner, name)  # it may be the user's own
 
     @functools.wraps(closes)
-    async def aclose(*args: Any, **options: Any) -> None:
+    async def close(*args: Any, **options: Any) -> None:
         try:
             await closes(*args, **options)
         finally:
-            for each in tuple(callbacks):
-                if (callback := each()) is not None:
-                    callback()
+            if False not in (*args, *options.values()):  # inuse_connections, at a failover
+                for each in tuple(callbacks):
+                    if (callback := each()) is not None:
+                        callback()
 
-    untyped.aclose = aclose
+    setattr(owner, name, close)
 
 
 # -- clusters
@@ -194,26 +216,84 @@ def _startup_nodes(client: ClusterClient) -> list[ClusterNode]:
 async def dial(target: Target, asker: Asker | None = None) -> Opened:
     """Connect to *target*, but speaking RESP3 and without socket timeouts.
 
-    With *asker* it asks what the server is like, which costs a trip.
+    With *asker* it asks what the server is like, which costs a trip. It takes CONNECT_TIMEOUT at
+    most, not counting what the user's credential provider takes.
 
     Raises:
         ConnectionRejected: for wrong credentials and the like.
         redis.exceptions.RedisError: when no server can be reached now.
     """
+    limit = asyncio.timeout(CONNECT_TIMEOUT)
     try:
-        try:
-            return await _open(target, 3, asker)
-        except errors.ResponseError as error:
-            text = str(error).upper()
-            if "HELLO" not in text and "NOPROTO" not in text and "UNKNOWN COMMAND" not in text:
-                raise
-        return await _open(target, 2, asker)
+        async with limit:
+            target = _counting_no_credentials(target, limit)
+            try:
+                return await _open(target, 3, asker)
+            except (errors.ResponseError, errors.AuthenticationError) as error:
+                if not _is_of_hello(error, target):
+                    raise
+            return await _open(target, 2, asker)
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise errors.TimeoutError(f"no answer in {CONNECT_TIMEOUT:.3g} s") from error
     except errors.AuthenticationError as error:
-        raise ConnectionRejected(str(error)) from error
+        raise ConnectionRejected(_rejection(str(error))) from error
     except errors.ResponseError as error:
         if command_error(error).kind is not ErrorKind.REFUSED:
             raise  # busy, or loading
         raise ConnectionRejected(str(error)) from error
+
+
+def _is_of_hello(error: Exception, target: Target) -> bool:
+    """Whether the server refuses HELLO, and may take the same login in RESP2."""
+    if isinstance(error, errors.AuthenticationError):
+        # Some servers that do not know HELLO want a login first. HELLO was to bring it.
+        logs_in = any(target.settings.get(each) for each in ("password", "credential_provider"))
+        return logs_in and _NO_LOGIN.search(str(error)) is not None
+    return _OF_HELLO.search(str(error)) is not None
+
+
+def _rejection(text: str) -> str:
+    if _NO_LOGIN.search(text):
+        return (
+            "it needs a password: put it into the client's URL (REDIS_URL, as in"
+            " redis://:PASSWORD@HOST), or give the client a password"
+        )
+    return text
+
+
+def _counting_no_credentials(target: Target, limit: asyncio.Timeout) -> Target:
+    provider: CredentialProvider | None = target.settings.get("credential_provider")
+    if provider is None:
+        return target
+    untimed = _Untimed(provider, limit)
+    return target._replace(settings={**target.settings, "credential_provider": untimed})
+
+
+class _Untimed(CredentialProvider):
+    """The user's *provider*. While it fetches a token, the time to connect stands still."""
+
+    def __init__(self, provider: CredentialProvider, limit: asyncio.Timeout) -> None:
+        self._provider = provider
+        self._limit = limit
+
+    def get_credentials(self) -> Any:
+        return self._provider.get_credentials()
+
+    async def get_credentials_async(self) -> Any:
+        self._limit.reschedule(None)
+        own = asyncio.timeout(CREDENTIALS_TIMEOUT)
+        try:
+            async with own:
+                return await self._provider.get_credentials_async()
+        except TimeoutError as error:
+            if not own.expired():
+                raise
+            text = f"the credential provider gave no credentials in {CREDENTIALS_TIMEOUT:.3g} s"
+            raise errors.TimeoutError(text) from error
+        finally:
+            self._limit.reschedule(asyncio.get_running_loop().time() + CONNECT_TIMEOUT)
 
 
 async def _open(target: Target, protocol: int, asker: Asker | None) -> Opened:
@@ -223,9 +303,11 @@ async def _open(target: Target, protocol: int, asker: Asker | None) -> Opened:
     # ruff: noqa: SLF001
     reader, writer = connection._reader, connection._writer
     try:
-        if target.clustered and protocol == 3:
-            await connection.send_command("HELLO")
-            sharded = at_least_7(await connection.read_response())
+        # A function of the user's may have logged in without HELLO, and so in RESP2.
+        if protocol == 3 and (target.clustered or target.settings.get("redis_connect_func")):
+            await connection.send_command("HELLO", 3)
+            hello = await connection.read_response()
+            sharded = target.clustered and at_least_7(hello)
         no_push = _no_push_reason(protocol, clustered=target.clustered, sharded=sharded)
         if asker is not None:
             met = await inquire(
@@ -272,12 +354,16 @@ async def _connected(target: Target, protocol: int) -> Any:
     settings = settings_of(
         target, protocol=protocol, retry=Retry(NoBackoff(), 0), socket_timeout=None
     )
-    connection = target.connection_class(**settings)
+    reaching_time = min(settings.get("socket_connect_timeout") or math.inf, REACHING_TIME)
+    connection = target.connection_class(**settings | {"socket_connect_timeout": reaching_time})
     try:
         await connection.connect()
-    except BaseException:
+    except BaseException as error:
         _close(connection)
         ask_another_sentinel(settings.get("connection_pool"))
+        if str(error) == "Timeout connecting to server":
+            text = f"no connection in {reaching_time:.3g} s, as if packets were dropped"
+            raise errors.TimeoutError(text) from error
         raise
     return connection
 

@@ -18,7 +18,8 @@ _SLOTS = re.compile(r"\bSLOTS ([\w.~%,-]+)")
 _KINDS = (
     (ErrorKind.RETRY_NOW, re.compile(r"\b(NOSCRIPT|REORDERED|UNKNOWNHUB|VOID)\b")),
     (ErrorKind.NO_MEMORY, re.compile(r"\bOOM\b")),
-    (ErrorKind.READ_ONLY, re.compile(r"\b(READONLY|MASTERDOWN)\b")),
+    # The last one comes from a server without HELLO, to a connection that has not logged in.
+    (ErrorKind.READ_ONLY, re.compile(r"\b(READONLY|MASTERDOWN|NOAUTH)\b")),
     (ErrorKind.RETRY_LATER, re.compile(r"\b(TRYAGAIN|CLUSTERDOWN)\b")),
     (ErrorKind.BUSY, re.compile(r"\b(BUSY|LOADING|NOREPLICAS|MISCONF|UNKILLABLE)\b")),
 )

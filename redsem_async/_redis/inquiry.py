@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from redis.exceptions import AuthenticationError
+
 from redsem_async._core.keys import Address, channel
 from redsem_async._protocol.errors import ErrorKind
 
@@ -92,6 +94,8 @@ async def inquire(
 
 def _met(memory: Any, probe: Any, subscribed: Any = None) -> Met | None:
     evicts = _eviction(memory) if isinstance(memory, bytes) else None
+    if isinstance(probe, AuthenticationError):
+        raise probe
     if isinstance(probe, Exception):
         refused = command_error(probe).kind is ErrorKind.REFUSED
         return Met(evicts) if refused else None

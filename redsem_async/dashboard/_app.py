@@ -191,7 +191,7 @@ def _place(redis: Any) -> str:
         host, port = known_nodes(redis)[0]
         return f"Redis Cluster at {host}:{port}"
     database = redis.connection_pool.connection_kwargs.get("db") or 0
-    return f"{place_of(redis)}, database {database}"
+    return f"{place_of(redis.connection_pool)}, database {database}"
 
 
 # -- streams

@@ -11,6 +11,7 @@ import logging
 import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Awaitable, Iterable
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -155,7 +156,8 @@ class Reader:
         self._watches.add(watch)
         self._due.set()  # a new page does not wait for the next tick
         if self._task is None:
-            self._task = asyncio.create_task(self._run())
+            # Not in the context of the request that comes first.
+            self._task = Context().run(asyncio.create_task, self._run())
         elif self.complete and watch.detail in {None, *self.details}:
             watch.changed.set()
         try:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from functools import partial
 from weakref import WeakSet
 
@@ -216,7 +217,7 @@ class _Store:
                     self._refresh(remote, lease)
                 else:  # nothing else checks the lease before its former `trusted_until`
                     left = lease.trusted_until - clock()
-                    loop.call_later(left, lose_unless_trusted, state, lease)
+                    loop.call_later(left, lose_unless_trusted, state, lease, context=Context())
             if state.waiting:
                 remote.change(SemaphoreState.beat)
 
@@ -252,7 +253,7 @@ def _in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> N
     if here:
         callback()
     elif not loop.is_closed():
-        loop.call_soon_threadsafe(callback)
+        loop.call_soon_threadsafe(callback, context=Context())
 
 
 class MemoryLink:
@@ -289,7 +290,9 @@ class MemoryLink:
         if self._open:
             self.abort()
             if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._listener.connection_lost, error)
+                self._loop.call_soon_threadsafe(
+                    self._listener.connection_lost, error, context=Context()
+                )
 
     def abort(self) -> None:
         self._open = False
@@ -307,7 +310,7 @@ class MemoryLink:
                 self.abort()
                 return
             if not self._incoming:
-                self._loop.call_soon_threadsafe(self._deliver)
+                self._loop.call_soon_threadsafe(self._deliver, context=Context())
             self._incoming.append(delivery)
 
     def _deliver(self) -> None:

@@ -69,7 +69,7 @@ async def test_a_waiter_that_is_cut_off_is_not_told_that_it_is_full(
     assert await holder.release()
     result, ended = await outcome(waiter)
     assert isinstance(result, BackendUnavailable), repr(result)
-    assert "no answer came in time" in str(result)
+    assert "no answer in " in str(result)
     assert TIMEOUT <= ended - began <= TIMEOUT + EPSILON + NOISE
     assert proxy.operations("heartbeat"), "the server was asked"
     proxy.drop()

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import redis
-from redis.asyncio import Redis
+from redis.asyncio import ConnectionPool, Redis
 
-from redsem_async import FairSemaphore, Mutex, Semaphore, SemaphoreGroup, aclose
+from redsem_async import FairSemaphore, Mutex, Semaphore, SemaphoreGroup, aclose, from_url
 from redsem_async._core import config
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, Make
@@ -280,6 +280,34 @@ async def test_what_is_no_client_is_refused(kind: Kind, client: Any) -> None:
         kind(client, "good", 1)
     with pytest.raises(TypeError):
         await aclose(client)
+
+
+_FAKE: Any = type("FakeRedis", (Redis,), {"__module__": "fakeredis._clients._async"})
+NEARLY_CLIENTS: dict[str, tuple[Callable[[], object], str]] = {
+    "fakeredis": (_FAKE, "use redsem_async.testing.MemoryBackend()"),
+    "a client over its connections": (
+        lambda: Redis(connection_pool=ConnectionPool(_FAKE)),
+        "use redsem_async.testing.MemoryBackend()",
+    ),
+    "a pool": (ConnectionPool, "use redis.asyncio.Redis(connection_pool=pool)"),
+    "a pool that is not awaited": (
+        redis.ConnectionPool,
+        "use redis.asyncio.Redis(connection_pool",
+    ),
+    "no scheme": (
+        lambda: from_url("localhost:6379"),
+        "'localhost:6379' is not a URL: write 'redis:",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NEARLY_CLIENTS)
+def test_what_is_nearly_a_client_is_told_what_to_use(kind: Kind, what: str) -> None:
+    """Each is near to a client, and fails at its first use in ways that say nothing."""
+    make, advice = NEARLY_CLIENTS[what]
+    untyped: Any = kind
+    with pytest.raises((TypeError, ValueError), match=re.escape(advice)):
+        untyped(make(), "jobs", 1)
 
 
 @pytest.mark.parametrize(

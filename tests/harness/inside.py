@@ -65,7 +65,7 @@ def beat(semaphore: AnySemaphore) -> None:
 
 def known_to(redis: Redis) -> dict[Address, RemoteSemaphore]:
     """The semaphores that the hub of *redis* still knows."""
-    return dict(hub_for(backend_of(redis), redis)._semaphores)
+    return dict(hub_for(backend_of(redis))._semaphores)
 
 
 def only_state_in(memory: MemoryBackend) -> Any:

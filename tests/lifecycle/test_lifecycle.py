@@ -94,19 +94,24 @@ def _clients(url: str) -> dict[str, Callable[[], Redis]]:
 async def test_a_hub_goes_with_its_client(
     kind: Kind, server: EmbeddedRedis, admin: Redis, client: str, how: str
 ) -> None:
-    """One client per request is what many programs do: it must not leave a connection for 5 s."""
+    """One client per request is what many programs do: it must not leave a connection for 5 s.
+
+    A client that was given a pool leaves closing it to those who gave it.
+    """
     async with tasks_end_soon():
         for _ in range(50):
             redis = _clients(server.url)[client]()
             if how == "async with":
                 async with redis, kind(redis, "requests", 2):
                     pass
+                await redis.connection_pool.aclose()
                 continue
             async with kind(redis, "requests", 2):
                 pass
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
                 await (redis.aclose() if how == "aclose" else redis.close())
+            await redis.connection_pool.aclose()
         with takes_at_most(2.0):
             await disconnected(admin)
 
@@ -167,11 +172,40 @@ async def test_a_client_of_a_loop_that_was_closed(kind: Kind, server: EmbeddedRe
 def test_a_client_whose_close_is_noticed_is_freed() -> None:
     """Nothing that outlives it keeps it."""
     redis, hub = Redis(), asyncio.Event()
-    on_close(redis, hub.set)
-    gone = weakref.ref(redis)
+    on_close(redis.connection_pool, "disconnect", hub.set)
+    gone, pool_gone = weakref.ref(redis), weakref.ref(redis.connection_pool)
     del redis
     gc.collect()
-    assert gone() is None
+    assert (gone(), pool_gone()) == (None, None)
+
+
+async def test_clients_over_one_pool_share_one_connection(
+    kind: Kind, server: EmbeddedRedis, admin: Redis
+) -> None:
+    """A client object for each request, closed or not, costs neither a connection nor memory."""
+    pool, hubs = ConnectionPool.from_url(server.url), set[str]()
+    clients = weakref.WeakSet[Redis]()
+    for closed in [False, True] * 10:
+        clients.add(redis := Redis(connection_pool=pool))
+        async with kind(redis, "requests", 2) as permit:
+            hubs.add(hub_of(permit))
+        if closed:
+            await redis.aclose()
+        del redis
+    assert (len(hubs), await connections(admin)) == (1, 1)
+    held = await kind(Redis(connection_pool=pool), "requests", 1).acquire()
+    await aclose(Redis(connection_pool=pool))
+    assert held.lost
+    del held
+    gc.collect()
+    assert not clients
+    async with kind(Redis(connection_pool=pool), "requests", 1):
+        pass
+    await pool.disconnect(inuse_connections=False)
+    assert await connections(admin) == 1
+    await pool.disconnect()
+    with takes_at_most(2.0):
+        await disconnected(admin)
 
 
 async def test_closing_is_what_the_client_says_it_is(kind: Kind, server: EmbeddedRedis) -> None:
@@ -327,6 +361,35 @@ finally:
     print("ended")
 """,
 }
+
+
+@pytest.mark.parametrize("use", ["acquire", "hold", "wait"])
+def test_a_loop_that_is_closed_by_hand_is_closed_in_silence(
+    kind: Kind, server_url: str, name: str, use: str
+) -> None:
+    """Scripts and notebooks do so, and «Event loop is closed» tells them nothing."""
+    closing_by_hand = """
+import asyncio, sys, redsem_async
+redis = redsem_async.from_url(sys.argv[2])
+sem = getattr(redsem_async, sys.argv[1])(redis, sys.argv[3], 1, lease=1.0)
+async def main():
+    held = await sem.acquire()
+    if sys.argv[4] == "acquire":
+        await held.release()
+    elif sys.argv[4] == "wait":
+        waiter = asyncio.ensure_future(sem.acquire())
+        waiter._log_destroy_pending = False  # asyncio has a word on tasks of the program's own
+        await asyncio.sleep(0.05)
+    else:
+        await asyncio.sleep(0.6)  # it is being refreshed
+    return held
+loop = asyncio.new_event_loop()
+held = loop.run_until_complete(main())
+loop.close()
+"""
+    arguments = [sys.executable, "-c", closing_by_hand, kind.__name__, server_url, name, use]
+    run = subprocess.run(arguments, capture_output=True, text=True, timeout=40, check=False)
+    assert (run.stdout, complaints(run.stderr), run.returncode) == ("", [], 0)
 
 
 async def _silently_ends(kind: Kind, main: str, url: str, name: str) -> None:

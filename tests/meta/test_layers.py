@@ -48,6 +48,7 @@ HUB = (
         "identity",
         "introduction",
         "stalls",
+        "tasks",
     },
 )
 MAX_LINES = 450

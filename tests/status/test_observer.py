@@ -1,10 +1,14 @@
 """Observers get what happens to permits: each beginning, and its one end."""
 
 import asyncio
+import gc
+import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -13,6 +17,7 @@ from redsem_async import (
     AcquireTimeout,
     BackendUnavailable,
     FairSemaphore,
+    Permit,
     PermitLost,
     QueueFull,
     Semaphore,
@@ -37,9 +42,11 @@ from redsem_async.observer import (
 )
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, Make, MakePair
-from tests.harness.wait import all_free, cancelled, give_back, queue_up, until
+from tests.harness.wait import all_free, cancelled, give_back, queue_up, soon, until
 
 pytestmark = pytest.mark.one_mode
+
+_request: ContextVar[object] = ContextVar("request")
 
 KINDS = [kind for kind in vars(Observer) if not kind.startswith("_")]
 
@@ -52,10 +59,12 @@ class Recorder(Observer):
         for kind in KINDS:
             setattr(self, kind, self._note)
         self._name = name
+        self.noted: Callable[[], object] = lambda: None
 
     def _note(self, event: Any) -> None:
         if event.name == self._name:
             self.events.append(event)
+            self.noted()
 
     @property
     def kinds(self) -> list[type[object]]:
@@ -99,6 +108,40 @@ async def test_events_carry_keys_only_where_they_are_asked_for(
     assert recorder.kinds == asked.kinds
     assert {event.key for event in recorder.events} == {None}
     assert "acme" not in repr(recorder.events)
+
+
+async def test_the_request_that_came_first_is_not_kept_and_leaves_no_trace(
+    pair: MakePair,
+    recorder: Recorder,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Connection, timers and refreshes are everybody's, and outlive the request they began in."""
+    caplog.set_level(logging.INFO)
+    sem, other = pair(1, lease=1.0)
+    contexts: list[object] = []
+
+    def note(record: logging.LogRecord | None = None) -> bool:
+        contexts.append(_request.get(None))
+        return record is not None
+
+    monkeypatch.setattr(recorder, "noted", note)
+    monkeypatch.setattr(caplog.handler, "filters", [note])
+
+    async def first() -> tuple[Permit, weakref.ref[object]]:
+        _request.set(request := Recorder("of the request"))
+        return await sem.acquire(), weakref.ref(request)
+
+    held, request = await asyncio.create_task(first())
+    contexts.clear()  # it was granted in the context of the task that asked
+    await until(lambda: Refreshed in recorder.kinds)
+    assert await other.release(held.id)
+    await soon(held.wait_lost())
+    gc.collect()
+    assert request() is None
+    assert recorder.kinds[-1] is Lost
+    assert caplog.messages
+    assert {*contexts} == {None}
 
 
 async def test_a_permit_is_granted_refreshed_and_released(make: Make, recorder: Recorder) -> None:

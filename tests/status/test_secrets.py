@@ -148,6 +148,8 @@ async def test_no_secret_is_written_of_a_wrong_password(
         f"redis://:{PASSWORD}?rest@127.0.0.1",
         f"redis://:{PASSWORD}℀@127.0.0.1",
         f"http://:{PASSWORD}@127.0.0.1",
+        f"me:{PASSWORD}@127.0.0.1:6379",
+        f"127.0.0.1:6379?password={PASSWORD}",
         f"redis://:{PASSWORD}@127.0.0.1:6379?socket_timeout=soon",
     ],
 )

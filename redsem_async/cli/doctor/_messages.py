@@ -36,7 +36,9 @@ async def scripts_and_messages(client: Any, target: Target) -> list[Finding]:
         return []
     address = Address("fair", target.prefix, f"doctor-{secrets.token_hex(4)}", "server")
     try:
-        opened: Opened = await dial(target_of(client), Asker(new_hub_id(), address))
+        opened: Opened = await dial(
+            target_of(client.connection_pool), Asker(new_hub_id(), address)
+        )
     except ConnectionRejected as rejection:
         return [problem("messages", f"rejected: {rejection}", "check user and password")]
     opened.transport.abort()
