@@ -200,6 +200,7 @@ class BlockingSemaphore:
                 if os.getpid() != process:  # forked in the block: the permit is the parent's
                     permit.check()
                 held.close()
+                finalizer.detach()  # an interruption in a finalizer would be lost
                 self._portal.wait(holding)
 
             try:
@@ -211,8 +212,6 @@ class BlockingSemaphore:
                 raise
             with suppress(CancelledError):  # the portal was closed, and a loss is no error
                 leave()
-        # An interruption in a finalizer would be lost.
-        finalizer.detach()
         del block
 
 

@@ -9,6 +9,7 @@ import threading
 import types
 from collections.abc import Generator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -238,8 +239,10 @@ def test_an_exception_while_it_waits_leaves_no_request(
         signal.signal(signal.SIGUSR1, before)
 
 
-@pytest.mark.filterwarnings("error")
-def test_an_exception_while_a_block_ends_is_raised(sem: BlockingSemaphore) -> None:
+@pytest.mark.parametrize("error", [None, KeyError], ids=["normally", "by an error"])
+def test_an_exception_while_a_block_ends_is_raised(
+    sem: BlockingSemaphore, error: type[Exception] | None
+) -> None:
     """Ctrl-C that is swallowed in a finalizer has to be pressed again. Tried at every line."""
     lines = left = 0
 
@@ -256,8 +259,10 @@ def test_an_exception_while_a_block_ends_is_raised(sem: BlockingSemaphore) -> No
     while left <= 0:
         lines = left = lines + 1
         try:
-            with sem.acquire(timeout=SOON):
+            with suppress(KeyError), sem.acquire(timeout=SOON):
                 sys.settrace(trace)
+                if error is not None:
+                    raise error
         except Interrupted:
             continue
         finally:
