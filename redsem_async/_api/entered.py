@@ -12,7 +12,7 @@ Leave = TypeVar("Leave", bound=Callable[..., Any])
 
 
 class Block:
-    """One ``async with semaphore``, of which the task *looked_up_by* has looked up the exit.
+    """One ``async with semaphore``, whose exit the task *looked_up_by* has looked up.
 
     Attributes:
         permit: with which it was entered, until it is left.
