@@ -47,7 +47,8 @@ class Portal(AbstractContextManager["Portal"]):
     """An event loop in a thread, which holds the permits of the other threads of this process.
 
     The loop starts at the first use, and separately in a forked child, so a portal may be a
-    module-level variable. It ends with the program, ``close`` or a ``with`` block.
+    module-level variable. It ends with the program, ``close`` or a ``with`` block, or when a
+    coroutine stops it. The next use starts another.
 
     Args:
         redis: a URL, a client of ``redis.asyncio``, or a ``MemoryBackend``.
@@ -104,7 +105,7 @@ class Portal(AbstractContextManager["Portal"]):
             if self._running is None:
                 started: Future[_Running] = Future()
                 thread = threading.Thread(
-                    target=lambda: asyncio.run(self._serve(started)),
+                    target=lambda: self._serve(started),
                     name="redsem-portal",
                     daemon=True,  # so that the program ends, and closes it
                 )
@@ -112,10 +113,20 @@ class Portal(AbstractContextManager["Portal"]):
                 self._running = started.result()
             return asyncio.run_coroutine_threadsafe(coroutine, self._running.loop)
 
-    async def _serve(self, started: Future[_Running]) -> None:
-        stop = asyncio.Event()
-        started.set_result(_Running(asyncio.get_running_loop(), stop, threading.current_thread()))
-        await stop.wait()
+    def _serve(self, started: Future[_Running]) -> None:
+        with asyncio.Runner() as runner:
+            stop = asyncio.Event()
+            running = _Running(runner.get_loop(), stop, threading.current_thread())
+            started.set_result(running)
+            try:
+                runner.run(stop.wait())
+            finally:
+                with self._lock:
+                    if self._running is running:  # a coroutine stopped it, as SystemExit does
+                        self._running = None
+                runner.run(self._release_all())
+
+    async def _release_all(self) -> None:
         await aclose(self.client)
         if self._owned is not None:
             await self._owned.aclose()
@@ -128,7 +139,8 @@ class Portal(AbstractContextManager["Portal"]):
         with self._lock:
             running, self._running = self._running, None
         if running is not None:
-            running.loop.call_soon_threadsafe(running.stop.set)
+            with suppress(RuntimeError):  # it was stopped, and is closed by now
+                running.loop.call_soon_threadsafe(running.stop.set)
             running.thread.join()
 
     def __exit__(self, *_: object) -> None:
@@ -177,7 +189,7 @@ class BlockingSemaphore:
         options: dict[str, Any] = {"timeout": timeout, "permits": permits, **of_fair}
         options["cancel_on_loss"] = cancel_on_loss
         held = _Held(lambda: self.wrapped.acquire(**options), on_loss)
-        _ = weakref.finalize(block := _Block(), held.close)
+        finalizer = weakref.finalize(block := _Block(), held.close)
         with closing(held):  # at once, although a kept traceback may keep the block alive
             holding = self._portal.start(held.hold())
             holding.add_done_callback(lambda _: held.settle(holding, self.wrapped.name))
@@ -188,6 +200,7 @@ class BlockingSemaphore:
                 if os.getpid() != process:  # forked in the block: the permit is the parent's
                     permit.check()
                 held.close()
+                finalizer.detach()  # an interruption in a finalizer would be lost
                 self._portal.wait(holding)
 
             try:

@@ -3,7 +3,7 @@
 from collections.abc import Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, NoReturn, TypeVar, final
+from typing import Any, TypeVar, final
 
 from .permit import Permit
 
@@ -81,6 +81,6 @@ class AwaitableBool(AwaitableCall[bool]):
 
     __slots__ = ()
 
-    def __bool__(self) -> NoReturn:
+    def __bool__(self) -> bool:  # no NoReturn: checkers would skip what follows an `if`
         self.close()
         raise TypeError("locked() sends a command to the server: await it")

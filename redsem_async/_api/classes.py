@@ -73,7 +73,8 @@ class FairSemaphore(AnySemaphore):
         Args:
             redis: any client of ``redis.asyncio``, or a ``MemoryBackend``.
             name: of the semaphore, the same in every process. 1 to 512 bytes, no braces.
-            limit: maximum number of permits held at once, for all keys together.
+            limit: maximum number of permits held at once, for all keys together. With 0 it is
+                paused for this client, whose requests wait until ``set_limit`` sets a higher one.
             key_limit: maximum number of permits that one ``key`` holds at once, or a function of
                 the key, which returns None for a key without a limit. A limit set with
                 ``set_limit(key=)`` overrides it.

@@ -1,33 +1,102 @@
-"""The permits that ``async with semaphore`` has entered."""
+"""Which permit an ``async with semaphore`` releases when it is left."""
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from .permit import Permit
 
+Leave = TypeVar("Leave", bound=Callable[..., Any])
+
+
+class Block:
+    """One ``async with semaphore``, whose exit the task *looked_up_by* has looked up.
+
+    Attributes:
+        permit: with which it was entered, until it is left.
+    """
+
+    __slots__ = ("looked_up_by", "permit")
+
+    def __init__(self, looked_up_by: "asyncio.Task[Any] | None") -> None:
+        self.looked_up_by: asyncio.Task[Any] | None = looked_up_by
+        self.permit: Permit | None = None
+
+
+def exit_of_block(look_up: Callable[[Any], Block]) -> Callable[[Leave], Leave]:
+    """Give every ``async with`` an ``__aexit__`` of its own.
+
+    ``async with`` looks up ``__aexit__`` and then calls ``__aenter__``, with nothing in between.
+    So a block knows its permit in whatever task it is left, as that of a generator may be.
+    """
+
+    def of_class(leave: Leave) -> Leave:
+        return cast("Leave", _ExitOfBlock(leave, look_up))
+
+    return of_class
+
+
+class _ExitOfBlock:
+    def __init__(self, leave: Callable[..., Any], look_up: Callable[[Any], Block]) -> None:
+        self._leave = leave
+        self._look_up = look_up
+
+    def __get__(self, semaphore: object, owner: type) -> Callable[..., Any]:
+        if semaphore is None:  # as an exit stack looks it up
+            return self._leave
+        return partial(self._leave, semaphore, block=self._look_up(semaphore))
+
 
 class EnteredPermits:
-    """By the task that entered; the exit may come in another task."""
+    """The permits of one semaphore's blocks.
+
+    Blocks that are not entered by the statement, but by an exit stack or by calls of
+    ``__aenter__``, are known by their tasks.
+    """
 
     def __init__(self) -> None:
         self._by_task: WeakKeyDictionary[asyncio.Task[Any], list[Permit]] = WeakKeyDictionary()
+        self._looked_up: Block | None = None
 
-    def add(self, permit: Permit) -> None:
-        """The current task has entered a block under *permit*."""
+    def look_up(self) -> Block:
+        """A block that the current task may enter next."""
+        self._looked_up = block = Block(_current_task())
+        return block
+
+    def take(self) -> Block | None:
+        """The block that the current task enters. None where it looked none up."""
+        block = self._looked_up
+        if block is None or block.looked_up_by is not asyncio.current_task():
+            return None
+        self._looked_up = block.looked_up_by = None
+        return block
+
+    def add(self, permit: Permit, block: Block | None) -> None:
+        """The current task has entered *block* under *permit*."""
+        if block is not None:
+            block.permit = permit
+            return
         task = asyncio.current_task()
         assert task is not None
         entered = self._by_task
         entered[task] = [*entered.get(task, ()), permit]
 
-    def pop(self) -> Permit:
-        """The permit of the block that is left.
+    def pop(self, block: Block | None) -> Permit:
+        """The permit of the *block* that is left.
 
-        It is the current task's latest, or in a task that entered none the only one of this loop.
+        Where that is not known, it is the current task's latest, or in a task that entered none
+        the only one of this loop.
 
         Raises:
             RuntimeError: it is not known which block is meant. Nothing is changed.
         """
+        if block is not None and block.permit is not None:
+            permit, block.permit = block.permit, None
+            return permit
+        if block is self._looked_up:
+            self._looked_up = None  # looked up only to be called
         entered, task = self._by_task, asyncio.current_task()
         if task is None or task not in entered:
             task = self._only_task()
@@ -47,3 +116,10 @@ class EnteredPermits:
             f"this task has not entered the block that it leaves, and {blocks} blocks are open in"
             " other tasks: use 'async with sem.acquire()', which knows its permit in any task"
         )
+
+
+def _current_task() -> "asyncio.Task[Any] | None":
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no loop runs, so nothing is entered
+        return None

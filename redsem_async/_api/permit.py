@@ -3,6 +3,7 @@
 import asyncio
 import math
 import warnings
+import weakref
 from contextvars import Context
 from types import TracebackType
 from typing import NoReturn, Self
@@ -69,8 +70,9 @@ class Permit:
         self._acquired_at: str | None = line_outside() if bound.loop.get_debug() else None
 
     def __repr__(self) -> str:
-        state = self._lease.state.name.lower() if self._ours else "ended"
-        return f"<Permit of {self.name!r} {state}, fencing token {self.fencing_token}>"
+        lease = self._lease  # not the properties, because reading those has an effect
+        state, token = (lease.state.name.lower(), lease.token) if self._ours else ("ended", 0)
+        return f"<Permit of {self.name!r} {state}, fencing token {token}>"
 
     @property
     def id(self) -> str:
@@ -338,8 +340,11 @@ class Permit:
             raise
         return self.id
 
-    async def __aenter__(self) -> Self:
-        """Guard a block. From here on, the loss of the permit cancels the current task."""
+    async def __aenter__(self, *, ends_with_task: bool = False) -> Self:
+        """Guard a block. From here on, the loss of the permit cancels the current task.
+
+        With *ends_with_task* it is not refreshed any more once that task has ended.
+        """
         if (loop := asyncio.get_running_loop()) is not self._bound.loop:
             raise self._foreign()
         task = asyncio.current_task(loop)
@@ -356,6 +361,8 @@ class Permit:
             self._leave(now)
             raise self._loss()
         self._guarded = Guard(lease, task, cancel)
+        if ends_with_task:
+            lease.ends_with = weakref.ref(task)
         return self
 
     async def __aexit__(

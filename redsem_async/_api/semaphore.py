@@ -14,7 +14,7 @@ from .acquiring import acquire, adopt
 from .arguments import how_to_call, names_the_class, refuse_pickling
 from .awaitables import Acquisition
 from .backends import backend_of
-from .entered import EnteredPermits
+from .entered import Block, EnteredPermits, exit_of_block
 from .permit import Permit
 from .stored import StoredSemaphore
 
@@ -61,7 +61,8 @@ class AnySemaphore(StoredSemaphore):
             redis: any client of ``redis.asyncio``, or a ``MemoryBackend``.
             name: of the semaphore, the same in every process. 1 to 512 bytes, no braces.
             limit: maximum number of permits held at once. It applies to this client's requests.
-                A limit set with ``set_limit`` overrides it.
+                A limit set with ``set_limit`` overrides it. With 0 it is paused for this client,
+                whose requests wait until a higher one is set.
             lease: seconds after which a permit expires unless its process refreshes it, at least
                 0.05. A crashed holder's permit is free after that time.
             refresh_interval: seconds between two refreshes. A third of the lease by default.
@@ -216,20 +217,27 @@ class AnySemaphore(StoredSemaphore):
             return None
 
     async def __aenter__(self) -> Permit:
+        block = self._entered.take()  # first, because it was looked up just now
         cancel = self._cancel_on_loss
         asked = (self._timeout, 1, 0.0, None)
         permit = await acquire(self._bound, self._terms, *asked, cancel_on_loss=cancel)
-        await permit.__aenter__()
-        self._entered.add(permit)
+        await permit.__aenter__(ends_with_task=True)
+        self._entered.add(permit, block)
         return permit
 
+    def _look_up(self) -> Block:
+        return self._entered.look_up()
+
+    @exit_of_block(_look_up)
     async def __aexit__(
         self,
         exc_type: type[BaseException] | None,
         exc: BaseException | None,
         traceback: TracebackType | None,
+        *,
+        block: Block | None = None,
     ) -> None:
-        permit = self._entered.pop()
+        permit = self._entered.pop(block)
         await permit.__aexit__(exc_type, exc, traceback)
 
     def release(self, permit_id: str | None = None) -> Coroutine[Any, Any, bool]:

@@ -7,6 +7,7 @@ idle for a while and then be used again. `_NEXT` has every transition between it
 import asyncio
 import enum
 import math
+import weakref
 from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -68,6 +69,7 @@ class Lease:
         renewable_after: a refresh that was sent before does not extend that trust.
         unsettled: how many detaches were written that may yet be carried out.
         guard: of the block that is cancelled when its permit is lost.
+        ends_with: the task of its block, after whose end nothing refreshes it.
         wakes_on_loss: futures of those that wait for its loss.
         refreshed_at: when its first refresh is due, while that is noted. See `_keepalive`.
         is_known: a caller has read its id or token, so that its lease is for one permit only.
@@ -78,6 +80,7 @@ class Lease:
         "__weakref__",
         "address",
         "adopted",
+        "ends_with",
         "guard",
         "hold_ends",
         "hub_id",
@@ -133,6 +136,7 @@ class Lease:
         self.refreshed_at: float | None = None
         self.lost_reason: str | None = None
         self.guard: Guard | None = None
+        self.ends_with: weakref.ref[asyncio.Task[Any]] | None = None
         self.wakes_on_loss: list[asyncio.Future[None]] | None = None
 
     # -- transitions
@@ -146,6 +150,7 @@ class Lease:
         self.state = _NEXT[_Event.LEFT, self.state]
         self.idle_until = until
         self.reused = True
+        self.ends_with = None
 
     def lose(self, reason: str) -> None:
         """The permit cannot be trusted any more. Wakes those that wait for its loss."""
@@ -172,6 +177,14 @@ class Lease:
         """Whether the server holds the lease for this process, as far as is known here."""
         return self.state <= LeaseState.IDLE
 
+    @property
+    def is_nobodys(self) -> bool:
+        """Whether the task of its block has ended, as in a generator that short tasks step."""
+        if self.ends_with is None:
+            return False
+        task = self.ends_with()
+        return task is None or task.done()
+
     def fits(self, terms: Terms, permits: int, key: KeyTerms | None = None) -> bool:
         """Whether a caller with these terms may use the lease."""
         same_key = key is self.key or key == self.key
@@ -193,6 +206,11 @@ class Lease:
             return "the server does not hold it any more"
         if self.trusted_until == self.hold_ends:
             return f"it was held for its max_hold of {self.terms.max_hold:g} s"
+        if self.is_nobodys:
+            return (
+                "the task that entered its block has ended: use 'async with sem.acquire()', which"
+                " may be left in any task"
+            )
         return "it could not be refreshed in time"
 
     def loss(self, doubt: str | None = None) -> PermitLost:

@@ -37,7 +37,7 @@ def lose(state: SemaphoreState, lease: Lease, reason: str, *, expected: bool = F
     """The permit of *lease* is lost, so wake its holder, notify observers, and log it.
 
     *expected* means that this process ended the permit itself, which is not logged. A loss that
-    cancels a block is logged as a warning.
+    cancels a block is logged as a warning, and so is one that its block cannot be told of.
     """
     if lease.state is not LeaseState.HELD:
         return
@@ -48,7 +48,7 @@ def lose(state: SemaphoreState, lease: Lease, reason: str, *, expected: bool = F
     if not expected:
         facts = {"fencing_token": lease.token, "permits": lease.permits, "reason": reason}
         facts |= {"event": "lost", "semaphore": state.name}
-        level = logging.WARNING if cancels else logging.INFO
+        level = logging.WARNING if cancels or lease.is_nobodys else logging.INFO
         text = "a permit of %r was lost: %s"
         logger.log(level, text, state.name, reason, extra=facts)
 

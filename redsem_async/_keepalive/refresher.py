@@ -110,6 +110,8 @@ class Refresher:
         """
         if lose_unless_trusted(remote.state, lease):
             self.remove(lease)
+            if lease.is_nobodys:
+                remote.give_back(lease)
         else:
             left = lease.trusted_until - clock()
             timer = self._loop.call_later(left, self._check_trust, lease, remote)
@@ -118,7 +120,7 @@ class Refresher:
     async def _refresh(self, lease: Lease, remote: RemoteSemaphore) -> None:
         interval = lease.terms.refresh_interval
         while not lose_unless_trusted(remote.state, lease):
-            if lease.trusted_until == lease.hold_ends:
+            if lease.is_nobodys or lease.trusted_until == lease.hold_ends:
                 return  # there is nothing left to refresh
             wakeup = self._next_wakeup(interval)
             remote.refresh_in_background(lease, wakeup)

@@ -23,6 +23,7 @@ from redsem_async import (
     Permit,
 )
 from tests.harness.clients import Client, Kind, Make, MakePair, key_of
+from tests.harness.inside import lease_of
 from tests.harness.wait import (
     EPSILON,
     NOISE,
@@ -89,6 +90,19 @@ async def test_a_permit_carries_its_facts(make: Make) -> None:
         assert permit.id not in repr(permit)  # the id is enough to release it
     assert permit.expires_in <= 0
     assert permit.lost is False  # a release is no loss
+
+
+async def test_showing_a_permit_changes_nothing(make: Make) -> None:
+    """A debugger shows what it likes, and the program behaves the same."""
+
+    def facts(permit: Permit) -> list[object]:
+        things = (permit, lease_of(permit))
+        return [getattr(thing, slot) for thing in things for slot in type(thing).__slots__[1:]]
+
+    async with make(1) as permit:
+        before = facts(permit)
+        assert str(permit.name) in repr(permit)
+        assert facts(permit) == before
 
 
 @pytest.mark.parametrize("second_use", ["await", "enter"])
@@ -196,7 +210,8 @@ async def test_a_block_left_by_a_third_task_gives_no_permit_away(
     inside: list[Permit] = []
 
     async def stay() -> None:
-        async with here as permit:
+        async with AsyncExitStack() as own:
+            permit = await own.enter_async_context(here)
             inside.append(permit)
             await may_leave.wait()
             permit.check()

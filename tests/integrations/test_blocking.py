@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -235,6 +237,60 @@ def test_an_exception_while_it_waits_leaves_no_request(
             assert kept.tb is not None  # as a notebook keeps it, and an error tracker
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("error", [None, KeyError], ids=["normally", "by an error"])
+def test_an_exception_while_a_block_ends_is_raised(
+    sem: BlockingSemaphore, error: type[Exception] | None
+) -> None:
+    """Ctrl-C that is swallowed in a finalizer has to be pressed again. Tried at every line."""
+    lines = left = 0
+
+    def trace(frame: types.FrameType, event: str, arg: object) -> Any:
+        nonlocal left
+        if not frame.f_code.co_filename.endswith(("blocking.py", "weakref.py")):
+            return None
+        left -= event == "line"
+        if left == 0:
+            raise Interrupted
+        return trace
+
+    before = sys.gettrace()
+    while left <= 0:
+        lines = left = lines + 1
+        try:
+            with suppress(KeyError), sem.acquire(timeout=SOON):
+                sys.settrace(trace)
+                if error is not None:
+                    raise error
+        except Interrupted:
+            continue
+        finally:
+            sys.settrace(before)
+        assert left > 0, f"interrupted at line {lines}, and went on"
+    assert lines > 10
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("how", ["stop", "exit"])
+def test_a_portal_whose_loop_was_stopped_starts_again(
+    portal: Portal, sem: BlockingSemaphore, how: str
+) -> None:
+    """By a coroutine of the program's own. Its blocks have lost their permits."""
+
+    async def stop() -> None:
+        if how == "exit":
+            raise SystemExit
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(LONG)
+
+    with pytest.raises(PermitLost), sem.acquire() as permit:
+        with pytest.raises((SystemExit, CancelledError)):
+            portal.run(stop())
+        with sem.acquire(timeout=SOON) as another:
+            another.check()
+        assert permit.lost
+    assert portal.run(sem.wrapped.available()) == 1
 
 
 def test_a_block_that_is_dropped_has_ended(sem: BlockingSemaphore) -> None:

@@ -49,6 +49,17 @@ async def standing(sem: AnySemaphore) -> None:
     assert_type(await sem.release("id"), bool)
 
 
+async def forgotten(sem: AnySemaphore, *, once: bool) -> None:
+    """What follows a forgotten await, which raises when it runs, is checked like all else."""
+    seen: int | str
+    seen = str(once)
+    if once:
+        if sem.locked():
+            return
+        seen = int(once)
+    assert_type(seen, int | str)
+
+
 async def clients() -> None:
     """Any client of redis.asyncio will do, and a MemoryBackend."""
     client: Redis = from_url("redis://localhost")
