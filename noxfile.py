@@ -5,12 +5,14 @@ it, so a file that is missing from the wheel is missing in the tests too. Argume
 `--` replace those of the session. Sessions of one command are in .config/checks.toml.
 """
 
+import contextlib
 import functools
 import os
 import shutil
+import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -68,7 +70,8 @@ def session_of(check: Mapping[str, Any], session: nox.Session) -> None:
     if "beside" in check:
         environment = {**beside(check["beside"], session, environment)}
     usual = session.posargs or check.get("arguments", ALL)
-    python(session, check.get("module", "pytest"), *usual, env=environment)
+    with busy_loops(check.get("busy-loops", 0)):
+        python(session, check.get("module", "pytest"), *usual, env=environment)
 
 
 for when in ("every-day", "before-a-release", "for-a-change"):
@@ -222,6 +225,16 @@ def installed(session: nox.Session) -> Environment:
     alone = ["--no-deps", "--no-index", "--no-build-isolation"]
     python(session, "pip", "install", "-q", *alone, "--target", str(folder), ".")
     return {"PYTHONPATH": str(folder.absolute()), "PYTHONSAFEPATH": "1"}
+
+
+@contextlib.contextmanager
+def busy_loops(count: int) -> Generator[None]:
+    """Have *count* processes burn the processor during the block."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            process = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while 1: 1"]))
+            stack.callback(process.kill)
+        yield
 
 
 def beside(name: str, session: nox.Session, environment: Environment) -> Environment:

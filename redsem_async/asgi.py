@@ -65,8 +65,9 @@ class ConcurrencyLimitMiddleware:
             requires it, or ``None`` for requests without a key.
         timeout: seconds to wait for a permit, instead of the semaphore's. ``None`` waits
             forever, 0 does not wait.
-        on_outage: what happens to requests while Redis is unavailable. With ``"closed"`` they get
-            503. With ``"open"`` all run. With a number, up to that many run at once in this
+        on_outage: what happens to requests while Redis is unavailable or rejects commands, as
+            with full memory or a missing permission. With ``"closed"`` they get 503. With
+            ``"open"`` all run. With a number, up to that many run at once in this
             process, and the others get 503.
         status: the status code when no permit is free, such as 503 or 429.
         permits: how many permits each request takes.

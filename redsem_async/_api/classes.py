@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from types import EllipsisType
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, TypeGuard, Unpack
 
 from redsem_async._core import config
 from redsem_async._core.errors import AcquireTimeout
@@ -128,7 +128,7 @@ class FairSemaphore(AnySemaphore):
         permits: int = 1,
         cancel_on_loss: bool | None = None,
         ahead: float = 0.0,
-        key: str | None = None,
+        key: str | EllipsisType | None = ...,
     ) -> Acquisition:
         """Wait for a permit: ``await`` it, or use it as ``async with sem.acquire() as permit``.
 
@@ -144,7 +144,8 @@ class FairSemaphore(AnySemaphore):
                 arrived that much earlier. Requests without a head start don't starve.
             key: string of 1 to 512 bytes, such as a tenant. The permit counts against the overall
                 limit and against this key's. A request blocked only by its key's limit does not
-                block other keys.
+                block other keys. A semaphore with ``key_limit`` or ``share`` requires it, or
+                ``None`` for a request without a key.
 
         Raises:
             AcquireTimeout: no permit became free in time. ``blocked_by`` says which limit was
@@ -161,21 +162,27 @@ class FairSemaphore(AnySemaphore):
             BackendUnavailable: Redis was unavailable at the deadline, or without a deadline for
                 longer than a lease.
             BackendError: Redis rejected the command. ``BackendUnavailable`` is a subclass.
-            ValueError, TypeError: for invalid arguments, at the call, before it is awaited.
+            ValueError, TypeError: for invalid arguments, or where *key* is forgotten, at the
+                call, before it is awaited.
         """
+        if key is ...:
+            self._require_no_key()
+            key = None
         terms = None if key is None else self._terms_of(key, permits)
         if ahead != 0.0:
             ahead = config.ahead_of(ahead)
         return self._acquisition(timeout, permits, cancel_on_loss, ahead, terms)
 
-    async def try_acquire(self, *, permits: int = 1, key: str | None = None) -> Permit | None:
+    async def try_acquire(
+        self, *, permits: int = 1, key: str | EllipsisType | None = ...
+    ) -> Permit | None:
         """Return a permit if one is free now, or ``None`` when the semaphore, or *key*, is full.
 
         If the caller is cancelled, a permit that was granted meanwhile is released.
 
         Raises:
             BackendUnavailable: Redis is unavailable, so whether a permit is free is unknown.
-            ModeMismatch, SemaphoreClosed, BackendError: as for ``acquire``.
+            ModeMismatch, SemaphoreClosed, BackendError, TypeError: as for ``acquire``.
         """
         try:
             return await self.acquire(timeout=0, permits=permits, key=key)
@@ -291,7 +298,7 @@ class FairSemaphore(AnySemaphore):
         return KeyTerms(key, limit, weight, self._patience_ms if self._share else 0)
 
 
-def takes_keys(semaphore: object) -> bool:
+def takes_keys(semaphore: object) -> TypeGuard[FairSemaphore]:
     """Whether requests of *semaphore* may have a key."""
     return isinstance(semaphore, FairSemaphore) and semaphore.keyed
 

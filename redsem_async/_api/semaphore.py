@@ -216,8 +216,17 @@ class AnySemaphore(StoredSemaphore):
         except AcquireTimeout:
             return None
 
+    def _require_no_key(self) -> None:
+        """A request without a key would pass by the limits of all keys."""
+        if self._address.keyed:
+            raise TypeError(
+                "a semaphore with key_limit= or share=True needs acquire(key=...);"
+                " key=None is for requests that have none"
+            )
+
     async def __aenter__(self) -> Permit:
         block = self._entered.take()  # first, because it was looked up just now
+        self._require_no_key()
         cancel = self._cancel_on_loss
         asked = (self._timeout, 1, 0.0, None)
         permit = await acquire(self._bound, self._terms, *asked, cancel_on_loss=cancel)

@@ -51,17 +51,23 @@ def retry_after_of(state: SemaphoreState, request: Request) -> float:
         limit = min(limit, len(terms.slots))
     waits = request.state is RequestState.WAITING
     ahead: float = max(report.waiting - waits, 0)
+    ahead_of_key, own = 0, limit
     if key is not None and (queue := report.key_queues.get(key.key)) is not None:
-        of_key = max(queue.waiting - waits, 0)
-        if request.waits_for_key:
-            declared = limit if key.limit is None else key.limit
-            own = declared if queue.set_limit is None else queue.set_limit
-            ahead, limit = of_key, min(limit, own)
+        ahead_of_key = max(queue.waiting - waits, 0)
+        declared = limit if key.limit is None else key.limit
+        own = min(limit, declared if queue.set_limit is None else queue.set_limit)
+        if not report.competing_keys:
+            ahead = 0  # the limits of their keys hold all of them up
         elif hold and "+share" in state.address.mode:
             # After its patience a request goes by its age.
             impatient = ahead + key.patience_ms / 1000 * limit / hold
-            ahead = min(ahead_in_turns(of_key, report.competing_keys, limit), impatient)
-    estimate = retry_after(ahead, limit, hold, moment, terms.lease)
+            # Keys at their limit take part in each round, too.
+            keys = report.competing_keys + (limit // own if 0 < own < limit else 0)
+            ahead = min(ahead_in_turns(ahead_of_key, keys, limit), impatient)
+    estimate = max(
+        retry_after(ahead, limit, hold, moment, terms.lease),
+        retry_after(ahead_of_key, own, hold, moment, terms.lease),
+    )
     if (ramp := _ramp_of(request)) is None:
         return estimate
     pause_left = report.sent_at + ramp.lasts_ms / 1000 - clock()
@@ -77,11 +83,12 @@ def _ramp_of(request: Request) -> Ramp | None:
     limit = request.terms.limit if report.set_limit is None else report.set_limit
     if report.ramp is not None and report.ramp.permits < limit:
         return report.ramp
-    queue = report.key_queues.get(key.key) if key and request.waits_for_key else None
-    if key is None or queue is None or queue.ramp is None:
+    queue = report.key_queues.get(key.key) if key else None
+    if key is None or queue is None or (ramp := queue.ramp) is None:
         return None
     own = key.limit if queue.set_limit is None else queue.set_limit
-    return queue.ramp if queue.ramp.permits < (limit if own is None else own) else None
+    holds_up = ramp.permits < (limit if own is None else own)
+    return ramp if holds_up and (request.waits_for_key or not ramp.permits) else None
 
 
 def timed_out(state: SemaphoreState, request: Request) -> AcquireTimeout:

@@ -76,6 +76,7 @@ def revoked(state: SemaphoreState, numbers: Iterable[int]) -> None:
 def cleared(state: SemaphoreState) -> None:
     """The semaphore was deleted. Holders lose their permits, and waiters start again."""
     state.introduce_again()
+    state.seen_limit, state.seen_back_off_until = None, 0.0
     for lease in state.holding():
         gone(state, lease, "the semaphore was cleared")
     for request in list(state.waiting):

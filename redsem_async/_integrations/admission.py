@@ -16,6 +16,7 @@ from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core import config
 from redsem_async._core.errors import (
     AcquireTimeout,
+    BackendError,
     BackendUnavailable,
     BlockedBy,
     PermitLost,
@@ -28,7 +29,7 @@ from .selector import Choice, Selector
 logger = logging.getLogger("redsem_async")
 
 OnOutage = Literal["closed", "open"] | int
-"""What happens to requests while Redis is unavailable. A number is a limit for this process."""
+"""What happens to requests while Redis grants no permits. A number is a limit for this process."""
 
 RetryAfter = Callable[[AcquireTimeout | QueueFull], float]
 """Returns the seconds for ``Retry-After``, in place of the error's own estimate."""
@@ -117,9 +118,9 @@ class Admission(Generic[Request]):
             raise Rejected(self.status, "too many requests wait", self._seconds(full)) from full
         except SemaphoreClosed as closed:
             raise Rejected(UNAVAILABLE, "this server is shutting down") from closed
-        except BackendUnavailable as unavailable:
-            self._note(away=True)
-            self._refuse_in_outage(unavailable)
+        except BackendError as error:  # unreachable, or it refuses: out of memory, NOPERM, ...
+            self._note(error)
+            self._refuse_in_outage(error)
             permit = None
         if permit is None:
             self._inside += 1
@@ -179,21 +180,21 @@ class Admission(Generic[Request]):
             try:
                 permit = await choice.acquire(timeout=0)
             except (AcquireTimeout, QueueFull):
-                self._note(away=False)
+                self._note(None)
             else:
-                self._note(away=False)
+                self._note(None)
                 return permit
             finally:
                 self._asking = False
         return await choice.acquire()
 
-    def _refuse_in_outage(self, unavailable: BackendUnavailable) -> None:
+    def _refuse_in_outage(self, error: BackendError) -> None:
         """Raise Rejected unless the rules let one more in."""
         rule = self._on_outage
         if rule == "open":
             return
         if isinstance(rule, str) or self._inside >= rule:
-            raise Rejected(UNAVAILABLE, "permits cannot be granted now") from unavailable
+            raise Rejected(UNAVAILABLE, "permits cannot be granted now") from error
 
     def _consequence(self) -> str:
         match self._on_outage:
@@ -204,15 +205,15 @@ class Admission(Generic[Request]):
             case limit:
                 return f"admitting {limit} requests at a time, without a permit"
 
-    def _note(self, *, away: bool) -> None:
-        if away and not self._away:
-            text = "Redis is unavailable: %s (on_outage=%r)"
+    def _note(self, error: BackendError | None) -> None:
+        if error is not None and not self._away:
+            text = "Redis grants no permits: %s (on_outage=%r), because of %s"
             facts = {"event": "on_outage"}
-            logger.warning(text, self._consequence(), self._on_outage, extra=facts)
-        elif self._away and not away:
+            logger.warning(text, self._consequence(), self._on_outage, error, extra=facts)
+        elif self._away and error is None:
             facts = {"event": "on_outage over"}
-            logger.warning("Redis is available again: requests need a permit", extra=facts)
-        self._away = away
+            logger.warning("Redis grants permits again: requests need one", extra=facts)
+        self._away = error is not None
 
 
 def on_outage_of(value: object) -> OnOutage:

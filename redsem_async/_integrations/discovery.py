@@ -33,7 +33,8 @@ class SemaphoreInfo:
             if the name is in use in another layout, so that any command raises `LayoutMismatch`.
         clock: None in the same cases.
         set_limit: the limit set by an operator, if any.
-        clients: the processes that use it. If there is none, those that used it last.
+        clients: the processes that use it. If there is none, those that used it last. A process
+            occurs more than once where it was idle, or uses the name by several clients of Redis.
         grace: seconds until the grace period after a loss of state ends. 0 if there is none.
         slots: the longest list of slots that a client declares, as strings.
         dead_in: by the id of a process, for how many seconds it counts as alive without another
@@ -83,7 +84,7 @@ class SemaphoreInfo:
 
     @property
     def versions(self) -> dict[str, int]:
-        """The versions of the library, and how many of the clients have each."""
+        """The versions of the library, and how many processes have each."""
         return versions_of(self.clients)
 
     @property
@@ -135,9 +136,24 @@ class SemaphoreInfo:
 
 
 def versions_of(clients: Iterable[Client]) -> dict[str, int]:
-    """The versions of the library that *clients* say they have, and how many have each."""
-    version_by_id = {client.id: client.version for client in clients if client.version}
-    return dict(sorted(Counter(version_by_id.values()).items()))
+    """The versions of the library that *clients* say they have, and how many processes each."""
+    known = processes_of(client for client in clients if client.version)
+    return dict(sorted(Counter(client.version or "" for client in known.values()).items()))
+
+
+Process = tuple[str, int] | str
+
+
+def process_of(client: Client) -> Process:
+    """Host and pid of *client*, because its id changes while it is idle. The id without them."""
+    if client.host is None or client.pid is None:
+        return client.id
+    return client.host, client.pid
+
+
+def processes_of(clients: Iterable[Client]) -> dict[Process, Client]:
+    """The last one of *clients* for each process."""
+    return {process_of(client): client for client in clients}
 
 
 def _unknown(_: str) -> None:

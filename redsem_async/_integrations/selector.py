@@ -6,7 +6,7 @@ from types import EllipsisType
 from typing import Any, NamedTuple, TypedDict, cast
 
 from redsem_async._api.awaitables import Acquisition
-from redsem_async._api.classes import FairSemaphore, takes_keys
+from redsem_async._api.classes import takes_keys
 from redsem_async._api.group import SemaphoreGroup, abridged
 from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core import config
@@ -36,10 +36,9 @@ class Choice(NamedTuple):
         options: AcquireOptions = {**self.options}
         if timeout is not ...:
             options["timeout"] = timeout
-        if self.key is None:
-            return self.semaphore.acquire(**options)
-        assert isinstance(self.semaphore, FairSemaphore)
-        return self.semaphore.acquire(**options, key=self.key)
+        if takes_keys(self.semaphore):
+            return self.semaphore.acquire(**options, key=self.key)
+        return self.semaphore.acquire(**options)
 
 
 class Selector:

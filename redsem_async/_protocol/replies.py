@@ -61,6 +61,7 @@ class Reply(NamedTuple):
         key_queues: of each key whose request was not served (acquire, heartbeat).
         competing_keys: if there are any, how many keys wait for the overall limit.
         ramp: of the back-off that runs, if one does (acquire, heartbeat).
+        forgotten: no limit is set, and nothing was known of the caller's hub (acquire, heartbeat).
     """
 
     answers: Sequence[Answer] = ()
@@ -74,6 +75,7 @@ class Reply(NamedTuple):
     key_queues: Mapping[str, KeyQueue] = MappingProxyType({})
     competing_keys: int = 0
     ramp: Ramp | None = None
+    forgotten: bool = False
 
 
 class AdoptReply(NamedTuple):

@@ -227,6 +227,7 @@ class Codec:
             next_ms=None if next_ms < 0 else next_ms,
             waiting=number(waiting),
             set_limit=None if set_limit < 0 else set_limit,
+            forgotten=set_limit == -2,
             hold_ms=None if hold_ms < 0 else hold_ms,
             granted=list(zip(map(number, mine[::2]), map(number, mine[1::2]), strict=True)),
             right=right,

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import math
 import signal
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Annotated, Any
 
@@ -41,7 +43,7 @@ def run(
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(help="Number of permits. Default: 1, or other clients' slots."),
+        typer.Option(help="Number of permits. Default: that of other clients, or 1."),
     ] = None,
     slots: Annotated[
         str | None,
@@ -99,15 +101,17 @@ def run(
     async def under_a_permit(process: Process) -> None:
         process.listen()
         async with connected(target) as client:
-            known = await _look_up(client, prefix, name)
+            is_given = limit is not None or slots is not None
+            patience = 0.0 if is_given else min(lease, math.inf if timeout is None else timeout)
+            known = await _look_up(client, prefix, name, patience)
             options["clock"] = known.clock or "server"
-            of_key: dict[str, Any] = {} if key is None else {"key": key}
             if (key is not None or known.keyed) and fair is not False:
                 options.update(_options_of_keys(known, key_limit))
-            if limit is None and slots is None:
-                options["limit"] = None if known.slots else 1
+            if not is_given:
+                options["limit"] = None if known.slots else _limit_of(known)
                 options["slots"] = known.slots or None
             is_fair = known.fair or key is not None if fair is None else fair
+            of_key: dict[str, Any] = {"key": key} if is_fair else {}
             semaphore = (FairSemaphore if is_fair else Semaphore)(client, name, **options)
             with observe(_Waits(semaphore)) if verbose else contextlib.nullcontext():
                 permit = await semaphore.acquire(timeout=timeout, permits=permits, **of_key)
@@ -134,13 +138,32 @@ def run(
     raise typer.Exit(process.code or 0)
 
 
-async def _look_up(client: Any, prefix: str, name: str) -> discovery.SemaphoreInfo:
-    """What other clients of *name* declare. Nothing in an outage, which `acquire` waits out."""
-    with contextlib.suppress(*READ_ERRORS):
-        async with asyncio.timeout(LOOK_UP):
-            if known := await discovery.find(client, prefix, name):
-                return known
-    return discovery.SemaphoreInfo(name)
+async def _look_up(
+    client: Any, prefix: str, name: str, patience: float
+) -> discovery.SemaphoreInfo:
+    """What the living clients of *name* declare. Waits for *patience* seconds in an outage."""
+    until = clock() + patience
+    while True:
+        with contextlib.suppress(*READ_ERRORS):
+            async with asyncio.timeout(LOOK_UP):
+                found = await discovery.find(client, prefix, name)
+                known = found or discovery.SemaphoreInfo(name)
+                living = (each for each in known.clients if each.id in known.dead_in)
+                return replace(known, clients=tuple(living))
+        if clock() >= until:
+            return discovery.SemaphoreInfo(name)
+        await asyncio.sleep(LOOK)
+
+
+def _limit_of(known: discovery.SemaphoreInfo) -> int:
+    """The limit that the living clients declare. 1 where there are none."""
+    *others, last = known.declared or (1,)
+    if others:
+        limits = f"{', '.join(map(str, others))} and {last}"
+        raise ValueError(
+            f"the clients of {known.name!r} declare the limits {limits}: give --limit"
+        )
+    return last
 
 
 def _options_of_keys(known: discovery.SemaphoreInfo, key_limit: int | None) -> dict[str, Any]:

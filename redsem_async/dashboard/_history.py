@@ -3,9 +3,11 @@
 from collections import deque
 from typing import NamedTuple
 
+from redsem_async._api.status import SemaphoreStatus
+
 from ._reading import Reading
 from ._stalled import Stalled
-from ._words import limit_of, name_of, stalled_text
+from ._words import limit_of, lost_text, name_of, stalled_text
 
 KEPT = 900.0  # seconds
 SLOT = 3.0  # seconds between two points
@@ -42,13 +44,35 @@ class History:
         self.points: deque[Point] = deque()
         self.events: deque[Event] = deque(maxlen=EVENTS)
         self._limits: tuple[int | None, int | None] | None = None  # in force, and set
+        self._set: tuple[int | None, float] = None, 0.0  # limit, and when a back-off ends
+        self._server: str | None = None
         self._stalled: dict[str, tuple[Stalled, float]] = {}  # by id, and when it loses its own
 
-    def add(self, reading: Reading, now: float, since: float) -> None:
-        """Note *reading*. Before *since*, nothing was read for a while."""
+    def note_loss(self, status: SemaphoreStatus | None, now: float, server: str | None) -> bool:
+        """Note a set limit, a pause or a back-off that is gone since Redis restarted.
+
+        *status* is None if the name is not in use, and *server* is the run id, if Redis tells it.
+        """
+        restarted = None not in (server, self._server) and server != self._server
+        self._server = server or self._server
+        (limit, until), set_limit, back_off = self._set, None, None
+        if status is not None:
+            set_limit, back_off = status.set_limit, status.back_off
+        self._set = set_limit, 0.0 if back_off is None else now + back_off.seconds_left
+        if not restarted or set_limit is not None or back_off is not None:
+            return False
+        text = lost_text(limit, backs_off=now < until)
+        if text is not None:
+            self.events.append(Event(now, "bad", text))
+        return text is not None
+
+    def add(self, reading: Reading, now: float, since: float, server: str | None = None) -> None:
+        """Note *reading* of *server*. Before *since*, nothing was read for a while."""
         status, points = reading.status, self.points
         if status is None:
             return
+        if self.note_loss(status, now, server):
+            self._limits = None
         if points and points[-1].at < since:
             points.append(Point(now))
             self._limits = None

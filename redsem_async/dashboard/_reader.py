@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Awaitable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
@@ -135,6 +135,7 @@ class Reader:
         self._interval = interval
         self._known: dict[str, _Known] = {}
         self._seen: set[str] = set()  # names of the SCAN that is under way
+        self._server: str | None = None
         self._scan: AsyncGenerator[list[str]] | None = None
         self._scanned: float | None = None  # when a SCAN went through
         self._read_at: float | None = None  # when a tick went through, as a Unix time
@@ -214,6 +215,7 @@ class Reader:
         if self.outage or self._read_at is None or time.time() - self._read_at > OLD:
             self._since = time.time()
         try:
+            self._server = await self._in_time(self._run_id())
             await self._in_time(self._read_details())
             await self._in_time(self._find_names())
             shown = self._shown()
@@ -235,6 +237,16 @@ class Reader:
         since = self.outage.since if self.outage else now
         self.outage = Outage(since, text, self._read_at)
 
+    async def _run_id(self) -> str | None:
+        """What differs after a restart. None if Redis does not tell."""
+        try:
+            info: Mapping[str, Any] = await self._redis.info("server")
+        except READ_ERRORS as error:
+            if not _refused(error):
+                raise
+            return None
+        return info.get("run_id")
+
     async def _in_time(self, work: Awaitable[T]) -> T:
         async with asyncio.timeout(READ_TIMEOUT):
             return await work
@@ -254,7 +266,9 @@ class Reader:
             reading = await self.read(detail.name, ENTRIES, detail.keys_after)
             self.details.pop(detail, None)
             self.details[detail] = reading
-            if reading is not None:
+            if reading is None:
+                self._note_unused(detail.name)
+            else:
                 self._note(reading, opened=True)
         if turns:
             self._publish()
@@ -266,6 +280,7 @@ class Reader:
             for name, reading in zip(page, found, strict=True):
                 if reading is None:
                     self.readings.pop(name, None)
+                    self._note_unused(name)
                 else:
                     self._note(reading)
             if not self.complete:
@@ -277,12 +292,17 @@ class Reader:
         history = self.histories.get(name)
         if history is None:
             full = len(self.histories) >= HISTORIES
-            if not opened and (full or reading.state.code == "idle"):
+            idle = reading.state.code == "idle" and reading.info.set_limit is None
+            if not opened and (full or idle):
                 return
             if full:
                 del self.histories[next(iter(self.histories))]
             history = self.histories[name] = History()
-        history.add(reading, time.time(), self._since)
+        history.add(reading, time.time(), self._since, self._server)
+
+    def _note_unused(self, name: str) -> None:
+        if (history := self.histories.get(name)) is not None:
+            _ = history.note_loss(None, time.time(), self._server)
 
     async def read_all(self, names: list[str]) -> list[Reading | None]:
         """The numbers of *names*, and of each the first holder and waiter."""

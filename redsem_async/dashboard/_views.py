@@ -9,11 +9,17 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from fnmatch import translate
+from itertools import islice
 from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any
 
 from redsem_async._api.status import Client, Holder, KeyStatus, SemaphoreStatus, Waiter
-from redsem_async._integrations.discovery import SemaphoreInfo
+from redsem_async._integrations.discovery import (
+    Process,
+    SemaphoreInfo,
+    process_of,
+    processes_of,
+)
 
 from ._history import EVENTS, KEPT, History
 from ._reader import ENTRIES, Detail, Reader
@@ -110,7 +116,7 @@ def detail_view(reader: Reader, detail: Detail, *, whole_ids: bool) -> Json:
         "keyed": info.keyed,
         "slotted": info.slotted,
         "clients": _clients(info, status),
-        "moreClients": max(0, len(info.clients) - MAX_CLIENTS),
+        "moreClients": max(0, len(processes_of(info.clients)) - MAX_CLIENTS),
     }
     if status is None:
         return view
@@ -228,19 +234,18 @@ def _client(client: Client) -> Json:
 
 def _clients(info: SemaphoreInfo, status: SemaphoreStatus | None) -> list[Json]:
     """The processes, what each declares, and what it holds of the listed permits."""
-    held: dict[str, int] = {}
-    waiting: dict[str, int] = {}
+    held: Counter[Process] = Counter()
+    waiting: Counter[Process] = Counter()
     if status is not None:
         for holder in status.holders:
-            held[holder.client.id] = held.get(holder.client.id, 0) + holder.permits
-        for waiter in status.waiters:
-            waiting[waiter.client.id] = waiting.get(waiter.client.id, 0) + 1
+            held[process_of(holder.client)] += holder.permits
+        waiting.update(process_of(waiter.client) for waiter in status.waiters)
     return [
         {
             **_client(client),
             "limit": client.limit,
-            "held": held.get(client.id, 0),
-            "waiting": waiting.get(client.id, 0),
+            "held": held[process],
+            "waiting": waiting[process],
         }
-        for client in info.clients[:MAX_CLIENTS]
+        for process, client in islice(processes_of(info.clients).items(), MAX_CLIENTS)
     ]

@@ -63,6 +63,17 @@ def stalled_text(stalled: Stalled) -> str:
     return f"{name_of(stalled.client)} has stopped {signs} in {duration(stalled.left)}."
 
 
+def lost_text(set_limit: int | None, *, backs_off: bool) -> str | None:
+    """What is gone with the data of Redis, of the limit that was set. None if there was none."""
+    if set_limit is not None:
+        what = f"The set limit of {set_limit:,}" if set_limit else "The pause"
+    elif backs_off:
+        what = "The back-off"
+    else:
+        return None
+    return f"{what} was lost with Redis's data."
+
+
 def name_of(client: Client) -> str:
     """A process as an operator knows it."""
     return client.label or f"{client.host or 'A process'}, pid {client.pid or '?'}"

@@ -19,7 +19,8 @@
 --                       'number:permits:waits:ahead' for a request whose ticket is as low as that
 --                       of one that came so many ms earlier
 -- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, answer...}, and where there are keys
---          keyed.queues_of() before the answers; set_limit being -1 when no limit is set, and
+--          keyed.queues_of() before the answers; set_limit being -1 when no limit is set, or -2
+--          when besides nothing was known of the hub, and
 --          {set_limit, ms, ramp} where a back-off runs, as with_back_off() has it; hold the usual hold in ms times permits, -1 when it is not known or all
 --          were granted, and an answer a token (granted),
 --          {token, ms left} (holds a permit already), 0 (queued), -1 (gone: its number was used

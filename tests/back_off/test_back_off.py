@@ -414,6 +414,15 @@ def keyed(
     )
 
 
+async def test_a_full_line_tells_the_pause_of_its_key() -> None:
+    """Whoever comes back sooner is refused again."""
+    sem = FairSemaphore(MemoryBackend(), "jobs", 9, key_limit=9, max_waiters_per_key=0)
+    await back_off(sem, 30.0, key="a")
+    with pytest.raises(QueueFull) as full:
+        await sem.acquire(key="a")
+    assert 25 < full.value.retry_after <= 31
+
+
 async def test_a_back_off_of_a_key_holds_up_no_other(
     keyed: tuple[FairSemaphore, FairSemaphore],
 ) -> None:

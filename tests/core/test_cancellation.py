@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from redsem_async._core.cancellation import finish
+from tests.worlds.simulated_time import simulated
 
 
 @pytest.mark.parametrize("cancellations", [1, 3])
@@ -21,7 +22,9 @@ async def test_finish_passes_a_cancellation_on_when_the_future_is_done(cancellat
     assert waiting.cancelled()
 
 
+@simulated
 async def test_finish_passes_a_cancellation_on_when_its_time_is_over() -> None:
+    """In simulated time, because to begin may take a slow machine longer than any timeout."""
     future = asyncio.get_running_loop().create_future()
     waiting = asyncio.create_task(finish(future, 0.01))
     await asyncio.sleep(0)

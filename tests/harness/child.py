@@ -215,8 +215,9 @@ async def compute() -> None:
     """The body computes in Python, or sleeps, for so long, and may await something afterwards."""
     semaphore = make()
     turns = count_turns()
+    no_key: dict[str, Any] = {"key": None} if isinstance(semaphore, FairSemaphore) else {}
     try:
-        async with semaphore as permit:
+        async with semaphore.acquire(**no_key) as permit:
             await asyncio.sleep(OPTIONS.get("after", 0.0))
             say("held", id=permit.id, token=permit.fencing_token)
             before, lowest = len(turns), math.inf

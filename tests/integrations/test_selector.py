@@ -81,5 +81,5 @@ async def test_a_group_needs_a_key(make: Any, options: dict[str, Any]) -> None:
 
 async def test_calls_may_have_no_key_where_that_is_said() -> None:
     keyed = FairSemaphore(MemoryBackend(), "keyed", 3, key_limit=1)
-    async with keyed:
+    async with keyed.acquire(key=None):
         await throttled(keyed, key=None)(job)(1)

@@ -14,6 +14,7 @@ from redsem_async import (
     QueueFull,
     Semaphore,
 )
+from redsem_async.blocking import Portal
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client
 from tests.harness.inside import kept_by, state_of
@@ -485,7 +486,7 @@ async def test_share_goes_by_what_is_held_before_whose_turn_it_is(keyed: MakeKey
 async def test_share_between_equals_goes_by_age(keyed: MakeKeyed) -> None:
     """Whatever their names are, also as they are encoded for Redis."""
     here, there = keyed(1, key_limit=None, share=True, patience=3600.0)
-    held = await here.acquire()
+    held = await here.acquire(key=None)
     waiters = [await queue_up(there, key=key) for key in ("b", "ü", "a")]
     await held.release()
     await give_back(*waiters)
@@ -567,7 +568,7 @@ async def test_a_request_without_a_key_has_the_patience_of_a_lease() -> None:
     memory = MemoryBackend()
     semaphore = FairSemaphore(memory, "jobs", 2, share=True, lease=30.0, patience=5.0)
     held = await hold(semaphore, "busy", "busy")
-    bare = await queue_up(semaphore)
+    bare = await queue_up(semaphore, key=None)
     busy = await queue_up(semaphore, key="busy")
     memory.advance(6.0)
     for waiter in (busy, bare):
@@ -596,7 +597,7 @@ async def test_clients_without_keys_are_refused(client: Client, name: str) -> No
     async with FairSemaphore(client, name, 1, key_limit=1).acquire(key="a"):
         for other in (FairSemaphore(client, name, 1), FairSemaphore(client, name, 1, share=True)):
             with pytest.raises(ModeMismatch, match="FairSemaphore with key_limit"):
-                await other.acquire(timeout=0)
+                await other.acquire(timeout=0, key=None)
 
 
 @pytest.mark.parametrize("key", ["a:b", "ü€😀", "\0", "%41", "{x}", " ", "x" * 512])
@@ -625,6 +626,27 @@ def test_bad_keys_are_refused(
     sem = FairSemaphore(client, "jobs", 3, key_limit=1)
     with pytest.raises(error, match=message):
         _ = sem.acquire(**given)
+
+
+@pytest.mark.parametrize("options", [{"key_limit": 2}, {"share": True}])
+async def test_a_forgotten_key_is_an_error(options: dict[str, Any]) -> None:
+    """Such a request would pass by the limit of every key, and nobody would see it."""
+    sem = FairSemaphore(MemoryBackend(), "jobs", 3, **options)
+    with pytest.raises(TypeError, match="key=None is for"):
+        _ = sem.acquire(timeout=0)
+    with pytest.raises(TypeError, match="key=None is for"):
+        await sem.try_acquire()
+    with pytest.raises(TypeError, match="key=None is for"):
+        await sem.__aenter__()
+    with (
+        Portal(MemoryBackend()) as portal,
+        pytest.raises(TypeError, match="key=None is for"),
+        portal.fair("jobs", 3, **options).acquire(),
+    ):
+        pass
+    assert not await sem.exists()
+    async with sem.acquire(key=None):
+        assert (await sem.status()).held == 1
 
 
 BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [

@@ -214,7 +214,7 @@ async def test_the_limit_of_a_key_is_kept_although_its_index_is_lost(
 ) -> None:
     """The holder tells its key again: others of it wait, and other keys not for long."""
     here, there = two(lease=1.5, **options)
-    permit, plain = await here.acquire(key="a"), await here.acquire()
+    permit, plain = await here.acquire(key="a"), await here.acquire(key=None)
     assert await admin.delete(key_of(here, "keys")) == 1
     assert await there.try_acquire(key="a") is None
     assert await there.try_acquire(key="b") is None, "it may be the key of a holder"
@@ -297,8 +297,8 @@ async def test_the_thread_tells_what_was_lost_while_the_loop_is_blocked(
     busy = await start("compute", kind=FairSemaphore, **guarded, **options)
     await busy.heard("held")
     assert await admin.delete(key_of(semaphore, kind)) == 1
-    assert await semaphore.try_acquire() is None
-    permit = await semaphore.acquire(timeout=1.5 + NOISE)
+    assert await semaphore.try_acquire(key=None) is None
+    permit = await semaphore.acquire(timeout=1.5 + NOISE, key=None)
     assert (await semaphore.status()).held == 2, "it holds on"
     assert await permit.release()
     assert not (await busy.heard("computed"))["lost"]

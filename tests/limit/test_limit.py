@@ -1,14 +1,24 @@
 """What a limit means: the declared one, and the one that is set."""
 
 import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import BackendUnavailable, Semaphore
-from redsem_async.testing import MemoryBackend
+from redsem_async import (
+    AnySemaphore,
+    BackendUnavailable,
+    FairSemaphore,
+    Permit,
+    Semaphore,
+    connect,
+)
+from redsem_async.testing import EmbeddedRedis, MemoryBackend
 from tests.harness.clients import Client, Kind, Make, MakePair, key_of, keys_of
-from tests.harness.wait import all_free, available, cancelled, give_back, queue_up, soon
+from tests.harness.wait import all_free, available, cancelled, give_back, queue_up, soon, until
 
 # -- the declared limit
 
@@ -192,3 +202,67 @@ async def test_waiters_go_by_declared_limits_once_the_set_one_is_lost(
     waiter = await queue_up(sem, permits=3)
     assert await redis.delete(key_of(sem, "limit")) == 1
     await give_back(await soon(waiter, 2.0))
+
+
+@pytest.mark.parametrize("how", ["FLUSHALL", "restart"])
+@pytest.mark.parametrize(
+    ("change", "lost"),
+    [
+        (lambda sem: sem.set_limit(3), "the set limit of 3"),
+        (lambda sem: sem.pause(), "the pause"),
+        (lambda sem: sem.hold_off(600.0), "the back-off"),
+    ],
+    ids=["set limit", "pause", "back-off"],
+)
+async def test_what_redis_lost_of_a_limit_is_logged_once(
+    change: Callable[[AnySemaphore], Awaitable[None]],
+    lost: str,
+    how: str,
+    server: EmbeddedRedis,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The clients' own limits apply again, which an operator has to know."""
+    async with connect(server.url) as redis, Redis.from_url(server.url) as admin:
+        sem = FairSemaphore(redis, "jobs", 5)
+        await change(sem)
+        for _ in range(2):  # an operator may have ended it before the second one
+            await let_go(await sem.try_acquire())
+            if how == "restart":
+                server.kill()
+                server.restart()
+            else:
+                await admin.flushall()
+            await until(lambda: gets_one(sem), within=10)
+    said = [record.getMessage() for record in caplog.records if event_of(record) == "limit lost"]
+    assert said == [f"'jobs': {lost} was lost with Redis's data"]
+
+
+async def test_a_limit_that_an_operator_removed_was_not_lost(
+    server: EmbeddedRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where Redis loses its data later, and where a clear removes it."""
+    async with connect(server.url) as redis, Redis.from_url(server.url) as admin:
+        sem = FairSemaphore(redis, "jobs", 5)
+        for end in (sem.clear, lambda: sem.set_limit(None)):
+            await sem.set_limit(3)
+            await let_go(await sem.try_acquire())
+            await end()
+            await let_go(await sem.try_acquire())
+            await admin.flushall()
+            await until(lambda: gets_one(sem))
+    assert "limit lost" not in map(event_of, caplog.records)
+
+
+def event_of(record: logging.LogRecord) -> str:
+    return getattr(record, "event", "")
+
+
+async def gets_one(sem: AnySemaphore) -> bool:
+    """Whether a permit is free, and Redis there."""
+    with suppress(BackendUnavailable):
+        return await let_go(await sem.try_acquire())
+    return False
+
+
+async def let_go(permit: Permit | None) -> bool:
+    return permit is not None and await permit.release()

@@ -82,8 +82,8 @@ async def test_a_head_start_past_a_head_that_does_not_fit_is_served_at_once(
     fair_pair: MakePair, key: str | None
 ) -> None:
     here, there = cast("tuple[FairSemaphore, FairSemaphore]", fair_pair(3, share=key is not None))
-    held = [await here.acquire() for _ in range(2)]
-    heavy = await queue_up(here, permits=2)
+    held = [await here.acquire(key=None) for _ in range(2)]
+    heavy = await queue_up(here, permits=2, key=None)
     permit = await there.acquire(ahead=60.0, key=key, timeout=2)
     assert not heavy.done()
     tokens = [other.fencing_token for other in held]

@@ -359,7 +359,7 @@ async def test_slots_of_many_that_expired_at_once_are_given_again(
     permits = [await sem.acquire(key="a", permits=each) for _ in range(80)]
     await asyncio.gather(*(permit.detach(0.8) for permit in permits))
     await asyncio.sleep(1.0)
-    async with sem.acquire(permits=60 * each, timeout=5) as permit:
+    async with sem.acquire(permits=60 * each, timeout=5, key=None) as permit:
         assert set(permit.slots) <= set(range(80 * each))
         assert len(set(permit.slots)) == 60 * each
         assert (await sem.status()).held == 60 * each

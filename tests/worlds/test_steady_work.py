@@ -4,7 +4,9 @@ import asyncio
 import random
 import statistics
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
 
 import pytest
 
@@ -108,8 +110,7 @@ def test_on_steady_work_it_is_what_the_next_request_waits(
 @pytest.mark.parametrize("key", ["greedy", "small", "other", "new"])
 def test_with_share_it_is_what_the_next_request_of_the_key_waits(key: str, limit: int) -> None:
     """With equal weights: the estimate does not know them."""
-    sem = FairSemaphore(MemoryBackend(), "jobs", limit, share=True)
-    _compare([sem], key, HOLDS["exponential"])
+    _compare(partial(FairSemaphore, name="jobs", limit=limit, share=True), key, "exponential")
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -120,30 +121,54 @@ def test_with_share_it_is_what_the_next_request_of_the_key_waits(key: str, limit
 def test_with_keys_it_is_what_the_next_request_of_the_key_waits(
     key: str, share: bool, key_limit: int | None, hold: str, processes: int
 ) -> None:
-    memory = MemoryBackend()
-    semaphores = [
-        FairSemaphore(client, "jobs", 3, key_limit=lambda _: key_limit, share=share)
-        for client in [memory, memory.peer()][:processes]
-    ]
-    _compare(semaphores, key, HOLDS[hold])
+    of_key = partial(FairSemaphore, key_limit=lambda _: key_limit, share=share)
+    _compare(partial(of_key, name="jobs", limit=3), key, hold, processes=processes)
 
 
-def _compare(semaphores: list[FairSemaphore], key: str, hold: Hold) -> None:
-    """Compare estimates for *key* with what its next request waits, on steady work."""
+@pytest.mark.parametrize(
+    ("limit", "sizes"),
+    [
+        pytest.param(100, {"key": 4}, id="its key alone"),
+        pytest.param(10, {"key": 6} | dict.fromkeys("abcdefghijklmnopqrs", 6), id="both"),
+        pytest.param(8, {"key": 2, "hog": 60}, id="beside a long queue"),
+    ],
+)
+@pytest.mark.parametrize("share", [False, True], ids=["in turn", "share"])
+def test_behind_the_limit_of_its_key_it_goes_by_the_queue_of_the_key(
+    share: bool, limit: int, sizes: dict[str, int]
+) -> None:
+    """A client that comes back after 0.1 s of 3 s is refused thirty times."""
+    make = partial(FairSemaphore, name="jobs", limit=limit, key_limit=1, share=share)
+    _compare(make, "key", "exponential", sizes)
+
+
+def _compare(
+    make: Callable[..., FairSemaphore],
+    key: str,
+    hold: str,
+    sizes: Mapping[str, int] = MappingProxyType({"greedy": TASKS, "small": 4, "other": 2}),
+    processes: int = 1,
+) -> None:
+    """Compare estimates for *key* with what its next request waits, on steady work.
+
+    *sizes* says how many tasks each key has.
+    """
     source = random.Random(0)
-    processes = len(semaphores)
+    memory = MemoryBackend()
+    semaphores = [make(client) for client in [memory, memory.peer()][:processes]]
+    bounded = [make(memory, max_waiters=0), make(memory, max_waiters_per_key=0)]
     waits: list[float] = []
     estimates: list[float] = []
 
     async def work(semaphore: FairSemaphore, key: str) -> None:
         while True:
             async with semaphore.acquire(key=key):
-                await asyncio.sleep(hold(source))
+                await asyncio.sleep(HOLDS[hold](source))
 
     async def measure() -> None:
         tasks = [
             asyncio.create_task(work(semaphores[n % processes], key))
-            for key, size in {"greedy": TASKS, "small": 4, "other": 2}.items()
+            for key, size in sizes.items()
             for n in range(size)
         ]
         sem = semaphores[0]
@@ -152,6 +177,10 @@ def _compare(semaphores: list[FairSemaphore], key: str, hold: Hold) -> None:
             with pytest.raises(AcquireTimeout) as late:
                 await sem.acquire(key=key, timeout=0)
             estimates.append(late.value.retry_after)
+            for each in bounded:
+                with pytest.raises(QueueFull) as full:
+                    await each.acquire(key=key)
+                assert full.value.retry_after == pytest.approx(late.value.retry_after, rel=0.5)
             async with sem.acquire(key=key) as permit:
                 waits.append(permit.waited)
             await asyncio.sleep(source.uniform(0.1, 0.3))

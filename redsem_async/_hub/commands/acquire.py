@@ -143,6 +143,7 @@ class AcquireBatch(Batch[Request]):
             deadlines.ask_early(state, wait, now)
         if (asked := self.operation.right) is not None:
             state.right_answered(reply.right, asked, sent_at, now)
+        effects.note_limit(state, reply, now)
         effects.apply(state, reply, sent_at, now)
         if state.overdue:
             deadlines.settle(state, now)

@@ -60,6 +60,7 @@ class HeartbeatBatch(Batch[Request]):
                 request.waits_for_key = answer == WAITING_FOR_KEY
         if (right := self.operation.right) is not None:
             state.right_answered(reply.right, right, sent_at, now)
+        effects.note_limit(state, reply, now)
         effects.apply(state, reply, sent_at, now)
         _found_gone(state, gone)
         if state.overdue:

@@ -123,7 +123,7 @@ def durability(info: Info) -> Iterator[Finding]:
         text = "the last snapshot failed: the server may refuse writes (MISCONF)"
         yield problem("persistence", text, "check the server's log and the free disk space")
     if not int(info.get("aof_enabled", 0)):
-        text = "no append-only file: a restart loses permits and set limits"
+        text = "no append-only file: a restart loses permits, set limits and pauses"
         yield note("persistence", text, "if the limit must hold after a restart: recovery='grace'")
     else:
         yield ok("persistence", "append-only file: a restart loses at most the last writes")

@@ -287,7 +287,8 @@ class Specification(ABC):
     # -- steps of several operations
 
     def _require_known(self, context: CallContext, hub_info: HubInfo | None) -> None:
-        if hub_info is None and not self.state.look_up(context.hub).description:
+        context.was_unknown |= not self.state.look_up(context.hub).description
+        if hub_info is None and context.was_unknown:
             raise UnknownHub
 
     def _introduce(self, context: CallContext, lease_ms: int, hub_info: HubInfo | None) -> None:

@@ -99,6 +99,7 @@ class QueueSpecification(Serving):
             set_limit=self.state.set_limit,
             ramp=self.state.ramp(context.now),
             hold_ms=self.state.hold_ms if waits else None,
+            forgotten=context.was_unknown and self.state.set_limit is None,
         )
 
     def _answer(self, context: CallContext, call: Acquire, request: Request, mark: int) -> Answer:

@@ -195,6 +195,7 @@ class CallContext:
         overtakes: a request of the call may be the head once it is in the queue (fair).
         slots: of each number of the caller that the call granted.
         slot_list: the slots that clients declare.
+        was_unknown: nothing was known of the caller when the call came.
     """
 
     hub: str
@@ -211,6 +212,7 @@ class CallContext:
     overtakes: bool = False
     slots: dict[int, Sequence[int]] = field(default_factory=dict[int, Sequence[int]])
     slot_list: Sequence[str] = ()
+    was_unknown: bool = False
 
     @property
     def now(self) -> int:

@@ -106,10 +106,12 @@ async def as_user(redis: Redis, url: str, *rules: str) -> str:
     return url.replace("redis://", f"redis://semaphores:{PASSWORD}@")
 
 
-async def queued(semaphore: AnySemaphore, count: int = 1) -> list["asyncio.Task[Permit]"]:
+async def queued(
+    semaphore: AnySemaphore, count: int = 1, **options: Any
+) -> list["asyncio.Task[Permit]"]:
     """Start tasks that wait, and return once the server has queued them."""
     before = (await semaphore.status(0)).waiting
-    tasks = [asyncio.create_task(semaphore.acquire()) for _ in range(count)]
+    tasks = [asyncio.create_task(semaphore.acquire(**options)) for _ in range(count)]
     await waiting(semaphore, before + count)
     return tasks
 

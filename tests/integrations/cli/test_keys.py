@@ -39,8 +39,9 @@ async def test_every_mode_and_clock_is_detected_and_opened(
         options["slots"] = [f"cuda:{n}" for n in range(options.pop("limit"))]
     kind: Kind = Semaphore if plain == "zset" else FairSemaphore
     semaphore = kind(redis, "jobs", **options)
-    permit = await semaphore.acquire(permits=3)
-    [waiter] = await queued(semaphore)
+    no_key: dict[str, Any] = {} if plain == "zset" else {"key": None}
+    permit = await semaphore.acquire(permits=3, **no_key)
+    [waiter] = await queued(semaphore, **no_key)
     [row] = await cli.json("ls")
     assert (row["mode"], row["clock"], row["class"]) == (mode, clock, kind.__name__)
     assert row["limit"] == 3
@@ -59,7 +60,7 @@ async def test_every_mode_and_clock_is_detected_and_opened(
     assert await (await soon(waiter)).release()
     assert (await cli("clear", "jobs", "--yes")).code == 0
     assert not await semaphore.exists()
-    await let_go(await semaphore.acquire())
+    await let_go(await semaphore.acquire(**no_key))
 
 
 # -- keys
@@ -72,7 +73,7 @@ async def test_the_use_the_limit_and_the_line_of_each_key(
     here = FairSemaphore(redis, "llm", 5, **options)
     there = FairSemaphore(connect(url), "llm", 5, **options)
     held = [await here.acquire(key="acme", permits=2), await there.acquire(key="beta")]
-    held.append(await here.acquire())
+    held.append(await here.acquire(key=None))
     waiters = [await queue_up(there, key="acme") for _ in range(2)]
     await here.set_limit(7, key="beta")
 
@@ -197,7 +198,7 @@ async def test_where_requests_have_no_keys_there_is_no_limit_of_one(
 
 @pytest.mark.parametrize("key", ["", "x" * 513])
 async def test_a_key_that_cannot_be_is_a_usage_error(key: str, cli: Cli, redis: Redis) -> None:
-    async with FairSemaphore(redis, "llm", 5, key_limit=1):
+    async with FairSemaphore(redis, "llm", 5, key_limit=1).acquire(key=None):
         result = await cli("set-limit", "llm", "1", "--key", key)
         assert (result.code, "key must have 1 to 512 bytes" in result.error_line) == (2, True)
 

@@ -10,8 +10,9 @@ from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, Semaphore, __version__
 from redsem_async._core.keys import parse_permit_id
+from redsem_async._integrations.discovery import find
 from tests.harness.clients import Connect, Kind
-from tests.harness.wait import cancelled
+from tests.harness.wait import cancelled, until
 from tests.integrations.cli.commands import Cli, execute, program, queued
 
 
@@ -165,7 +166,7 @@ async def test_the_versions_of_the_library_are_shown(
     """Which says whether an upgrade is over."""
     pair = [FairSemaphore(client, "jobs", 3) for client in (redis, connect(url))]
     permits = [await semaphore.acquire() for semaphore in pair]
-    await as_version(redis, permits[1].id, "98.0")
+    await describe(redis, permits[1].id, version="98.0", pid=1)
     [row] = await cli.json("ls")
     assert row["versions"] == [__version__, "98.0"]
     facts = await cli.json("status", "jobs")
@@ -177,11 +178,34 @@ async def test_the_versions_of_the_library_are_shown(
     await asyncio.gather(*(permit.release() for permit in permits))
 
 
-async def as_version(redis: Redis, permit_id: str, version: str) -> None:
-    """Let the process of a permit have another version of the library."""
+async def test_a_process_that_was_idle_counts_once(
+    cli: Cli, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a new id then, and would look like a second process while the old one counts."""
+    monkeypatch.setattr("redsem_async._hub.reconnect.IDLE", 0.05)
+    semaphore = FairSemaphore(redis, "jobs", 3)
+    async with semaphore.acquire() as permit:
+        first = permit.id.partition(".")[0]
+    await until(lambda: is_left(redis, first))
+    async with semaphore.acquire() as permit:
+        assert not permit.id.startswith(first), "it is the same hub"
+        found = await find(redis, "redsem", "jobs")
+        assert found is not None
+        assert len(found.clients) == 2
+        assert found.versions == {__version__: 1}
+        assert f"versions: {__version__} (1 process)" in (await cli("status", "jobs")).out
+
+
+async def is_left(redis: Redis, hub: str) -> bool:
+    """Whether the connection of *hub* is closed."""
+    return (await redis.pubsub_numsub(f"redsem:@{hub}"))[0][1] == 0
+
+
+async def describe(redis: Redis, permit_id: str, **facts: object) -> None:
+    """Let the process of a permit say something else of itself."""
     meta, field = "redsem:{jobs}:meta", f"{permit_id.partition('.')[0]}:client"
-    facts = json.loads(await redis.hget(meta, field) or "")
-    await redis.hset(meta, field, json.dumps(facts | {"version": version}))
+    known = json.loads(await redis.hget(meta, field) or "")
+    await redis.hset(meta, field, json.dumps(known | facts))
 
 
 async def test_a_name_with_another_layout_is_an_error_of_that_name_only(

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import FairSemaphore, Semaphore
+from redsem_async import FairSemaphore, Semaphore, connect
+from redsem_async._integrations.discovery import find
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.servers import StartServer
-from tests.harness.wait import all_free, soon, takes_at_most, until
+from tests.harness.wait import all_free, give_back, soon, takes_at_most, until
 from tests.integrations.cli.commands import COMMAND, CTRL_C, TIMEOUT, program, queued, terminal
 
 CTRL_Z = "\x1a"
@@ -213,13 +214,56 @@ async def test_a_key_has_the_limit_that_other_clients_declare(url: str, redis: R
 async def test_keys_and_clock_are_those_of_other_clients(
     options: dict[str, Any], url: str, redis: Redis
 ) -> None:
-    """With others it would be refused. But the limit is its own, or one that left would count."""
-    async with FairSemaphore(redis, "llm", **options) as permit:
-        result = await program("run", "--timeout", "0", "llm", "--", "true", REDIS_URL=url)
-        assert (result.code, result.err[:40]) == (75, "redsem-async: no permit of 'llm' became ")
-        assert await permit.release()
+    """With others it would be refused."""
+    async with FairSemaphore(redis, "llm", **options).acquire(key=None):
         result = await program("run", "--timeout", "0", "llm", "--", "true", REDIS_URL=url)
         assert (result.code, result.err) == (0, "")
+
+
+async def test_beside_a_service_it_takes_over_the_limit(start: Start, url: str) -> None:
+    """With a limit of 1 it would wait until all permits are free, and the service behind it."""
+    async with connect(url, decode_responses=True) as service:
+        llm = FairSemaphore(service, "llm", 3)
+        held = [await llm.acquire() for _ in range(2)]
+        wrapped = await start("--timeout", "0", "llm", "--", *LISTENS)
+        await wrapped.ready()
+        assert (await llm.status()).held == 3
+        result = await program("run", "--timeout", "0", "llm", "--", "true", REDIS_URL=url)
+        assert result.code == 75, "a third that runs would be a fourth permit"
+        await give_back(*held)
+
+
+async def test_where_clients_declare_several_limits_it_names_them(url: str, redis: Redis) -> None:
+    """Whichever it took, some client would be given too little or too much."""
+    async with (
+        connect(url) as other,
+        FairSemaphore(redis, "llm", 3),
+        FairSemaphore(other, "llm", 4),
+    ):
+        result = await program("run", "llm", "--", "true", REDIS_URL=url)
+        assert result.code == 2
+        assert result.error_line == (
+            "redsem-async: the clients of 'llm' declare the limits 3 and 4: give --limit"
+        )
+
+
+async def test_the_limit_of_a_client_that_is_dead_does_not_count(
+    start: Start, url: str, redis: Redis
+) -> None:
+    """What a service of last month declared is no reason for anything."""
+    async with connect(url) as service, FairSemaphore(service, "llm", 3, lease=0.5):
+        pass
+    await until(lambda: is_dead(redis, "llm"), within=10)
+    first = await start("llm", "--", *LISTENS)
+    await first.ready()
+    result = await program("run", "--timeout", "0", "llm", "--", "true", REDIS_URL=url)
+    assert result.code == 75, "one at a time, where nobody uses the name"
+
+
+async def is_dead(redis: Redis, name: str) -> bool:
+    """Whether Redis knows clients of *name*, of which none is alive."""
+    found = await find(redis, "redsem", name)
+    return found is not None and bool(found.clients) and not found.dead_in
 
 
 async def test_slots_are_those_of_other_clients(url: str, redis: Redis) -> None:

@@ -14,7 +14,9 @@ from redsem_async.dashboard import _history, _reader, dashboard
 from redsem_async.dashboard._history import EVENTS, History, Point
 from redsem_async.dashboard._reader import Reader
 from redsem_async.dashboard._reading import Reading
+from redsem_async.testing import EmbeddedRedis
 from tests.harness.children import StartWorker
+from tests.harness.clients import Connect
 from tests.harness.wait import until
 from tests.integrations.dashboard.site import Site, serving
 
@@ -61,6 +63,43 @@ def told(*readings: Reading, every: float = 1.0) -> list[tuple[str, str]]:
 )
 def test_a_changed_limit_is_noted(before: Any, after: Any, text: str) -> None:
     assert told(reading(**before), reading(**after), reading(**after)) == [("limit", text)]
+
+
+async def test_what_a_restart_of_redis_lost_is_shown(
+    server: EmbeddedRedis, connect: Connect
+) -> None:
+    """Nobody removed it, so whoever set it has to do so again."""
+    redis = connect(server.url)
+    paused, held_off = FairSemaphore(redis, "paused", 3), FairSemaphore(redis, "backs off", 3)
+    limited, kept = FairSemaphore(redis, "limited", 3), FairSemaphore(redis, "kept", 3)
+    reader = Reader(connect(server.url), "redsem", 1.0)
+    for sem in (paused, held_off, limited, kept):
+        async with sem:
+            pass
+    await paused.pause()
+    await held_off.hold_off(600.0)
+    await limited.set_limit(2)
+    await kept.set_limit(9)
+    for _ in range(2):
+        await reader.tick()
+    await kept.set_limit(None)
+    await reader.tick()
+    server.kill()
+    server.restart()
+    async with paused, held_off:
+        await until(lambda: reads(reader), within=10)
+    told = {name: [*history.events][-1] for name, history in reader.histories.items()}
+    assert {name: (event.kind, event.text) for name, event in told.items()} == {
+        "paused": ("bad", "The pause was lost with Redis's data."),
+        "backs off": ("bad", "The back-off was lost with Redis's data."),
+        "limited": ("bad", "The set limit of 2 was lost with Redis's data."),
+        "kept": ("limit", "The set limit was removed. The clients' own limit applies (3)."),
+    }
+
+
+async def reads(reader: Reader) -> bool:
+    await reader.tick()
+    return reader.outage is None
 
 
 def test_a_stalled_holder_is_noted_until_its_permits_end() -> None:

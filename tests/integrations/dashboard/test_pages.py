@@ -89,15 +89,30 @@ async def test_a_list_has_as_many_rows_as_are_asked_for(site: Site, redis: Redis
         assert (await site.view(rows=nonsense))["matched"] == 60
 
 
-async def test_one_semaphore_is_shown_in_full(site: Site, redis: Redis, connect: Connect) -> None:
+async def test_a_process_with_two_clients_of_redis_is_one_row(
+    site: Site, redis: Redis, connect: Connect
+) -> None:
+    """As one is that was idle, and has a new id since."""
+    sem = FairSemaphore(redis, "gpu", 3)
+    other = FairSemaphore(connect("redis://" + site_port(redis)), "gpu", 3)
+    async with sem.acquire(), other.acquire(permits=2):
+        [client] = (await site.view(name="gpu"))["clients"]
+        assert client["held"] == 3
+
+
+async def test_one_semaphore_is_shown_in_full(
+    site: Site, redis: Redis, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Who holds it, who waits, and who declares which limit."""
     sem = FairSemaphore(redis, "gpu", 2, label="trainer")
     other = FairSemaphore(connect("redis://" + site_port(redis)), "gpu", 3, label="batch")
     first = await sem.acquire(permits=2)
     waiter = asyncio.create_task(sem.acquire())
     await waiting(sem, 1)
-    late = asyncio.create_task(other.acquire(permits=2))
-    await waiting(sem, 2)
+    with monkeypatch.context() as there:
+        there.setattr("os.getpid", lambda: 1)
+        late = asyncio.create_task(other.acquire(permits=2))
+        await waiting(sem, 2)
     view = await site.view(name="gpu")
     [holder] = view["holders"]
     assert holder["client"]["label"] == "trainer"

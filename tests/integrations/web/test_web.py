@@ -2,15 +2,20 @@
 
 import asyncio
 import math
+import shlex
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, QueueFull, Semaphore, aclose
+from redsem_async.testing import EmbeddedRedis
+from tests.harness.clients import Connect
 from tests.harness.wait import all_free, cancelled, until, waiting
+from tests.integrations.cli.commands import execute
 from tests.integrations.web.exchange import Exchange
-from tests.integrations.web.fronts import CutOff, Denied, Front, Here
+from tests.integrations.web.fronts import FORMS, CutOff, Denied, Front, Here
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -251,6 +256,40 @@ async def test_on_outage_decides_while_redis_is_away(
         assert again.status == (200 if let_in else 503), "what was let in has ended"
         front.up()
         await until(lambda: is_full(front.sem, service), within=10)
+
+
+REFUSALS = {
+    "NOPERM": ("ACL SETUSER default -@scripting", "ACL SETUSER default +@scripting"),
+    "OOM": ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
+    "READONLY": ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
+    "NOAUTH": ("CONFIG SET requirepass s3cret", "CONFIG SET requirepass ''"),
+}
+
+
+@pytest.mark.parametrize(("refuse", "mend"), REFUSALS.values(), ids=REFUSALS)
+@pytest.mark.parametrize("form", FORMS)
+async def test_on_outage_decides_while_redis_refuses(
+    form: str, refuse: str, mend: str, server: EmbeddedRedis, connect: Connect
+) -> None:
+    """A full memory is as good as no Redis, and should not stop what may run without a permit."""
+    front = Front(form, FairSemaphore, connect(server.url), server.kill, server.restart)
+    async with (
+        Redis.from_url(server.url) as admin,
+        front.serve(timeout=0.5, on_outage="open") as service,
+    ):
+        service.go()
+        assert (await service.ask("/wait").answer()).status == 200
+        await execute(admin, *shlex.split(refuse))
+        await execute(admin, "CLIENT", "KILL", "TYPE", "pubsub")  # that of the library
+        assert (await service.ask("/wait").answer()).status == 200
+        assert service.permits[1:] == [None], "it was let in without one"
+        await execute(admin, *shlex.split(mend))
+        await until(lambda: gets_a_permit(service), within=15)
+
+
+async def gets_a_permit(service: Here) -> bool:
+    assert (await service.ask("/wait").answer()).status == 200
+    return service.permits[-1] is not None
 
 
 async def is_full(sem: AnySemaphore, service: Here) -> bool:

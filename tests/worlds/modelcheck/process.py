@@ -128,6 +128,8 @@ class Job:
         """Acquire; the permit counts as this process's from now on."""
         self.acquiring = permits
         acquire: Callable[..., Awaitable[Permit]] = self.semaphore.acquire
+        if isinstance(self.semaphore, FairSemaphore):
+            _ = of_a_line.setdefault("key", None)
         try:
             permit = await acquire(timeout=timeout, permits=permits, **of_a_line)
         finally:

@@ -237,7 +237,8 @@ class Process:
         return "stayed"
 
     async def hand_over(self, place: Place, here: AnySemaphore, there: AnySemaphore) -> str:
-        permit = await here.acquire(timeout=1.0)
+        no_key: dict[str, Any] = {"key": None} if isinstance(here, FairSemaphore) else {}
+        permit = await here.acquire(timeout=1.0, **no_key)
         stay = self.got(place, permit)
         try:
             identity = await self.detach(place, stay, permit)
