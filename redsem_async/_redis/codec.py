@@ -161,15 +161,14 @@ class Codec:
 
     def reply_to(self, command: Command, raw: Any) -> AnyReply:
         """Return the reply to *command*. Raises `WireError` where *raw* is none."""
-        operation = command.operation
-        if not isinstance(raw, list) or raw[:1] != [b"%d" % command.tag]:
-            raise invalid_reply("the server's reply belongs to another command")
+        operation, tag = command.operation, b"%d" % command.tag
         try:
-            reply = self.reply(operation, raw)
-            fits = not isinstance(reply, Reply) or len(reply.answers) == _asked(operation)
+            reply = self.reply(operation, raw) if raw[:1] == [tag] else None
         except _MISFITS as error:
             raise invalid_reply("the server's reply does not fit its command") from error
-        if not fits:
+        if reply is None:
+            raise invalid_reply("the server's reply belongs to another command")
+        if isinstance(reply, Reply) and len(reply.answers) != _asked(operation):
             raise invalid_reply("the server's reply does not answer what was asked")
         return reply
 
