@@ -48,6 +48,8 @@ from .status_reply import MAX_EXACT, key_of, limit_and_ramp, number, slots_of, s
 
 Argument = str | int
 
+_WHOLE = frozenset({int})
+
 # What is raised where a reply has something of another type, or too much, or too little.
 _MISFITS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
@@ -161,30 +163,26 @@ class Codec:
 
     def reply_to(self, command: Command, raw: Any) -> AnyReply:
         """Return the reply to *command*. Raises `WireError` where *raw* is none."""
-        operation = command.operation
-        if not isinstance(raw, list) or raw[:1] != [b"%d" % command.tag]:
-            raise invalid_reply("the server's reply belongs to another command")
+        operation, tag = command.operation, b"%d" % command.tag
         try:
-            reply = self.reply(operation, raw)
-            fits = not isinstance(reply, Reply) or len(reply.answers) == _asked(operation)
+            reply = self.reply(operation, raw) if raw[:1] == [tag] else None
         except _MISFITS as error:
             raise invalid_reply("the server's reply does not fit its command") from error
-        if not fits:
-            raise invalid_reply("the server's reply does not answer what was asked")
+        if reply is None:
+            raise invalid_reply("the server's reply belongs to another command")
         return reply
 
     def reply(self, operation: Operation, raw: Sequence[Any]) -> AnyReply:
         """Return the reply to *operation*. *raw* begins with the tag."""
         match operation:
             case Acquire() if len(raw) == 2:  # all granted, with tokens in a row
-                first = number(raw[1])
-                return Reply(range(first, first + len(operation.numbers)))
+                return Reply(range(raw[1], raw[1] + len(operation.numbers)))
             case Release() if len(raw) == 1:  # all were held
                 return Reply([1] * len(operation.numbers))
             case Acquire() | Heartbeat() | Release() | Abandon() | SetLimit() | BackOff() | Reap():
                 return self._common_reply(operation, raw)
             case Refresh() | Restore() | Detach():
-                return Reply(answers=[number(answer) for answer in raw[1:]])
+                return Reply(answers=_answers(operation, raw[1:]))
             case Confirm():
                 return Reply(answers=raw)
             case Adopt():
@@ -210,26 +208,27 @@ class Codec:
         ramp: Ramp | None = None
         told: Sequence[Any] = ()
         queues: Sequence[Any] = ()
-        next_ms = number(next_ms)
         if self._slotted:
             mine, told = mine
         if isinstance(operation, Acquire | Heartbeat):
             set_limit, hold_ms, *answers = answers
-            hold_ms = number(hold_ms)
-            set_limit, ramp = limit_and_ramp(set_limit)
+            if not isinstance(set_limit, int):
+                set_limit, ramp = limit_and_ramp(set_limit)
             if self._keyed:
                 queues, *answers = answers
             if operation.right is not None:
                 *answers, last = answers
                 right = bool(last)
+        if not _WHOLE.issuperset(map(type, (next_ms, waiting, hold_ms, *mine))):
+            raise TypeError("these are numbers")
         return Reply(
-            answers=[_answer(answer) for answer in answers],
+            answers=_answers(operation, answers),
             next_ms=None if next_ms < 0 else next_ms,
-            waiting=number(waiting),
+            waiting=waiting,
             set_limit=None if set_limit < 0 else set_limit,
             forgotten=set_limit == -2,
             hold_ms=None if hold_ms < 0 else hold_ms,
-            granted=list(zip(map(number, mine[::2]), map(number, mine[1::2]), strict=True)),
+            granted=list(zip(mine[::2], mine[1::2], strict=True)),
             right=right,
             slots=dict(zip(map(number, told[::2]), map(slots_of, told[1::2]), strict=True)),
             key_queues=_key_queues(queues[1:]),
@@ -317,9 +316,20 @@ def _encoded(key: str) -> str:
     return quote(key, safe="")
 
 
+def _answers(operation: Operation, raw: Sequence[Any]) -> list[int | Holding]:
+    """The answers, one for each thing that was asked."""
+    if len(raw) != _asked(operation):
+        raise ValueError("these are more answers, or fewer")
+    if _WHOLE.issuperset(map(type, raw)):
+        return list(raw)
+    if not isinstance(operation, Acquire | Heartbeat):
+        raise TypeError("these are numbers")
+    return list(map(_answer, raw))
+
+
 def _answer(raw: Any) -> int | Holding:
     if isinstance(raw, int):
-        return number(raw)
+        return raw
     token, left_ms, *slots = raw
     return Holding(number(token), number(left_ms), *map(slots_of, slots))
 

@@ -39,16 +39,13 @@ class Reader:
     def feed(self, data: bytes) -> Iterator[Any]:
         """Add *data*, and yield what is complete. Raises `WireError` where it is not RESP."""
         self._reader.feed(data)
-        while (item := self._next()) is not _INCOMPLETE:
-            if isinstance(item, hiredis.PushNotification):
-                kind, *parts = cast("list[Any]", item) or [b""]
-                yield RawPush(kind, parts)
-            else:
-                yield item
-
-    def _next(self) -> Any:
         try:
-            return self._reader.gets()
+            while (item := self._reader.gets()) is not _INCOMPLETE:
+                if isinstance(item, hiredis.PushNotification):
+                    kind, *parts = cast("list[Any]", item) or [b""]
+                    yield RawPush(kind, parts)
+                else:
+                    yield item
         except TypeError as error:
             raise invalid_reply("the key of a map is an array or a map") from error
 

@@ -75,7 +75,7 @@ class Batch(Command, ABC, Generic[T]):
 
     @abstractmethod
     def write_again(self, *, arrived: bool) -> None:
-        """Have the command written again, before new ones. It may have *arrived* all the same."""
+        """Have the command written again, in its place. It may have *arrived* all the same."""
 
 
 def error_for(
