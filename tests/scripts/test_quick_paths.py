@@ -180,12 +180,11 @@ class Pair:
         draw, wild, first = self.draw, self.is_wild(), self.numbers[hub] + 1
         numbers = range(first, first + draw.choice((1, 1, 1, 2, 3)))
         self.numbers[hub] = numbers[-1]
-        options = {number: self.options() for number in numbers}
-        plain_ones = [n for n, asked in options.items() if asked == op.DEFAULT_OPTIONS]
+        drawn = {number: self.options() for number in numbers}
+        options = {n: asked for n, asked in drawn.items() if asked != op.DEFAULT_OPTIONS}
         limit = draw.choice((0, 0, 1, 9)) if self.is_wild() else self.limit
         call = op.Acquire(numbers, draw.choice(LEASES_MS), limit, options)
         self.requests[hub] += requests_of(call)
-        call = call._replace(options={n: options[n] for n in numbers if n not in plain_ones})
         if wild:
             right = draw.choice((None, op.RightRequest(4000, limit)))
             bound, after = draw.choice((None, 2)), draw.choice((0, 0, numbers[-1]))
