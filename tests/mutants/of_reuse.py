@@ -64,7 +64,7 @@ OF_REUSE = (
         "ones own pause leaves the right",
         "a set limit ends the right to reuse",
         "a_lowered_limit_ends_the_right",
-        ("ChangeBatch.apply", "state.end_right()", "pass"),
+        ("CallBatch.apply", "state.end_right()", "pass"),
     ),
     mutant(
         "the right is asked for where no recall can come",
@@ -150,7 +150,11 @@ OF_REUSE = (
         "a reused lease is refreshed an interval after its reuse",
         "a lease is refreshed in time, whoever uses it",
         "a_lease_is_refreshed_in_time_whoever_uses_it",
-        ("Refresher.add", "refresh_due(since,", "refresh_due(now,"),
+        (
+            "Refresher.add",
+            "refresh_due(since, terms.refresh_interval)",
+            "refresh_due(now, terms.refresh_interval)",
+        ),
     ),
     mutant(
         "a lease is reused to the end of its max_hold",
