@@ -204,16 +204,15 @@ async def test_waiters_go_by_declared_limits_once_the_set_one_is_lost(
     await give_back(await soon(waiter, 2.0))
 
 
+CHANGES: list[tuple[Callable[[AnySemaphore], Awaitable[None]], str]] = [
+    (lambda sem: sem.set_limit(3), "the set limit of 3"),
+    (lambda sem: sem.pause(), "the pause"),
+    (lambda sem: sem.hold_off(600.0), "the back-off"),
+]
+
+
 @pytest.mark.parametrize("how", ["FLUSHALL", "restart"])
-@pytest.mark.parametrize(
-    ("change", "lost"),
-    [
-        (lambda sem: sem.set_limit(3), "the set limit of 3"),
-        (lambda sem: sem.pause(), "the pause"),
-        (lambda sem: sem.hold_off(600.0), "the back-off"),
-    ],
-    ids=["set limit", "pause", "back-off"],
-)
+@pytest.mark.parametrize(("change", "lost"), CHANGES)
 async def test_what_redis_lost_of_a_limit_is_logged_once(
     change: Callable[[AnySemaphore], Awaitable[None]],
     lost: str,
