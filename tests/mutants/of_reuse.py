@@ -64,7 +64,7 @@ OF_REUSE = (
         "ones own pause leaves the right",
         "a set limit ends the right to reuse",
         "a_lowered_limit_ends_the_right",
-        ("CallBatch.apply", "state.end_right()", "pass"),
+        ("ChangeBatch.apply", "state.end_right()", "pass"),
     ),
     mutant(
         "the right is asked for where no recall can come",
