@@ -140,13 +140,13 @@ async def test_a_slot_that_moves_ends_the_right_to_reuse_leases(
     kept = kept_by(here)
     if not has_messages(lasting):
         for _ in range(20):
-            async with here:
+            async with here.acquire():
                 await asyncio.sleep(0.01)
         assert not kept, "no message could recall it"
         return
     async with asyncio.timeout(10):
         while not kept:  # it has no right before its subscription is confirmed
-            async with here:
+            async with here.acquire():
                 await asyncio.sleep(0.01)
     await lasting.move(name, await other_than(lasting, name))
     async with there.acquire(timeout=10):

@@ -18,6 +18,7 @@ from redsem_async import (
     SemaphoreError,
 )
 from redsem_async._api.awaitables import Acquisition
+from redsem_async._api.classes import takes_keys
 from redsem_async._core.lease import clock_margin
 
 from .holdings import RENEWED, Attempt, Hold, Holdings
@@ -167,8 +168,13 @@ class Actor:
     # -- ways to hold a permit
 
     async def _enter(self, attempt: Attempt) -> None:
-        attempt.timeout = attempt.semaphore._timeout
-        async with attempt.semaphore as permit:
+        semaphore = attempt.semaphore
+        attempt.timeout = semaphore._timeout
+        if takes_keys(semaphore):  # which a bare block refuses
+            async with semaphore.acquire(key=None) as permit:
+                await self._body(attempt, permit)
+            return
+        async with semaphore as permit:
             await self._body(attempt, permit)
 
     async def _guard(self, attempt: Attempt) -> None:
