@@ -5,7 +5,7 @@ from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from redsem_async._core import config
-from redsem_async._core.config import Clock, HeartbeatBy, Recovery, Slot
+from redsem_async._core.config import Clock, Recovery, Slot
 from redsem_async._core.errors import AcquireTimeout
 from redsem_async._core.keys import Address, Mode, parse_permit_id, with_slots
 from redsem_async._protocol.operations import KeyTerms
@@ -46,8 +46,6 @@ class AnySemaphore(StoredSemaphore):
         prefix: str = "redsem",
         label: str | None = None,
         cancel_on_loss: bool = True,
-        heartbeat: HeartbeatBy = "task",
-        longest_stall: float | None = None,
         recovery: Recovery | None = None,
         min_replicas: int = 0,
         linger: float = 0.0,
@@ -73,15 +71,6 @@ class AnySemaphore(StoredSemaphore):
             prefix: first part of the keys in Redis. All clients of a name use the same.
             label: name of this process in ``status()``.
             cancel_on_loss: whether the loss of a permit cancels the block that it guards.
-            heartbeat: what refreshes permits. With ``"task"`` the event loop does, and permits are
-                lost when it is blocked for longer than the lease. With ``"thread"`` a thread does
-                so while the loop is blocked. It costs a second connection while permits are held
-                (in a cluster, a thread and a connection for each server with permits). It does not
-                help while the process is suspended or an extension holds the interpreter lock, nor
-                with leases well under a second.
-            longest_stall: with ``heartbeat="thread"``, seconds for which the thread refreshes
-                after the event loop last ran. Six leases by default, at least one. If the loop is
-                blocked for longer, its permits expire within one lease from then.
             recovery: ``"grace"`` to grant no new permit for one lease after Redis has lost its
                 data (a flush, a restart, a failover), while holders restore their permits. A
                 name that was never used looks the same, so its first ``acquire`` waits that long.
@@ -121,10 +110,7 @@ class AnySemaphore(StoredSemaphore):
         )
         if slots is not None:
             self._mode = with_slots(self._mode)
-        stall = config.longest_stall_of(heartbeat, longest_stall, terms.lease)
-        if stall is not None:
-            self._backend.require_blocking()
-        self._terms = terms._replace(longest_stall=stall)
+        self._terms = terms
         self._address = Address(
             self._mode,
             config.text(prefix, "prefix"),

@@ -98,15 +98,6 @@ def after_refresh(
     return trusted if now < trusted else Lost("it could not be refreshed in time")
 
 
-def overdue(trusted: float, lease: float, now: float) -> bool:
-    """Whether a permit that is trusted until *trusted* should have been refreshed by *now*.
-
-    By then half of the lease is gone, which is one and a half of the default refresh intervals.
-    It is never overdue once trust has ended, because trust is not revived.
-    """
-    return now < trusted < now + lease / 2
-
-
 def refresh_due(now: float, interval: float) -> float:
     """When to refresh a permit that was granted or refreshed at *now*.
 

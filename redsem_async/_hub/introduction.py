@@ -34,10 +34,6 @@ class Introduction:
         if self.sent:
             return None
         self.sent = True
-        return self.hub_info()
-
-    def hub_info(self) -> HubInfo:
-        """Label, host, process, version and terms. May be called in any thread."""
         terms, of_keys = self.terms, self.declared_of_keys
         assert terms is not None
         description = describe(

@@ -206,13 +206,6 @@ class RemoteSemaphore:
         self.state.refresh(lease).wakeups.append(wakeup)
         self.writer.settle(self)
 
-    def refreshed_elsewhere(
-        self, lease: Lease, outcome: Outcome, sent_at: float, now: float
-    ) -> None:
-        """A refresh that went another way than the pipeline's has ended by *now*."""
-        trust.refreshed(self.state, lease, outcome, sent_at, now)
-        self.writer.settle(self)
-
     async def detach(self, lease: Lease, expires: float) -> None:
         """Have the server keep a held permit for *expires* seconds more, and let go of it.
 

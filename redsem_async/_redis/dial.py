@@ -6,6 +6,7 @@ the connection that it makes.
 """
 
 import asyncio
+import codecs
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -35,6 +36,10 @@ if redis.VERSION < (5, 2):  # pyright: ignore[reportUnknownMemberType]
 # Bound to the pool they came from, or to how redis-py would use the connection.
 _LEFT_OUT = ("maint_", "oss_", "orig_", "himport_registry", "retry", "parser_class")
 
+
+# What a socket looks up for the name of a host. Where a process forks while a thread looks it up
+# for the first time, the child has no such codec for as long as it lives.
+codecs.lookup("idna")
 
 Endpoint = tuple[str, int]
 """Host and port."""

@@ -156,29 +156,6 @@ async def test_a_refresh_that_was_sent_before_a_detach_renews_no_trust(
             await detaching
 
 
-async def test_a_refresh_of_the_threads_that_was_sent_before_a_detach_renews_no_trust(
-    kind: Kind, proxied: Redis, proxy: Proxy
-) -> None:
-    """The same where the thread sent it, over its own connection: nothing keeps them in order."""
-    semaphore = kind(
-        proxied, "jobs", 2, heartbeat="thread", lease=LEASE, refresh_interval=0.9 * LEASE
-    )
-    permit, beside = await semaphore.acquire(), await semaphore.acquire()
-    answer = proxy.hold("refresh")
-    await answer.struck.wait()
-    assert answer.sent is not None
-    assert answer.sent.connection != proxy.operations("acquire")[0].connection, "the loop sent it"
-    go_on = proxy.stop("detach")
-    detaching = in_background(permit.detach(expires_in=2 * SHORT))
-    await until(lambda: proxy.operations("detach"), "it was sent")
-    answer.lift()
-    await until(lambda: beside.expires_in > LEASE / 2, "the thread has read the answer")
-    assert permit.expires_in < 2 * SHORT
-    go_on.set()
-    assert await semaphore.release(await detaching)
-    assert await beside.release()
-
-
 async def test_no_refresh_renews_trust_while_a_detach_may_arrive_late(
     permit: Permit, there: AnySemaphore, proxy: Proxy, server: EmbeddedRedis
 ) -> None:

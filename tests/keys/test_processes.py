@@ -282,23 +282,3 @@ async def test_a_detached_permit_whose_key_is_not_known_is_not_adopted(
     assert await there.try_acquire(key="a") is None
     assert await there.try_acquire(key="b") is None
     await is_served(await queue_up(there, key="a"), 1.5 + EPSILON)
-
-
-@pytest.mark.fault(30)
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [("keys", {"limit": 5, "key_limit": 1}), ("slots", {"limit": None, "slots": list("abcde")})],
-)
-async def test_the_thread_tells_what_was_lost_while_the_loop_is_blocked(
-    client_a: Redis, admin: Redis, start: StartWorker, kind: str, options: dict[str, Any]
-) -> None:
-    semaphore = FairSemaphore(client_a, "jobs", **options, lease=1.5)
-    guarded = {"heartbeat": "thread", "lease": 1.5, "seconds": 6.0}
-    busy = await start("compute", kind=FairSemaphore, **guarded, **options)
-    await busy.heard("held")
-    assert await admin.delete(key_of(semaphore, kind)) == 1
-    assert await semaphore.try_acquire() is None
-    permit = await semaphore.acquire(timeout=1.5 + NOISE)
-    assert (await semaphore.status()).held == 2, "it holds on"
-    assert await permit.release()
-    assert not (await busy.heard("computed"))["lost"]

@@ -110,22 +110,6 @@ OF_CLIENT = (
         ("Lease.renew", "min(trusted_until, self.hold_ends)", "trusted_until"),
     ),
     mutant(
-        "the thread refreshes nothing",
-        "a permit outlives a loop that is blocked for a while",
-        "a_body_that_computes_for_three_leases_keeps_its_permit",
-        ("WatchdogThread.run", "self._exchange(self._overdue())", "self._overdue()"),
-    ),
-    mutant(
-        "the thread goes on for a loop that is stuck",
-        "a loop that is stuck for ever loses its permits",
-        "a_loop_that_is_stuck_for_too_long_loses_its_permit",
-        (
-            "WatchdogThread._overdue",
-            "silence <= (lease.terms.longest_stall or 0.0)",
-            "silence >= 0",
-        ),
-    ),
-    mutant(
         "writing a detach leaves trust as it is",
         "from the moment a detach is sent, trust ends before the server may let go",
         "a_detach_without_an_answer_is_trusted_no_longer_than_it_may_have_asked_for",

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Slot
@@ -42,20 +41,18 @@ def take_call(state: SemaphoreState) -> AnyBatch:
     if isinstance(call, BackOffCall):
         return BackOffBatch(state, call.due(), [call])
     if isinstance(call, DetachCall):
-        _shorten(state, call)
+        _shorten(call)
     if isinstance(operation, SetLimit | Clear | Detach):
         operation = operation._replace(call=call.number)
     return CallBatch(state, operation, [call])
 
 
-def _shorten(state: SemaphoreState, call: DetachCall) -> None:
+def _shorten(call: DetachCall) -> None:
     lease = call.lease
     if not call.unsettled:
         call.unsettled = True
         lease.unsettled += 1
-    threaded = lease.terms.longest_stall is not None
-    with state.identity.trust_lock if threaded else nullcontext():
-        lease.shorten(trusted_until(call.expires, sent_at=clock(), left=call.expires))
+    lease.shorten(trusted_until(call.expires, sent_at=clock(), left=call.expires))
 
 
 class CallBatch(Batch[Call]):
