@@ -17,7 +17,6 @@ class Options(TypedDict, total=False):
     label: str | None
     cancel_on_loss: bool
     recovery: Recovery | None
-    min_replicas: int
     linger: float
     max_hold: float | None
     max_back_off: float

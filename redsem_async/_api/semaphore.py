@@ -47,7 +47,6 @@ class AnySemaphore(StoredSemaphore):
         label: str | None = None,
         cancel_on_loss: bool = True,
         recovery: Recovery | None = None,
-        min_replicas: int = 0,
         linger: float = 0.0,
         max_hold: float | None = None,
         slots: Sequence[Slot] | None = None,
@@ -76,9 +75,6 @@ class AnySemaphore(StoredSemaphore):
                 name that was never used looks the same, so its first ``acquire`` waits that long.
                 All clients of a name must use it, with about the same lease. A limit that was set
                 with ``set_limit`` is not restored.
-            min_replicas: number of replicas that confirm a grant (``WAIT``) before the caller
-                gets it. It costs one round trip. A failover is then unlikely to lose the grant,
-                though it still can.
             linger: seconds for which an unused lease is kept for the next caller of this
                 process, at most the refresh interval. While no other process wants the
                 semaphore, leaving a block and entering the next then send no command. Do not use
@@ -105,7 +101,7 @@ class AnySemaphore(StoredSemaphore):
             needs = "missing argument 'limit': the limit must be an int, unless there are slots"
             raise TypeError(f"{type(self).__name__}(): {needs}; {how_to_call(type(self))}")
         terms = config.terms_of(
-            *(limit, slots, lease, refresh_interval, max_waiters, min_replicas),
+            *(limit, slots, lease, refresh_interval, max_waiters),
             *(linger, max_hold, max_back_off),
         )
         if slots is not None:

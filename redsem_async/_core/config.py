@@ -32,7 +32,6 @@ class Terms(NamedTuple):
         max_waiters: the longest queue that a request joins. ``None`` for any length.
         refresh_interval: seconds between two refreshes.
         lease_ms: the lease in milliseconds, for the server.
-        min_replicas: how many replicas confirm a grant before the caller gets it.
         linger: seconds for which a lease that is not used is kept for the next caller.
         max_hold: seconds after its grant in which a permit is refreshed. ``None`` for any time.
         max_waiters_per_key: the longest queue of its key that a request joins.
@@ -45,7 +44,6 @@ class Terms(NamedTuple):
     max_waiters: int | None
     refresh_interval: float
     lease_ms: int
-    min_replicas: int = 0
     linger: float = 0.0
     max_hold: float | None = None
     max_waiters_per_key: int | None = None
@@ -209,7 +207,6 @@ def terms_of(
     lease: object,
     refresh_interval: object,
     max_waiters: object,
-    min_replicas: object,
     linger: object,
     max_hold: object,
     max_back_off: object,
@@ -242,7 +239,6 @@ def terms_of(
         max_waiters=None if max_waiters is None else whole(max_waiters, "max_waiters", 0),
         refresh_interval=interval,
         lease_ms=math.ceil(1000 * lease),
-        min_replicas=whole(min_replicas, "min_replicas", 0),
         linger=kept,
         max_hold=longest,
         slots=checked,

@@ -50,15 +50,6 @@ def reply_timeout(lease: float) -> float:
     return min(max(1.0, lease / 3), 5.0)
 
 
-def confirmation_time(lease: float) -> float:
-    """For how long replicas may take to confirm a grant, in seconds.
-
-    The connection is blocked for as long, so it is short compared with the lease and
-    the reply timeout.
-    """
-    return min(max(lease / 10, 0.05), 0.5)
-
-
 def clock_margin(lease: float) -> float:
     """How much earlier trust ends than the lease, as clock rates differ and timers are late."""
     return 0.01 * lease + 0.005

@@ -54,7 +54,7 @@ def _come(state: SemaphoreState, request: Request, now: float, lead: float) -> b
         request.deadline = max(request.deadline, now + lead)
     error = None if lead else _verdict(state, request)
     if error is not None or request in state.overdue:
-        state.refuse(request, error or _no_reply(state, request))
+        state.refuse(request, error or _no_reply(state))
         return False
     state.overdue[request] = None
     if waits:
@@ -103,8 +103,8 @@ def _verdict(state: SemaphoreState, request: Request) -> SemaphoreError | None:
     route = state.route
     if route.error is not None:
         return route.unavailable()
-    if request.unconfirmed is not None or not request.waits:
-        return _no_reply(state, request)
+    if not request.waits:
+        return _no_reply(state)
     return timed_out(state, request) if _surely_waits(state, request) else None
 
 
@@ -128,8 +128,5 @@ def _surely_waits(state: SemaphoreState, request: Request) -> bool:
     return not doubtful and fresh_at is not None and fresh_at >= since
 
 
-def _no_reply(state: SemaphoreState, request: Request) -> BackendUnavailable:
-    route = state.route
-    if request.state is RequestState.GRANTED or request.unconfirmed is not None:
-        return route.unconfirmed(request.unconfirmed)
-    return route.unavailable(TimeoutError("no answer came in time"))
+def _no_reply(state: SemaphoreState) -> BackendUnavailable:
+    return state.route.unavailable(TimeoutError("no answer came in time"))

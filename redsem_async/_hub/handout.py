@@ -1,14 +1,13 @@
 """Delivers grants to callers.
 
-Most grants are handed out at once. One that came late, or that replicas have to confirm, is
-confirmed first. Until then the request is GRANTED, and its caller continues to wait.
+Most grants are handed out at once. One that came late is refreshed first. Until that has its reply
+the request is GRANTED, and its caller continues to wait.
 """
 
-import math
 from collections.abc import Sequence
 
 from redsem_async._core.clock import now as clock
-from redsem_async._core.lease import Outcome, trusted_until
+from redsem_async._core.lease import trusted_until
 
 from .lease import Lease, LeaseState
 from .request import Request, RequestState
@@ -46,9 +45,6 @@ def granted(
     now = clock()
     trusted = trusted_until(duration, sent_at=sent_at, left=left)
     lease = accept(state, request, token, slots, trusted, now)
-    if request.terms.min_replicas:
-        confirm_anew(state, request)
-        return
     # The message came late, or the lease is short, so it is refreshed. Where much of the lease is
     # gone, or where that is unknown, the caller gets the permit once the refresh has its reply.
     # Otherwise it is sent soon, unless the permit is released by then, as most are.
@@ -99,58 +95,14 @@ def serve(state: SemaphoreState, request: Request, lease: Lease) -> None:
 
 
 def hand_out(state: SemaphoreState, request: Request, lease: Lease) -> None:
-    """Give the caller its permit, once enough replicas know of the grant."""
-    if not lease.trusted_at(clock()):
-        state.give_back_and_retry(request)  # the loop stood still for a lease
-    elif request.terms.min_replicas:
-        state.to_confirm.append(request)
-    else:
-        serve(state, request, lease)
-
-
-def confirm_anew(state: SemaphoreState, request: Request) -> None:
-    """Refresh the lease, so that there is a write on this connection to confirm."""
-    if request.state is RequestState.GRANTED and request.lease is not None:
-        state.refresh(request.lease).request = request
-
-
-def refreshed(state: SemaphoreState, request: Request, outcome: Outcome) -> None:
-    """The refresh that was awaited before the caller of *request* gets its permit has ended."""
-    lease = request.lease
-    if request.state is not RequestState.GRANTED or lease is None:
-        return
-    if not request.terms.min_replicas:
-        confirmed(state, request)
-    elif outcome is Outcome.RENEWED:
-        hand_out(state, request, lease)
-    else:
-        state.give_back_and_retry(request)  # there is no write that replicas could confirm
-
-
-def confirmed(state: SemaphoreState, request: Request) -> None:
-    """What was awaited before the caller of *request* gets its permit has happened."""
-    lease = request.lease
-    if request.state is not RequestState.GRANTED or lease is None:
-        return
+    """Give the caller its permit."""
     if lease.trusted_at(clock()):
         serve(state, request, lease)
     else:
-        state.give_back_and_retry(request)
+        state.give_back_and_retry(request)  # the loop stood still for a lease
 
 
-def not_confirmed(state: SemaphoreState, request: Request, error: Exception) -> None:
-    """Too few replicas know of the grant."""
-    now = clock()
-    if request.unconfirmed is None:
-        request.unconfirmed_since = now
-    request.unconfirmed = error
-    lasts = now - request.unconfirmed_since > request.terms.lease
-    lasts = lasts and request.deadline == math.inf
-    if request.state is RequestState.GRANTED and (lasts or not request.waits):
-        state.refuse(request, state.route.unconfirmed(error))
-
-
-def refuse(state: SemaphoreState, request: Request, error: Exception) -> None:
-    """The grant cannot be confirmed, and another attempt is of no use."""
-    if request.state is RequestState.GRANTED:
-        state.refuse(request, error)
+def refreshed(state: SemaphoreState, request: Request) -> None:
+    """The refresh that was awaited before the caller of *request* gets its permit has ended."""
+    if request.state is RequestState.GRANTED and request.lease is not None:
+        hand_out(state, request, request.lease)

@@ -20,7 +20,7 @@ from redsem_async._protocol.operations import KeyTerms
 class LeaseState(enum.IntEnum):
     """What this process has of a lease."""
 
-    GRANTED = enum.auto()  # nothing yet, as the grant is to be confirmed first
+    GRANTED = enum.auto()  # nothing yet, as the lease is refreshed first
     HELD = enum.auto()  # a permit
     IDLE = enum.auto()  # no permit, but ready for the next caller of this process
     LOST = enum.auto()  # a permit that is not to be trusted any more

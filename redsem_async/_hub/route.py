@@ -125,13 +125,6 @@ class Route:
         error.__cause__ = cause
         return error
 
-    def unconfirmed(self, cause: Exception | None) -> BackendUnavailable:
-        """An error that says why a grant could not be handed out."""
-        reason = cause or "no answer in time"
-        error = BackendUnavailable(self._name, f"a grant was not confirmed: {reason}")
-        error.__cause__ = cause
-        return error
-
     def rejected(self, cause: BaseException) -> BackendError:
         """An error that says which server rejects this client, and why."""
         place = self.link.node.place

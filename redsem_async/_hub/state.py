@@ -2,7 +2,7 @@
 
 Tasks ask, leave and release. Commands are built from what is then to be written, and replies and
 push messages change it again. Nothing here needs an event loop or a socket. After a change,
-`stirred`, `to_confirm` and `look_at` say what the caller has to do.
+`stirred` and `look_at` say what the caller has to do.
 
 The parts of the machine are functions on this state. `handout` has a grant on its way to its
 caller, `reuse` the idle leases, and `machine` what is written next. The others are `trust`,
@@ -46,7 +46,6 @@ class SemaphoreState(SemaphoreRef):
     Attributes:
         max_batch: how many requests, or permits, one command is for.
         stirred: there may be something to write.
-        to_confirm: requests whose grants enough replicas have to know of first.
         look_at: when time alone may change something next.
 
         new: requests to be written, in this order.
@@ -92,7 +91,6 @@ class SemaphoreState(SemaphoreRef):
         self.route: Route = Route(address.name, link)
         self.introduction: Introduction = Introduction(self, self.route, label)
         self.stirred: bool = False
-        self.to_confirm: list[Request] = []
         self.look_at: float = math.inf
         self.new: deque[Request] = deque()
         self.unsorted: bool = False

@@ -149,13 +149,6 @@ class Restore(NamedTuple):
     max_hold_ms: int | None = None
 
 
-class Confirm(NamedTuple):
-    """Wait, for so long, until so many replicas have what was written on this link."""
-
-    replicas: int
-    timeout_ms: int
-
-
 class Abandon(NamedTuple):
     """Leave the queue, or release what was granted unheard.
 
@@ -263,7 +256,6 @@ Operation = (
     | Release
     | Refresh
     | Restore
-    | Confirm
     | Abandon
     | Heartbeat
     | Adopt

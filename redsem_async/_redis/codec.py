@@ -16,7 +16,6 @@ from redsem_async._protocol.operations import (
     Adopt,
     BackOff,
     Clear,
-    Confirm,
     Detach,
     Heartbeat,
     KeyTerms,
@@ -124,8 +123,6 @@ class Codec:
                 declared = (_listed(slots),) if self._slotted else ()
                 lease = _bounded(lease_ms, max_hold_ms)
                 return "restore", (lease, *_described(hub_info), *declared, *back)
-            case Confirm():
-                raise AssertionError("no script waits for replicas")
             case Abandon(requests, void):
                 return "abandon", (void, *map(self._queued, requests))
             case Heartbeat(lease_ms, requests, hub_info, right):
@@ -165,8 +162,6 @@ class Codec:
                 return self._common_reply(operation, raw)
             case Refresh() | Restore() | Detach():
                 return Reply(answers=raw[1:])
-            case Confirm():
-                return Reply(answers=raw)
             case Adopt():
                 if len(raw) == 2:
                     return AdoptReply(None)

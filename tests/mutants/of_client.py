@@ -28,7 +28,7 @@ OF_CLIENT = (
         ("machine.pushed", "-math.inf if fresh_at is None else fresh_at", "clock()"),
     ),
     mutant(
-        "a late message is handed out unconfirmed",
+        "a late message is handed out before its refresh",
         "a forged or old grant is found out before anybody works under it",
         SIMULATION,
         ("handout.granted", "lease.trusted_until - now >= max(left / 2, 4 * SOON)", "True"),
@@ -195,12 +195,6 @@ OF_CLIENT = (
         "a child's permit is unusable, and releases nothing of the parent's",
         "a_fork_leaves_the_permit_with_the_parent",
         ("_hub.hub", "hub.orphan()", "pass"),
-    ),
-    mutant(
-        "too few replicas are enough",
-        "a grant is confirmed by so many replicas before it is handed out",
-        "too_few_replicas_are_waited_for",
-        ("connection._confirmed", "replicas >= operation.replicas", "replicas >= 0"),
     ),
     mutant(
         "nothing is put back after a loss of state",

@@ -27,8 +27,7 @@ from redsem_async._redis.acl import COMMANDS, HARMLESS_DENIALS, Addition, acl_ru
 from redsem_async.testing import EmbeddedRedis
 from tests.harness import restricted
 from tests.harness.clients import Kind, scripts_run
-from tests.harness.servers import StartServer
-from tests.harness.topologies import Cluster, in_sync, settle, tell
+from tests.harness.topologies import Cluster, tell
 from tests.harness.wait import in_background, takes_at_most, until
 
 LATER = 2.5  # seconds: a heartbeat of a lease of 3 s is sent every 1 to 1.5
@@ -210,24 +209,18 @@ CLIENTS: dict[Addition, dict[str, Any]] = {
     "client_name": {"client_name": "us"},
     "database": {"db": 1},
     "grace": {},
-    "min_replicas": {},
 }
 SEMAPHORES: dict[Addition, dict[str, Any]] = {
     "grace": {"recovery": "grace"},
-    "min_replicas": {"min_replicas": 1},
 }
 
 
 @pytest.mark.release
 @pytest.mark.parametrize("addition", CLIENTS)
 async def test_additions_are_for_what_they_say(
-    embedded: StartServer, server: EmbeddedRedis, kind: Kind, addition: Addition
+    server: EmbeddedRedis, kind: Kind, addition: Addition
 ) -> None:
     """Without one, what needs it is refused; with it, all works."""
-    if addition == "min_replicas":
-        await tell(server, "CONFIG", "SET", "repl-diskless-sync-delay", 0)
-        replica = embedded("--replicaof", "127.0.0.1", str(server.port))
-        settle(lambda: in_sync(replica), "the replica is in sync")
     await allow([server], acl_rules())
     made: Make = partial(kind, **SEMAPHORES.get(addition, {}))
     async with two_processes(server, **CLIENTS[addition]) as (here, there):

@@ -111,7 +111,7 @@ class AcquireBatch(Batch[Request]):
         state.acquires_in_flight.popleft()
         terms = self.items[0].terms
         trusted = trusted_until(terms.lease, sent_at=sent_at, left=terms.lease)
-        at_once = now < trusted and not terms.min_replicas
+        at_once = now < trusted
         report: QueueReport | None = None
         again: list[Request] = []
         wait: list[Request] = []
@@ -135,7 +135,7 @@ class AcquireBatch(Batch[Request]):
                 again.append(request)
             else:
                 report = report or queue_report_of(state, sent_at, reply)
-                request.report, request.unconfirmed = report, None
+                request.report = report
                 request.waits_for_key = answer in (WAITING_FOR_KEY, FULL_FOR_KEY)
                 if not request.waits or answer in (QUEUE_FULL, QUEUE_FULL_FOR_KEY):
                     _reject_full(state, request, for_key=answer == QUEUE_FULL_FOR_KEY)

@@ -17,7 +17,7 @@ _PATTERN = re.compile(r"\b(key|channel)s?\b")
 _REPLY_TIMEOUT = 2.0  # seconds, for a subscription
 _LATE = ": waiters are served late, at heartbeats"
 _MESSAGES = {"publish", "spublish", "subscribe", "ssubscribe"}
-_USES = {"recovery='grace'": ("INFO", "server"), "min_replicas": ("WAIT", "0", "1")}
+_USES = {"recovery='grace'": ("INFO", "server")}
 
 
 def probes(prefix: str) -> dict[str, tuple[str | int, ...]]:

@@ -129,7 +129,7 @@ def durability(info: Info) -> Iterator[Finding]:
         yield ok("persistence", "append-only file: a restart loses at most the last writes")
     if replicas := int(info.get("connected_slaves", 0)):
         text = f"{replicas} connected: a failover may lose the newest grants"
-        yield note("replicas", text, "if that matters: min_replicas=1, or recovery='grace'")
+        yield note("replicas", text, "if that matters: recovery='grace'")
 
 
 async def two_masters(client: Any, target: Target, info: Info) -> list[Finding]:

@@ -11,7 +11,6 @@ from redsem_async._protocol.operations import (
     Adopt,
     BackOff,
     Clear,
-    Confirm,
     Detach,
     Heartbeat,
     Operation,
@@ -89,8 +88,6 @@ class Specification(ABC):
                 return refresh(self.state, context, call)
             case Restore():
                 return self._restore(context, call)
-            case Confirm():
-                return Reply([call.replicas])  # memory has no replicas, so none is behind
             case Abandon():
                 return self._abandon(context, call)
             case Heartbeat():
