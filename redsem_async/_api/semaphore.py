@@ -5,7 +5,7 @@ from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from redsem_async._core import config
-from redsem_async._core.config import Clock, Recovery, Slot
+from redsem_async._core.config import Clock, Slot
 from redsem_async._core.errors import AcquireTimeout
 from redsem_async._core.keys import Address, Mode, parse_permit_id, with_slots
 from redsem_async._protocol.operations import KeyTerms
@@ -46,7 +46,6 @@ class AnySemaphore(StoredSemaphore):
         prefix: str = "redsem",
         label: str | None = None,
         cancel_on_loss: bool = True,
-        recovery: Recovery | None = None,
         linger: float = 0.0,
         max_hold: float | None = None,
         slots: Sequence[Slot] | None = None,
@@ -70,11 +69,6 @@ class AnySemaphore(StoredSemaphore):
             prefix: first part of the keys in Redis. All clients of a name use the same.
             label: name of this process in ``status()``.
             cancel_on_loss: whether the loss of a permit cancels the block that it guards.
-            recovery: ``"grace"`` to grant no new permit for one lease after Redis has lost its
-                data (a flush, a restart, a failover), while holders restore their permits. A
-                name that was never used looks the same, so its first ``acquire`` waits that long.
-                All clients of a name must use it, with about the same lease. A limit that was set
-                with ``set_limit`` is not restored.
             linger: seconds for which an unused lease is kept for the next caller of this
                 process, at most the refresh interval. While no other process wants the
                 semaphore, leaving a block and entering the next then send no command. Do not use
@@ -116,7 +110,6 @@ class AnySemaphore(StoredSemaphore):
         self._timeout = config.timeout_of(timeout)
         self._label = None if label is None else config.text(label, "label")
         self._cancel_on_loss = config.flag(cancel_on_loss, "cancel_on_loss")
-        self._recovery = config.recovery_of(recovery)
         self._last_bound = None
         self._entered = EnteredPermits()
 

@@ -9,8 +9,6 @@ Clock = Literal["server", "local"]
 """Whose clock measures leases. The server's, or the clients' own."""
 Slot = str | int
 """What one of the ``slots`` is."""
-Recovery = Literal["grace"]
-"""What happens after Redis has lost its data."""
 
 SHORTEST_LEASE = 0.05
 LONGEST_LEASE = 1e9  # three decades, far below what an expiry in Redis can hold
@@ -244,15 +242,6 @@ def terms_of(
         slots=checked,
         max_back_off=pause_of(max_back_off, "max_back_off", LONGEST_LEASE),
     )
-
-
-def recovery_of(value: object) -> Recovery | None:
-    """Return what to do after Redis lost state."""
-    if value is None:
-        return None
-    if value == "grace":
-        return "grace"
-    raise ValueError(f"recovery must be None or 'grace', not {value!r}")
 
 
 def clock_of(value: object) -> Clock:

@@ -213,7 +213,7 @@ class Lease:
         *answer* is that to a refresh that was sent at *sent_at*, in milliseconds.
         """
         if self.terms.max_hold is not None:
-            ends = sent_at + abs(answer) / 1000 - clock_margin(self.terms.lease)
+            ends = sent_at + answer / 1000 - clock_margin(self.terms.lease)
             self.hold_ends = min(self.hold_ends, ends)
 
     def shorten(self, trusted_until: float) -> None:

@@ -77,14 +77,6 @@ class RemoteSemaphore:
         """Whether anything is held, waited for or to be written, so the connection is kept."""
         return machine.is_active(self.state)
 
-    def recover(self, lease: float) -> None:
-        """Look for losses of state from now on, for permits of *lease* seconds."""
-        state = self.state
-        state.longest_lease = max(state.longest_lease, lease)
-        if not state.recovers:
-            state.recovers = True
-            state.introduction.sent = False
-
     def move(self, writer: Writer) -> None:
         """Another server keeps the semaphore."""
         if self.timer is not None:

@@ -51,7 +51,6 @@ class SemaphoreState(SemaphoreRef):
         new: requests to be written, in this order.
         unsorted: requests are to be written before others that came earlier.
         refreshes: to be written, by the number of the lease.
-        restores: leases to be put back that a refresh did not find.
         short: leases that are to be refreshed soon, and when.
         releases: to be written, by the hub that drew the ids.
         leaving: requests whose callers left, and that the server may still know.
@@ -89,13 +88,12 @@ class SemaphoreState(SemaphoreRef):
         self.name: str = address.name
         self.max_batch: int = MAX_KEYED if address.keyed else MAX_BATCH
         self.route: Route = Route(address.name, link)
-        self.introduction: Introduction = Introduction(self, self.route, label)
+        self.introduction: Introduction = Introduction(self.route, label)
         self.stirred: bool = False
         self.look_at: float = math.inf
         self.new: deque[Request] = deque()
         self.unsorted: bool = False
         self.refreshes: dict[int, PendingRefresh] = {}
-        self.restores: deque[PendingRefresh] = deque()
         self.short: deque[tuple[float, Lease]] = deque()
         self.releases: dict[str, list[PendingRelease]] = {}
         self.leaving: list[Request] = []
@@ -366,9 +364,4 @@ class SemaphoreState(SemaphoreRef):
         known = self.refreshes.setdefault(pending.lease.number, pending)
         if known is not pending:
             known.join(pending)
-        self.stirred = True
-
-    def restore(self, pending: PendingRefresh) -> None:
-        """Put a permit back that a refresh did not find."""
-        self.restores.append(pending)
         self.stirred = True

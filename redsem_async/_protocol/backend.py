@@ -19,15 +19,13 @@ class SemaphoreRef:
 
     Attributes:
         address: of the semaphore.
-        recovers: whether scripts look for a loss of state.
         asking: whether commands go to a node that the semaphore is being moved to.
     """
 
-    __slots__ = ("__weakref__", "address", "asking", "recovers")
+    __slots__ = ("__weakref__", "address", "asking")
 
     def __init__(self, address: Address) -> None:
         self.address: Address = address
-        self.recovers: bool = False
         self.asking: bool = False
 
 

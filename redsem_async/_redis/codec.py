@@ -25,7 +25,6 @@ from redsem_async._protocol.operations import (
     Release,
     Request,
     RequestOptions,
-    Restore,
     RightRequest,
     SetLimit,
     Status,
@@ -61,7 +60,6 @@ class Codec:
         self._kind = address.kind
         first, keys = address.first_keys, address.keys
         self._keys = _counted((*first, *keys))
-        self._recovery_keys = _counted((*first, *keys, *address.recovery_keys))
         self._light_keys = _counted((*first, *keys[:LIGHT_KEYS]))
         self._heavy_keys = _counted((*first, *keys[: LIGHT_KEYS + 1]))
         self._wall_clock = wall_clock
@@ -71,18 +69,16 @@ class Codec:
         operation: Operation,
         tag: int,
         hub: str,
-        recovers: bool = False,  # noqa: FBT001, FBT002
         sharded: bool = False,  # noqa: FBT001, FBT002
     ) -> tuple[Script, tuple[Argument, ...]]:
         """Return the script for *operation*, and the number of its keys, the keys, its arguments.
 
-        With *recovers* the script looks for a loss of state. With *sharded* its push messages
-        stay within the shard of a cluster.
+        With *sharded* its push messages stay within the shard of a cluster.
         """
         if isinstance(operation, Refresh):
             keys = self._heavy_keys if operation.heavy else self._light_keys
         else:
-            keys = self._recovery_keys if recovers else self._keys
+            keys = self._keys
         clock = "" if self.address.clock == "server" else self._wall_clock()
         name, own = self._arguments(operation)
         arguments = (*keys, tag, clock, self._kind, hub, *own)
@@ -115,14 +111,6 @@ class Codec:
                     return "refresh", (lease, *numbers)
                 weighed: list[Argument] = [f"{n}:{heavy[n]}" if n in heavy else n for n in numbers]
                 return "refresh", (lease, *weighed)
-            case Restore(permits, lease_ms, hub_info, slots, max_hold_ms):
-                back = (
-                    f"{number}:{token}:{weight}{self._joined(held)}{self._tail(key)}"
-                    for number, token, weight, key, held in permits
-                )
-                declared = (_listed(slots),) if self._slotted else ()
-                lease = _bounded(lease_ms, max_hold_ms)
-                return "restore", (lease, *_described(hub_info), *declared, *back)
             case Abandon(requests, void):
                 return "abandon", (void, *map(self._queued, requests))
             case Heartbeat(lease_ms, requests, hub_info, right):
@@ -160,7 +148,7 @@ class Codec:
                 return Reply([1] * len(operation.numbers))
             case Acquire() | Heartbeat() | Release() | Abandon() | SetLimit() | BackOff() | Reap():
                 return self._common_reply(operation, raw)
-            case Refresh() | Restore() | Detach():
+            case Refresh() | Detach():
                 return Reply(answers=raw[1:])
             case Adopt():
                 if len(raw) == 2:
@@ -227,10 +215,6 @@ class Codec:
         """A request as the queue has it."""
         text = f"{request.number}:{request.lease_ms}:{request.limit}:{request.permits}"
         return text + self._tail(request.key)
-
-    def _joined(self, slots: Sequence[int]) -> str:
-        """The slots of a permit."""
-        return f"@{'+'.join(map(str, slots))}" if self._slotted else ""
 
     def _tail(self, terms: KeyTerms | None) -> str:
         """The end of a request, with its key."""

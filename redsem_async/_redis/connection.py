@@ -94,9 +94,7 @@ class Connection(asyncio.Protocol):
             command.sent_at = now
             slots.append(command)
             self._tags = command.tag = self._tags + 1
-            script, arguments = codec.encode(
-                command.operation, command.tag, hub, semaphore.recovers, sharded
-            )
+            script, arguments = codec.encode(command.operation, command.tag, hub, sharded)
             if script.sha in loaded:
                 parts.append(pack(("EVALSHA", script.sha, *arguments)))
             else:

@@ -44,12 +44,12 @@ local begins = false
 if not already_ran(number) then
   allow_writes_at_maxmemory()
   note_call(number)
-  local before, most = fields[17], set_limit == 0 and declared or limit_for(declared)
+  local before, most = fields[7], set_limit == 0 and declared or limit_for(declared)
   if key then before, most = keyed.back_off_of(key), keyed.limit_of(key, declared) end
   local after, over = nil, now
   if pause > 0 then after, over, begins = begun_or_longer(before, most) end
   if key then
-    fields[18] = '1'
+    fields[9] = '1'
     call('HSET', meta, 'back_offs', '1')
     keyed.set_back_off(key, after)
     keyed.keep(over - now)
@@ -59,7 +59,7 @@ if not already_ran(number) then
     call('HDEL', meta, 'back_off')
   end
   keep(meta, over - now + SLACK)
-  if not key then fields[17], ramp, ramp_changes = after, ramp_of(after) end
+  if not key then fields[7], ramp, ramp_changes = after, ramp_of(after) end
   if begins then recall_rights() end
   if begins or pause == 0 then  -- what next_ms said was that of another back-off, or of none
     for _, owner in ipairs(waiting > 0 and call('ZRANGE', hubs, 0, -1) or {}) do

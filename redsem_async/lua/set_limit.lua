@@ -42,9 +42,9 @@ if not already_ran(number) then
       call('HDEL', meta, 'limit')
     end
     -- The ramp of a back-off rises to that limit, too.
-    if set_limit and ramp_changes and set_limit > tonumber(string.match(fields[17], '%d+$')) then
-      fields[17] = string.gsub(fields[17], '%d+$', exact(set_limit))
-      call('HSET', meta, 'back_off', fields[17])
+    if set_limit and ramp_changes and set_limit > tonumber(string.match(fields[7], '%d+$')) then
+      fields[7] = string.gsub(fields[7], '%d+$', exact(set_limit))
+      call('HSET', meta, 'back_off', fields[7])
     end
   end
   note_call(number)

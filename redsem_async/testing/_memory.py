@@ -159,7 +159,6 @@ class _Store:
         if known is not None and (known.state.kind is not None or type(known) is mode):
             return known
         semaphore = self._semaphores[key] = mode(self._publisher(address.prefix))
-        semaphore.state.marker = semaphore.server  # a new name has lost nothing
         if known is not None:
             known.give_to(semaphore)
         return semaphore

@@ -282,16 +282,3 @@ async def test_trust_that_ends_while_a_detach_is_unanswered_is_told(
     await asyncio.wait([losing], timeout=10)
     assert time.monotonic() - ends < EPSILON + NOISE
     await asyncio.wait([detaching])
-
-
-async def test_a_detach_in_an_outage_ends_in_grace_mode(
-    kind: Kind, proxied: Redis, proxy: Proxy
-) -> None:
-    """The refresh before it is not answered either."""
-    permit = await kind(proxied, "jobs", 1, lease=1.0, recovery="grace").acquire(timeout=5)
-    proxy.refusing = True
-    proxy.drop()
-    ends = [in_background(permit.wait_lost()), in_background(permit.detach(expires_in=60))]
-    _, unfinished = await asyncio.wait(ends, timeout=6)
-    await cancelled(*ends)
-    assert not unfinished

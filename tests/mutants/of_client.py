@@ -197,12 +197,6 @@ OF_CLIENT = (
         ("_hub.hub", "hub.orphan()", "pass"),
     ),
     mutant(
-        "nothing is put back after a loss of state",
-        "holders come back before anybody new is admitted",
-        "holders_come_back_before_new_requests_are_granted",
-        ("commands.refresh", "state.recovers and pending.lease.trusted_at(clock())", "False"),
-    ),
-    mutant(
         "full is what was ever said",
         "who could not ask is told so, and not that it is full",
         "a_waiter_that_is_cut_off_is_not_told_that_it_is_full",

@@ -4,7 +4,7 @@
 -- The result is that of release. The quick path is taken when all of this is true:
 --
 --   1. the ids are of the caller's hub, and the call tells no hold
---   2. there is no grace period, and no holder is heavy
+--   2. no holder is heavy
 --   3. every number is higher than the one before it, so that none occurs twice, and has been used
 --   4. every id holds a permit
 --
@@ -19,7 +19,7 @@
 --   9. the request behind them does not fit. (Zset: none does, because none did before.)
 --
 -- RETURNS  {tag}: all were held, and no request of the caller's hub waits; or as release does
--- USES     grace, now, mark, returns, unreachable, fields, last, stamp_us, alive_until, liveness_timeout, keep,
+-- USES     now, mark, returns, unreachable, fields, last, stamp_us, alive_until, liveness_timeout, keep,
 --          wall_us, SLACK, YOUNG, PARKED, heartbeat_interval, publish_to
 
 local is_fair = string.find(mode, 'fair', 1, true)
@@ -46,7 +46,7 @@ end
 -- message says, if there is to be one; or nil.
 local function hand_over(count)
   local looked = string.match(fields[15] or '', '^(%d+)$')
-  if returns or unreachable or fields[16] or fields[17] or not looked or call('ZCOUNT', hubs, '(' .. looked, now) > 0
+  if returns or unreachable or fields[16] or fields[7] or not looked or call('ZCOUNT', hubs, '(' .. looked, now) > 0
       or call('ZCOUNT', holders, '-inf', now) > 0 then
     return
   end
@@ -92,7 +92,7 @@ local function hand_over(count)
 end
 
 local function give_back_all()
-  if ARGV[5] ~= hub or ARGV[6] ~= '' or grace > now then return end
+  if ARGV[5] ~= hub or ARGV[6] ~= '' then return end
   local waiting, unusual = 0, call('EXISTS', extra, limit, queue)
   if unusual > 0 then
     waiting = call('ZCARD', queue)

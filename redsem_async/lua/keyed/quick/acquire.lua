@@ -9,7 +9,7 @@
 --
 -- RETURNS  {tag, token}: all are granted, and token is the first of their consecutive tokens; or as
 --          acquire does
--- USES     mark, unknown_hub, unreachable, fields, alive_until, now, liveness_timeout, grace,
+-- USES     mark, unknown_hub, unreachable, fields, alive_until, now, liveness_timeout,
 --          last, stamp_us, keep, wall_us, SLACK, keys, key_limits
 
 local lease, shares = tonumber(ARGV[5]), string.find(mode, 'share', 1, true)
@@ -58,7 +58,7 @@ end
 
 local function grant_all()
   if tonumber(ARGV[8]) > mark or unknown_hub or unreachable or not fields[1] or ARGV[9] ~= ''
-      or ARGV[11] ~= '' or alive_until < now + liveness_timeout(lease) or grace > now or fields[17]
+      or ARGV[11] ~= '' or alive_until < now + liveness_timeout(lease) or fields[7]
       or call('EXISTS', extra, limit, queue, key_limits) > 0 then
     return
   end
@@ -67,11 +67,7 @@ local function grant_all()
       or call('ZCARD', keys) ~= used + call('ZLEXCOUNT', keys, '[u:', '(w') then
     return
   end
-  if used > 0 then
-    if tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2]) <= now then return end
-  elseif marker and call('HLEN', tokens) > 0 then
-    return
-  end
+  if used > 0 and tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2]) <= now then return end
   local token = math.max(last + 1, stamp_us)
   local plan = plan_grants(token)
   if not plan then return end

@@ -7,10 +7,10 @@
 --   3. `keys` says the key of each id
 --
 -- RETURNS  {tag}: all were held; or as release does
--- USES     grace, now, mark, keys
+-- USES     now, mark, keys
 
 local function give_back_all()
-  if ARGV[5] ~= hub or ARGV[6] ~= '' or grace > now or call('EXISTS', extra, queue) > 0 then
+  if ARGV[5] ~= hub or ARGV[6] ~= '' or call('EXISTS', extra, queue) > 0 then
     return
   end
   local ids, texts, uses, highest = {}, {}, {}, 0
