@@ -223,8 +223,8 @@ class FairSemaphore(AnySemaphore):
         Redis keeps it without an expiry. A higher limit grants permits to waiters at once. A
         lower limit revokes no permit. 0 pauses the semaphore, or the key.
 
-        If Redis loses its data, nothing restores the set limit, not even ``recovery="grace"``. A
-        limit of 0 is therefore a pause and not a safety lock.
+        If Redis loses its data, nothing restores the set limit. A limit of 0 is therefore a pause
+        and not a safety lock.
 
         If the caller is cancelled, a command that was already sent may take effect.
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TypedDict
 
-from redsem_async._core.config import Clock, HeartbeatBy, Recovery, Slot
+from redsem_async._core.config import Clock, Slot
 
 
 class Options(TypedDict, total=False):
@@ -16,10 +16,6 @@ class Options(TypedDict, total=False):
     clock: Clock
     label: str | None
     cancel_on_loss: bool
-    heartbeat: HeartbeatBy
-    longest_stall: float | None
-    recovery: Recovery | None
-    min_replicas: int
     linger: float
     max_hold: float | None
     max_back_off: float

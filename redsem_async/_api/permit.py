@@ -328,9 +328,6 @@ class Permit:
         # A refresh written later would make a short expiry a whole lease again.
         refresher.remove(lease)
         try:
-            if remote.state.recovers:
-                renewed = remote.refresh(lease)  # restores it, where state was lost
-                await asyncio.wait([renewed], timeout=self.expires_in)
             await remote.detach(lease, expires)
         except BaseException as error:
             if lease.state is LeaseState.HELD:

@@ -5,7 +5,7 @@ from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from redsem_async._core import config
-from redsem_async._core.config import Clock, HeartbeatBy, Recovery, Slot
+from redsem_async._core.config import Clock, Slot
 from redsem_async._core.errors import AcquireTimeout
 from redsem_async._core.keys import Address, Mode, parse_permit_id, with_slots
 from redsem_async._protocol.operations import KeyTerms
@@ -46,10 +46,6 @@ class AnySemaphore(StoredSemaphore):
         prefix: str = "redsem",
         label: str | None = None,
         cancel_on_loss: bool = True,
-        heartbeat: HeartbeatBy = "task",
-        longest_stall: float | None = None,
-        recovery: Recovery | None = None,
-        min_replicas: int = 0,
         linger: float = 0.0,
         max_hold: float | None = None,
         slots: Sequence[Slot] | None = None,
@@ -74,23 +70,6 @@ class AnySemaphore(StoredSemaphore):
             prefix: first part of the keys in Redis. All clients of a name use the same.
             label: name of this process in ``status()``.
             cancel_on_loss: whether the loss of a permit cancels the block that it guards.
-            heartbeat: what refreshes permits. With ``"task"`` the event loop does, and permits are
-                lost when it is blocked for longer than the lease. With ``"thread"`` a thread does
-                so while the loop is blocked. It costs a second connection while permits are held
-                (in a cluster, a thread and a connection for each server with permits). It does not
-                help while the process is suspended or an extension holds the interpreter lock, nor
-                with leases well under a second.
-            longest_stall: with ``heartbeat="thread"``, seconds for which the thread refreshes
-                after the event loop last ran. Six leases by default, at least one. If the loop is
-                blocked for longer, its permits expire within one lease from then.
-            recovery: ``"grace"`` to grant no new permit for one lease after Redis has lost its
-                data (a flush, a restart, a failover), while holders restore their permits. A
-                name that was never used looks the same, so its first ``acquire`` waits that long.
-                All clients of a name must use it, with about the same lease. A limit that was set
-                with ``set_limit`` is not restored.
-            min_replicas: number of replicas that confirm a grant (``WAIT``) before the caller
-                gets it. It costs one round trip. A failover is then unlikely to lose the grant,
-                though it still can.
             linger: seconds for which an unused lease is kept for the next caller of this
                 process, at most the refresh interval. While no other process wants the
                 semaphore, leaving a block and entering the next then send no command. Do not use
@@ -116,15 +95,12 @@ class AnySemaphore(StoredSemaphore):
             needs = "missing argument 'limit': the limit must be an int, unless there are slots"
             raise TypeError(f"{type(self).__name__}(): {needs}; {how_to_call(type(self))}")
         terms = config.terms_of(
-            *(limit, slots, lease, refresh_interval, max_waiters, min_replicas),
+            *(limit, slots, lease, refresh_interval, max_waiters),
             *(linger, max_hold, max_back_off),
         )
         if slots is not None:
             self._mode = with_slots(self._mode)
-        stall = config.longest_stall_of(heartbeat, longest_stall, terms.lease)
-        if stall is not None:
-            self._backend.require_blocking()
-        self._terms = terms._replace(longest_stall=stall)
+        self._terms = terms
         self._address = Address(
             self._mode,
             config.text(prefix, "prefix"),
@@ -134,7 +110,6 @@ class AnySemaphore(StoredSemaphore):
         self._timeout = config.timeout_of(timeout)
         self._label = None if label is None else config.text(label, "label")
         self._cancel_on_loss = config.flag(cancel_on_loss, "cancel_on_loss")
-        self._recovery = config.recovery_of(recovery)
         self._last_bound = None
         self._entered = EnteredPermits()
 

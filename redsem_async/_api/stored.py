@@ -3,7 +3,7 @@
 import asyncio
 
 from redsem_async._core import config
-from redsem_async._core.config import Recovery, Terms
+from redsem_async._core.config import Terms
 from redsem_async._core.keys import Address
 from redsem_async._hub.estimates import usual_hold
 from redsem_async._hub.hub import hub_for
@@ -25,7 +25,6 @@ class StoredSemaphore:
     _address: Address
     _terms: Terms
     _label: str | None
-    _recovery: Recovery | None
     _last_bound: Bound | None  # in the loop that used it last
 
     @property
@@ -128,8 +127,8 @@ class StoredSemaphore:
         Redis keeps it without an expiry. A higher limit grants permits to waiters at once. A
         lower limit revokes no permit. 0 pauses the semaphore.
 
-        If Redis loses its data, nothing restores the set limit, not even ``recovery="grace"``. A
-        limit of 0 is therefore a pause and not a safety lock.
+        If Redis loses its data, nothing restores the set limit. A limit of 0 is therefore a pause
+        and not a safety lock.
 
         If the caller is cancelled, a command that was already sent may take effect.
 
@@ -253,7 +252,5 @@ class StoredSemaphore:
         hub = hub_for(self._backend)
         remote = hub.semaphore(self._address, self._label)
         remote.state.introduction.terms = self._terms
-        if self._recovery is not None:
-            remote.recover(self.lease)
         bound = self._last_bound = Bound(remote, refresher_of(hub), hub.identity.loop)
         return bound

@@ -2,7 +2,6 @@
 
 import inspect
 import math
-import sys
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, cast
 
@@ -10,10 +9,6 @@ Clock = Literal["server", "local"]
 """Whose clock measures leases. The server's, or the clients' own."""
 Slot = str | int
 """What one of the ``slots`` is."""
-Recovery = Literal["grace"]
-"""What happens after Redis has lost its data."""
-HeartbeatBy = Literal["task", "thread"]
-"""What refreshes permits. The event loop, or a thread as well."""
 
 SHORTEST_LEASE = 0.05
 LONGEST_LEASE = 1e9  # three decades, far below what an expiry in Redis can hold
@@ -23,7 +18,6 @@ MOST_AHEAD = 3600  # seconds
 MOST_SLOTS = 500  # because a script reads them all
 LONGEST_HOLD_OFF = 86_400.0  # seconds
 LEAST_WEIGHT = 1e-6  # of a key, because a script writes six decimals
-STALL_LEASES = 6  # the default of `longest_stall`
 TOLERANCE = 1e-9  # how far arithmetic may put a duration beyond a bound (relative, and seconds)
 
 
@@ -36,9 +30,6 @@ class Terms(NamedTuple):
         max_waiters: the longest queue that a request joins. ``None`` for any length.
         refresh_interval: seconds between two refreshes.
         lease_ms: the lease in milliseconds, for the server.
-        min_replicas: how many replicas confirm a grant before the caller gets it.
-        longest_stall: seconds for which a thread refreshes permits while the event loop is
-            blocked. ``None`` for no thread.
         linger: seconds for which a lease that is not used is kept for the next caller.
         max_hold: seconds after its grant in which a permit is refreshed. ``None`` for any time.
         max_waiters_per_key: the longest queue of its key that a request joins.
@@ -51,8 +42,6 @@ class Terms(NamedTuple):
     max_waiters: int | None
     refresh_interval: float
     lease_ms: int
-    min_replicas: int = 0
-    longest_stall: float | None = None
     linger: float = 0.0
     max_hold: float | None = None
     max_waiters_per_key: int | None = None
@@ -216,7 +205,6 @@ def terms_of(
     lease: object,
     refresh_interval: object,
     max_waiters: object,
-    min_replicas: object,
     linger: object,
     max_hold: object,
     max_back_off: object,
@@ -249,33 +237,11 @@ def terms_of(
         max_waiters=None if max_waiters is None else whole(max_waiters, "max_waiters", 0),
         refresh_interval=interval,
         lease_ms=math.ceil(1000 * lease),
-        min_replicas=whole(min_replicas, "min_replicas", 0),
         linger=kept,
         max_hold=longest,
         slots=checked,
         max_back_off=pause_of(max_back_off, "max_back_off", LONGEST_LEASE),
     )
-
-
-def recovery_of(value: object) -> Recovery | None:
-    """Return what to do after Redis lost state."""
-    if value is None:
-        return None
-    if value == "grace":
-        return "grace"
-    raise ValueError(f"recovery must be None or 'grace', not {value!r}")
-
-
-def longest_stall_of(heartbeat: object, longest_stall: object, lease: float) -> float | None:
-    """Return how long a thread refreshes while the event loop is blocked. None for no thread."""
-    if heartbeat not in ("task", "thread"):
-        raise ValueError(f"heartbeat must be 'task' or 'thread', not {heartbeat!r}")
-    if longest_stall is None:
-        return STALL_LEASES * lease if heartbeat == "thread" else None
-    if heartbeat != "thread":
-        raise ValueError("longest_stall requires heartbeat='thread'")
-    bounds = f"finite and at least the lease of {shown(lease)} s"
-    return bounded(longest_stall, "longest_stall", lease, sys.float_info.max, bounds)
 
 
 def clock_of(value: object) -> Clock:

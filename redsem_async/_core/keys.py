@@ -64,11 +64,6 @@ class Address(NamedTuple):
         return tuple(f"{self.prefix}:{{{self.name}}}:{kind}" for kind in kinds)
 
     @property
-    def recovery_keys(self) -> tuple[str, ...]:
-        """Keys that scripts are given after those by clients that recover from lost state."""
-        return tuple(f"{self.prefix}:{{{self.name}}}:{kind}" for kind in ("marker", "released"))
-
-    @property
     def kind(self) -> str:
         """Mode and clock, as kept in Redis. One name has one of each."""
         return f"{self.mode} {self.clock}"

@@ -41,15 +41,6 @@ def reply_timeout(lease: float) -> float:
     return min(max(1.0, lease / 3), 5.0)
 
 
-def confirmation_time(lease: float) -> float:
-    """For how long replicas may take to confirm a grant, in seconds.
-
-    The connection is blocked for as long, so it is short compared with the lease and
-    the reply timeout.
-    """
-    return min(max(lease / 10, 0.05), 0.5)
-
-
 def clock_margin(lease: float) -> float:
     """How much earlier trust ends than the lease, as clock rates differ and timers are late."""
     return 0.01 * lease + 0.005
@@ -87,15 +78,6 @@ def after_refresh(
     if outcome is Outcome.RENEWED:
         trusted = max(trusted, trusted_until(lease, sent_at=sent_at, left=lease))
     return trusted if now < trusted else Lost("it could not be refreshed in time")
-
-
-def overdue(trusted: float, lease: float, now: float) -> bool:
-    """Whether a permit that is trusted until *trusted* should have been refreshed by *now*.
-
-    By then half of the lease is gone, which is one and a half of the default refresh intervals.
-    It is never overdue once trust has ended, because trust is not revived.
-    """
-    return now < trusted < now + lease / 2
 
 
 def refresh_due(now: float, interval: float) -> float:

@@ -103,7 +103,7 @@ def _verdict(state: SemaphoreState, request: Request) -> SemaphoreError | None:
     route = state.route
     if route.error is not None:
         return route.unavailable()
-    if request.unconfirmed is not None or not request.waits:
+    if not request.waits:
         return _no_reply(state, request)
     return timed_out(state, request) if _surely_waits(state, request) else None
 
@@ -129,7 +129,4 @@ def _surely_waits(state: SemaphoreState, request: Request) -> bool:
 
 
 def _no_reply(state: SemaphoreState, request: Request) -> BackendUnavailable:
-    route = state.route
-    if request.state is RequestState.GRANTED or request.unconfirmed is not None:
-        return route.unconfirmed(request.unconfirmed)
-    return route.silent(clock() - request.started)
+    return state.route.silent(clock() - request.started)

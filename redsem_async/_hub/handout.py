@@ -1,14 +1,13 @@
 """Delivers grants to callers.
 
 Whoever gets a permit may trust it for the lease less a refresh interval. Most grants are handed
-out at once. One that may be older is refreshed first, and one that replicas have to confirm is
-confirmed first. Until then the request is GRANTED, and its caller continues to wait.
+out at once. One that may be older is refreshed first. Until that has its reply the request is
+GRANTED, and its caller continues to wait.
 
 Where a reply takes longer than a refresh interval, one refresh is awaited all the same, and what
 it leaves of the lease is less by that.
 """
 
-import math
 from collections.abc import Sequence
 
 from redsem_async._core.clock import now as clock
@@ -50,9 +49,6 @@ def granted(
     now = clock()
     trusted = trusted_until(duration, sent_at=sent_at, left=left)
     lease = accept(state, request, token, slots, trusted, now)
-    if request.terms.min_replicas:
-        confirm_anew(state, request)
-        return
     # A refresh finds out a forged grant, and tells how much of ``max_hold`` is left. It is sent
     # soon, unless the permit is released by then, as most are.
     if lease.refresh_is_due(now):
@@ -102,22 +98,14 @@ def serve(state: SemaphoreState, request: Request, lease: Lease) -> None:
 
 
 def hand_out(state: SemaphoreState, request: Request, lease: Lease) -> None:
-    """Give the caller its permit, once it is refreshed if it is due, and replicas know of it."""
+    """Give the caller its permit, once it is refreshed if it is due."""
     now = clock()
     if not lease.trusted_at(now):
         state.give_back_and_retry(request)  # the loop stood still for a lease
     elif lease.refresh_is_due(now):
         state.refresh(lease).request = request
-    elif request.terms.min_replicas:
-        state.to_confirm.append(request)
     else:
         serve(state, request, lease)
-
-
-def confirm_anew(state: SemaphoreState, request: Request) -> None:
-    """Refresh the lease, so that there is a write on this connection to confirm."""
-    if request.state is RequestState.GRANTED and request.lease is not None:
-        state.refresh(request.lease).request = request
 
 
 def refreshed(
@@ -131,38 +119,8 @@ def refreshed(
     late = now - sent_at > reply_timeout(request.terms.lease)
     if outcome is Outcome.RENEWED and late:
         hand_out(state, request, lease)
-    elif not request.terms.min_replicas:
-        confirmed(state, request)
-    elif outcome is Outcome.RENEWED:
-        state.to_confirm.append(request)
-    else:
-        state.give_back_and_retry(request)  # there is no write that replicas could confirm
-
-
-def confirmed(state: SemaphoreState, request: Request) -> None:
-    """What was awaited before the caller of *request* gets its permit has happened."""
-    lease = request.lease
-    if request.state is not RequestState.GRANTED or lease is None:
         return
     if lease.trusted_at(clock()):
         serve(state, request, lease)
     else:
-        state.give_back_and_retry(request)
-
-
-def not_confirmed(state: SemaphoreState, request: Request, error: Exception) -> None:
-    """Too few replicas know of the grant."""
-    now = clock()
-    if request.unconfirmed is None:
-        request.unconfirmed_since = now
-    request.unconfirmed = error
-    lasts = now - request.unconfirmed_since > request.terms.lease
-    lasts = lasts and request.deadline == math.inf
-    if request.state is RequestState.GRANTED and (lasts or not request.waits):
-        state.refuse(request, state.route.unconfirmed(error))
-
-
-def refuse(state: SemaphoreState, request: Request, error: Exception) -> None:
-    """The grant cannot be confirmed, and another attempt is of no use."""
-    if request.state is RequestState.GRANTED:
-        state.refuse(request, error)
+        state.give_back_and_retry(request)  # the loop stood still for a lease

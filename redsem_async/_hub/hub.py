@@ -8,7 +8,6 @@ import asyncio
 import os
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
 from weakref import WeakSet, WeakValueDictionary
 
 from redsem_async._core.errors import SemaphoreClosed
@@ -24,14 +23,6 @@ from .remote_semaphore import RemoteSemaphore
 from .shutdown import FINAL, release_all
 
 
-class Keepalive(Protocol):
-    """What keeps the permits of a hub."""
-
-    async def end(self) -> None:
-        """Leave nothing behind once the last connection of the hub was closed."""
-        ...
-
-
 class Hub:
     """Talks to one backend on one event loop, for all semaphores of a connection pool.
 
@@ -42,7 +33,7 @@ class Hub:
     def __init__(self, backend: Backend, loop: asyncio.AbstractEventLoop) -> None:
         self.backend: Backend = backend
         self.identity: HubIdentity = HubIdentity(loop)
-        self.keepalive: Keepalive | None = None
+        self.keepalive: object = None
         self._closings = 0  # calls of aclose that have not ended
         self._semaphores: WeakValueDictionary[Address, RemoteSemaphore] = WeakValueDictionary()
         self._connectors: dict[Node, Connector] = {}
@@ -92,8 +83,6 @@ class Hub:
             self._connectors.pop(connector.node, None)
         if not self._open_ones():
             self.identity.renew()
-            if self.keepalive is not None:
-                await self.keepalive.end()
 
     # -- the end
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import threading
 
 from redsem_async._core.keys import new_hub_id
 
@@ -20,8 +19,6 @@ class HubIdentity:
         admitted: whether a login of this client has succeeded. A rejection may pass then.
         warned_of_no_push: whether the log has it that no push messages come.
         stalls: when the event loop was blocked.
-        trust_lock: held by the loop while it shortens a lease that a thread of the watchdog may
-            refresh, and by that thread while it refreshes one.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -32,7 +29,6 @@ class HubIdentity:
         self.admitted: bool = False
         self.warned_of_no_push: bool = False
         self.stalls: Stalls = Stalls()
-        self.trust_lock: threading.Lock = threading.Lock()
         self._last_number = 0
 
     def renew(self) -> None:

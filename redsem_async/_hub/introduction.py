@@ -6,7 +6,6 @@ import time
 
 from redsem_async._core.config import Terms
 from redsem_async._core.version import __version__
-from redsem_async._protocol.backend import SemaphoreRef
 from redsem_async._protocol.hub_info import HubInfo, describe
 
 from .route import Route
@@ -21,11 +20,10 @@ class Introduction:
         sent: whether a command carried it, and the server may be expected to remember.
     """
 
-    def __init__(self, semaphore: SemaphoreRef, route: Route, label: str | None) -> None:
+    def __init__(self, route: Route, label: str | None) -> None:
         self.terms: Terms | None = None
         self.declared_of_keys: int | None = None
         self.sent: bool = False
-        self._semaphore = semaphore
         self._route = route
         self._label = label
 
@@ -34,10 +32,6 @@ class Introduction:
         if self.sent:
             return None
         self.sent = True
-        return self.hub_info()
-
-    def hub_info(self) -> HubInfo:
-        """Label, host, process, version and terms. May be called in any thread."""
         terms, of_keys = self.terms, self.declared_of_keys
         assert terms is not None
         description = describe(
@@ -52,7 +46,7 @@ class Introduction:
             **({} if of_keys is None else {"key_limit": of_keys}),
         )
         link = self._route.link
-        return HubInfo(description, link.no_push, self._semaphore.recovers, link.uncounted)
+        return HubInfo(description, link.no_push, link.uncounted)
 
 
 _STARTED = time.time()

@@ -22,7 +22,7 @@ from redsem_async._protocol.operations import KeyTerms
 class LeaseState(enum.IntEnum):
     """What this process has of a lease."""
 
-    GRANTED = enum.auto()  # nothing yet, as the grant is to be confirmed first
+    GRANTED = enum.auto()  # nothing yet, as the lease is refreshed first
     HELD = enum.auto()  # a permit
     IDLE = enum.auto()  # no permit, but ready for the next caller of this process
     LOST = enum.auto()  # a permit that is not to be trusted any more
@@ -202,8 +202,6 @@ class Lease:
     @property
     def doubt(self) -> str:
         """Why the permit is not trusted, while it is not known to be lost."""
-        if self.trusted_until == -math.inf:
-            return "the server does not hold it any more"
         if self.trusted_until == self.hold_ends:
             return f"it was held for its max_hold of {self.terms.max_hold:g} s"
         if self.is_nobodys:
@@ -221,7 +219,7 @@ class Lease:
     # -- trust
 
     def renew(self, trusted_until: float) -> None:
-        """A refresh was answered. May be called in any thread."""
+        """A refresh was answered."""
         self.trusted_until = min(trusted_until, self.hold_ends)
 
     def hold_left(self, now: float) -> float:
@@ -229,17 +227,13 @@ class Lease:
         return self.hold_ends + clock_margin(self.terms.lease) - now
 
     def note_hold_left(self, answer: int, sent_at: float) -> None:
-        """Note how much of its ``max_hold`` is left. May be called in any thread.
+        """Note how much of its ``max_hold`` is left.
 
         *answer* is that to a refresh that was sent at *sent_at*, in milliseconds.
         """
         if self.terms.max_hold is not None:
-            ends = sent_at + abs(answer) / 1000 - clock_margin(self.terms.lease)
+            ends = sent_at + answer / 1000 - clock_margin(self.terms.lease)
             self.hold_ends = min(self.hold_ends, ends)
-
-    def disown(self) -> None:
-        """The server does not hold the lease any more. May be called in any thread."""
-        self.trusted_until = -math.inf
 
     def shorten(self, trusted_until: float) -> None:
         """A detach is written. The lease may be shorter from now on, whatever the reply.

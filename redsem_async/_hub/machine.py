@@ -19,7 +19,7 @@ from .commands.acquire import AcquireBatch
 from .commands.base import AnyBatch
 from .commands.call import take_call, take_change
 from .commands.heartbeat import HeartbeatBatch
-from .commands.refresh import RefreshBatch, RestoreBatch, drop_restores
+from .commands.refresh import RefreshBatch
 from .commands.release import ReleaseBatch
 from .lease import Lease, LeaseState
 from .state import SemaphoreState
@@ -30,13 +30,8 @@ from .state import SemaphoreState
 def next_command(state: SemaphoreState, now: float) -> AnyBatch | None:
     """The next batch to write, if any. Refreshes, back-offs, releases, calls, then acquires."""
     change = None
-    if state.recovers and not state.introduction.sent:
-        # A loss of state is to be noticed before anything is done.
-        return HeartbeatBatch.take(state, now)
     if state.refreshes:
         return RefreshBatch.take(state)
-    if state.restores:
-        return RestoreBatch.take(state)
     if state.changes:
         change = calls.first_change(state)
         if calls.backs_off(state):  # and a release would serve a waiter
@@ -142,9 +137,6 @@ def reconnected(state: SemaphoreState) -> None:
     state.outlasted = False
     if state.waiting:
         state.beat()
-    if state.recovers:
-        for lease in state.holding():
-            _ = state.refresh(lease)  # and restore it, if it is gone
 
 
 def forget_in_flight(state: SemaphoreState) -> None:
@@ -192,7 +184,6 @@ def fail_all(state: SemaphoreState, error: Callable[[], SemaphoreError]) -> None
     """End everything that waits for a reply, because none will come."""
     fail_waiting(state, error)
     calls.fail_all(state, error)
-    drop_restores(state)
     release.fail_all(state, error)
     _drop_leaving(state)
 

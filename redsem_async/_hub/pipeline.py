@@ -23,14 +23,12 @@ from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.pushes import Push
 from redsem_async._protocol.replies import AnyReply
 
-from . import handout, machine
+from . import machine
 from .commands.base import AnyBatch
-from .commands.confirm import ConfirmBatch, PendingConfirm
 from .identity import HubIdentity
 from .outage import Outage
 from .redirects import Redirects
 from .remote_semaphore import RemoteSemaphore
-from .request import Request
 from .route import LinkState
 from .state import SemaphoreState
 from .window import Window
@@ -67,10 +65,6 @@ class Pipeline:
         self._connect = connect
         self.redirects: Redirects = redirects
         self._ready, self._in_flight = redirects.ready, redirects.in_flight
-        self._unconfirmed: list[tuple[RemoteSemaphore, Request]] = []
-        # Of the confirm in flight, because carrying it out blocks the connection.
-        self._confirming: list[RemoteSemaphore] = []
-        self._shortest_lease = math.inf
         self._quiet: asyncio.Future[None] | None = None
         self._flush_due = False
         self._suspended: asyncio.TimerHandle | None = None  # the server is busy
@@ -105,10 +99,6 @@ class Pipeline:
             self._check_quiet()
         if state.look_at < remote.look_at:
             self._look_later(remote)
-        if state.to_confirm:
-            self._unconfirmed += [(remote, request) for request in state.to_confirm]
-            state.to_confirm = []
-            self._flush_soon()
         if state.stirred:
             state.stirred = False
             if not remote.scheduled:
@@ -152,7 +142,6 @@ class Pipeline:
         self.probe.set()
 
     def expect_lease(self, lease: float) -> None:
-        self._shortest_lease = min(self._shortest_lease, lease)
         if reply_timeout(lease) < self.reply_timeout:
             self.reply_timeout = reply_timeout(lease)
             if self._reply_timer is not None:
@@ -189,9 +178,6 @@ class Pipeline:
                 batches.append(batch)
                 in_flight.append((remote, batch))
                 ready.append(remote)
-        if self._unconfirmed and not self._confirming:
-            batches.append(confirm := self._take_confirm())
-            in_flight.append((None, confirm))
         if not batches:
             return
         self.window.lone = len(batches) == 1 and len(batches[0].items) <= 1
@@ -199,23 +185,6 @@ class Pipeline:
         link.send(batches, now)
         if self._reply_timer is None:
             self._await_reply(now)
-
-    def _take_confirm(self) -> ConfirmBatch:
-        """One for all semaphores, since it covers all that was written here.
-
-        One at a time, and a short one, because what is written behind it waits, refreshes too.
-        """
-        replicas = self._unconfirmed[0][1].terms.min_replicas
-        batch: list[PendingConfirm] = []
-        others: list[tuple[RemoteSemaphore, Request]] = []
-        for remote, request in self._unconfirmed:
-            if request.terms.min_replicas == replicas:
-                batch.append(PendingConfirm(remote.state, request))
-                self._confirming.append(remote)
-            else:
-                others.append((remote, request))
-        self._unconfirmed = others
-        return ConfirmBatch.of(batch, at_most=self._shortest_lease / 10)
 
     def resume_writing(self) -> None:
         self.flush()
@@ -253,25 +222,22 @@ class Pipeline:
         if round_trip < link_state.round_trip:
             link_state.round_trip = round_trip
             self.window.fit(round_trip)
-        redirect = None if remote is None else remote.state.route.redirect
+        redirect = remote.state.route.redirect
         if isinstance(reply, CommandError):
             batch.settle_error(self._error_received(remote, reply), now)
         else:
             if link_state.error is not None or self.outage.logged_since is not None or redirect:
                 self._carried_out(remote)
             batch.apply(reply, now)
-        if remote is None:
-            self._confirm_ended()
-        else:
-            self.settle(remote)
-            if remote.state.route.redirect is not None:
-                self.redirects.follow(remote)
-        if self._ready or self._unconfirmed:
+        self.settle(remote)
+        if remote.state.route.redirect is not None:
+            self.redirects.follow(remote)
+        if self._ready:
             self._flush_soon()
         if self._quiet is not None or self.leaving:
             self._check_quiet()
 
-    def _error_received(self, remote: RemoteSemaphore | None, error: CommandError) -> CommandError:
+    def _error_received(self, remote: RemoteSemaphore, error: CommandError) -> CommandError:
         match error.kind:
             case ErrorKind.BUSY | ErrorKind.READ_ONLY:
                 self.outage.begin(error.error, fail_not_waiting=True)
@@ -279,20 +245,19 @@ class Pipeline:
                     self._suspended = self._loop.call_later(
                         self.outage.next_suspension(), self._resume, context=Context()
                     )
-            case ErrorKind.RETRY_LATER if remote is not None:
+            case ErrorKind.RETRY_LATER:
                 self.redirects.suspend(remote, error.error)
-            case ErrorKind.MOVED | ErrorKind.ASK if remote is not None:
+            case ErrorKind.MOVED | ErrorKind.ASK:
                 return self.redirects.redirected(remote, error)
-            case ErrorKind.RETRY_NOW | ErrorKind.RETRY_LATER:
+            case ErrorKind.RETRY_NOW:
                 pass
             case _:
                 self._carried_out(remote)
         return error
 
-    def _carried_out(self, remote: RemoteSemaphore | None) -> None:
+    def _carried_out(self, remote: RemoteSemaphore) -> None:
         """The server did its part."""
-        if remote is not None:
-            self.redirects.carried_out(remote)
+        self.redirects.carried_out(remote)
         self.outage.end()
 
     def push_received(self, prefix: str, push: Push) -> None:
@@ -340,10 +305,6 @@ class Pipeline:
         for remote in list(self.semaphores.values()):
             remote.state.introduce_again()
         self._write_again()
-        # What is to be confirmed was written on the connection that is gone.
-        unconfirmed, self._unconfirmed = self._unconfirmed, []
-        for remote, request in unconfirmed:
-            remote.change(handout.confirm_anew, request)
         for remote in list(self.semaphores.values()):
             self.settle(remote)
             self.redirects.follow(remote)
@@ -356,13 +317,6 @@ class Pipeline:
         self._in_flight.clear()
         for _, batch in reversed(in_flight):
             batch.write_again(arrived=True)
-        self._confirm_ended()
-
-    def _confirm_ended(self) -> None:
-        """No confirm is in flight any more."""
-        confirming, self._confirming = self._confirming, []
-        for remote in confirming:
-            remote.writer.settle(remote)
 
     def _drop(self, error: Exception) -> None:
         link = self.state.link
@@ -385,8 +339,6 @@ class Pipeline:
         self._reply_timer = self._suspended = None
         self.outage.forget()
         self._in_flight.clear()
-        self._unconfirmed.clear()
-        self._confirming = []
         self._ready.forget()
         for remote in list(self.semaphores.values()):
             machine.forget_in_flight(remote.state)

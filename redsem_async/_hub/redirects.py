@@ -62,7 +62,7 @@ class Redirects:
         self._backend = backend
         self._node = node
         self.ready: Ready = Ready()
-        self.in_flight: deque[tuple[RemoteSemaphore | None, AnyBatch]] = deque()
+        self.in_flight: deque[tuple[RemoteSemaphore, AnyBatch]] = deque()
         self._move = move
 
     def redirected(self, remote: RemoteSemaphore, error: CommandError) -> CommandError:

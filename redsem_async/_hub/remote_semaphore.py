@@ -88,14 +88,6 @@ class RemoteSemaphore:
         """Whether anything is held, waited for or to be written, so the connection is kept."""
         return machine.is_active(self.state)
 
-    def recover(self, lease: float) -> None:
-        """Look for losses of state from now on, for permits of *lease* seconds."""
-        state = self.state
-        state.longest_lease = max(state.longest_lease, lease)
-        if not state.recovers:
-            state.recovers = True
-            state.introduction.sent = False
-
     def move(self, writer: Writer) -> None:
         """Another server keeps the semaphore."""
         if self.timer is not None:
@@ -215,13 +207,6 @@ class RemoteSemaphore:
     def refresh_in_background(self, lease: Lease, wakeup: Wakeup) -> None:
         """Refresh a lease. A refresh ends *wakeup* only if it is not answered."""
         self.state.refresh(lease).wakeups.append(wakeup)
-        self.writer.settle(self)
-
-    def refreshed_elsewhere(
-        self, lease: Lease, outcome: Outcome, sent_at: float, now: float
-    ) -> None:
-        """A refresh that went another way than the pipeline's has ended by *now*."""
-        trust.refreshed(self.state, lease, outcome, sent_at, now)
         self.writer.settle(self)
 
     async def detach(self, lease: Lease, expires: float) -> None:

@@ -28,7 +28,7 @@ class RequestState(enum.IntEnum):
     NEW = enum.auto()  # to be written, or to be written again
     SENT = enum.auto()  # in a command that has no reply yet
     WAITING = enum.auto()  # the semaphore is full, and the caller waits
-    GRANTED = enum.auto()  # it has a lease that is to be confirmed before the caller gets it
+    GRANTED = enum.auto()  # it has a lease that is refreshed before the caller gets it
     DONE = enum.auto()  # served or refused, or its caller left
 
 
@@ -47,7 +47,7 @@ _NEXT: dict[tuple[_Event, RequestState], RequestState] = {
     # The command was lost with its connection, or the server knows nothing of the request.
     (_Event.ASKED_AGAIN, RequestState.SENT): RequestState.NEW,
     (_Event.ASKED_AGAIN, RequestState.WAITING): RequestState.NEW,
-    # The grant came too late, or was lost before it was confirmed.
+    # The grant came too late, or was lost before it was refreshed.
     (_Event.ASKED_AGAIN, RequestState.GRANTED): RequestState.NEW,
     (_Event.GRANTED, RequestState.SENT): RequestState.GRANTED,
     (_Event.GRANTED, RequestState.WAITING): RequestState.GRANTED,
@@ -106,7 +106,6 @@ class Request:
         lease: that it was granted.
         report: the last reply that told it to wait.
         waits_for_key: the limit of its key holds it up, as the server said last.
-        unconfirmed: why the last grant could not be confirmed (*unconfirmed_since* when).
         look_at: when the deadline is looked at next.
         replies_since: set when the deadline has come. The reply to any command sent since then
             decides the request.
@@ -131,8 +130,6 @@ class Request:
     error: Exception | None = None
     report: QueueReport | None = None
     waits_for_key: bool = False
-    unconfirmed: Exception | None = None
-    unconfirmed_since: float = 0.0
     look_at: float = math.inf
     replies_since: float | None = None
     order: int = field(default_factory=_calls.__next__)

@@ -129,13 +129,6 @@ class Route:
         missing = "connection" if self.link.link is None else "answer"
         return self.unavailable(self.error or TimeoutError(f"no {missing} in {seconds:.3g} s"))
 
-    def unconfirmed(self, cause: Exception | None) -> BackendUnavailable:
-        """An error that says why a grant could not be handed out."""
-        reason = cause or "no answer in time"
-        error = BackendUnavailable(self._name, f"a grant was not confirmed: {reason}")
-        error.__cause__ = cause
-        return error
-
     def rejected(self, rejection: ConnectionRejected) -> BackendError:
         """An error that says which server rejects this client, and why."""
         place = self.link.node.place

@@ -2,7 +2,7 @@
 
 Tasks ask, leave and release. Commands are built from what is then to be written, and replies and
 push messages change it again. Nothing here needs an event loop or a socket. After a change,
-`stirred`, `to_confirm` and `look_at` say what the caller has to do.
+`stirred` and `look_at` say what the caller has to do.
 
 The parts of the machine are functions on this state. `handout` has a grant on its way to its
 caller, `reuse` the idle leases, and `machine` what is written next. The others are `trust`,
@@ -46,14 +46,12 @@ class SemaphoreState(SemaphoreRef):
     Attributes:
         max_batch: how many requests, or permits, one command is for.
         stirred: there may be something to write.
-        to_confirm: requests whose grants enough replicas have to know of first.
         look_at: when time alone may change something next.
 
         new: requests to be written, by their places unless they are *unsorted*.
         drains: the next acquire waits until none is in flight. One of these was refused, or may
             find its requests gone, which are then written before that one.
         refreshes: to be written, by the number of the lease.
-        restores: leases to be put back that a refresh did not find.
         by_message: leases that a message granted, and when they are refreshed to confirm it.
         releases: to be written, by the hub that drew the ids.
         leaving: requests whose callers left, and that the server may still know.
@@ -92,15 +90,13 @@ class SemaphoreState(SemaphoreRef):
         self.name: str = address.name
         self.max_batch: int = MAX_KEYED if address.keyed else MAX_BATCH
         self.route: Route = Route(address.name, link)
-        self.introduction: Introduction = Introduction(self, self.route, label)
+        self.introduction: Introduction = Introduction(self.route, label)
         self.stirred: bool = False
-        self.to_confirm: list[Request] = []
         self.look_at: float = math.inf
         self.new: deque[Request] = deque()
         self.unsorted: bool = False
         self.drains: bool = False
         self.refreshes: dict[int, PendingRefresh] = {}
-        self.restores: deque[PendingRefresh] = deque()
         self.by_message: deque[tuple[float, Lease]] = deque()
         self.releases: dict[str, list[PendingRelease]] = {}
         self.leaving: list[Request] = []
@@ -380,9 +376,4 @@ class SemaphoreState(SemaphoreRef):
         known = self.refreshes.setdefault(pending.lease.number, pending)
         if known is not pending:
             known.join(pending)
-        self.stirred = True
-
-    def restore(self, pending: PendingRefresh) -> None:
-        """Put a permit back that a refresh did not find."""
-        self.restores.append(pending)
         self.stirred = True

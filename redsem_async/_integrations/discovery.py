@@ -35,7 +35,6 @@ class SemaphoreInfo:
         set_limit: the limit set by an operator, if any.
         clients: the processes that use it. If there is none, those that used it last. A process
             occurs more than once where it was idle, or uses the name by several clients of Redis.
-        grace: seconds until the grace period after a loss of state ends. 0 if there is none.
         slots: the longest list of slots that a client declares, as strings.
         dead_in: by the id of a process, for how many seconds it counts as alive without another
             sign of life.
@@ -46,7 +45,6 @@ class SemaphoreInfo:
     clock: Clock | None = None
     set_limit: int | None = None
     clients: tuple[Client, ...] = ()
-    grace: float = 0.0
     slots: tuple[str, ...] = ()
     dead_in: Mapping[str, float] = field(default_factory=dict[str, float])
 
@@ -179,7 +177,7 @@ async def find(client: Any, prefix: str, name: str) -> SemaphoreInfo | None:
         return None
     clients = tuple(client_of(hub, who) for hub, who in found.hubs.items())
     return SemaphoreInfo(
-        *(name, found.mode, found.clock, found.set_limit, clients, found.grace, found.slots),
+        *(name, found.mode, found.clock, found.set_limit, clients, found.slots),
         dead_in=found.dead_in,
     )
 

@@ -7,7 +7,6 @@ many permits travel in one command.
 
 import asyncio
 from contextvars import Context
-from typing import TYPE_CHECKING
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.lease import Outcome, clock_margin, refresh_due
@@ -18,24 +17,19 @@ from redsem_async._hub.remote_semaphore import RemoteSemaphore
 from redsem_async._hub.tasks import start_task
 from redsem_async._hub.trust import lose_unless_trusted
 
-if TYPE_CHECKING:
-    from .watchdog import Watchdog
-
 _RETRY = 0.1  # of the refresh interval, after a refresh that has no reply
 
 
 class Refresher:
-    """The refresh tasks of one hub, and its watchdog, where permits ask for one."""
+    """The refresh tasks of one hub."""
 
     def __init__(self, hub: Hub) -> None:
-        self._hub = hub
         self._loop = hub.identity.loop
         self._stalls = hub.identity.stalls
         self._due: dict[float, dict[Lease, RemoteSemaphore]] = {}
         self._wakeups: dict[float, list[Wakeup]] = {}
         self._tasks: dict[Lease, asyncio.Task[None]] = {}
         self._trust_ends: dict[Lease, asyncio.TimerHandle] = {}  # of those with a task
-        self._watchdog: Watchdog | None = None
 
     def add(self, lease: Lease, remote: RemoteSemaphore, now: float) -> None:
         """Keep *lease* refreshed from *now* on, unless that is noted already."""
@@ -54,18 +48,14 @@ class Refresher:
             self._loop.call_later(due - now, self._start, due, context=Context())
         group[lease] = remote
         lease.refreshed_at = due
-        if terms.longest_stall is not None:
-            self.watchdog().add(lease, remote, now)
 
     def pause(self, lease: Lease) -> None:
         """*lease* is for another caller. If it is idle when a refresh is due, it is released."""
-        if self._watchdog is not None or lease.refreshed_at not in self._due:
+        if lease.refreshed_at not in self._due:
             self.remove(lease)
 
     def remove(self, lease: Lease) -> None:
         """Stop refreshing."""
-        if self._watchdog is not None:
-            self._watchdog.remove(lease)
         due, lease.refreshed_at = lease.refreshed_at, None
         if due is not None and (group := self._due.get(due)) is not None:
             group.pop(lease, None)
@@ -73,20 +63,6 @@ class Refresher:
             task.cancel()
             if (timer := self._trust_ends.pop(lease, None)) is not None:
                 timer.cancel()
-
-    def watchdog(self) -> "Watchdog":
-        """The watchdog, made when first asked for. It ends with the hub's last connection."""
-        if self._watchdog is None:
-            from .watchdog import Watchdog
-
-            self._watchdog = Watchdog(self._hub.identity, self._hub.backend)
-        return self._watchdog
-
-    async def end(self) -> None:
-        """The last connection of the hub was closed, so end the watchdog."""
-        watchdog, self._watchdog = self._watchdog, None
-        if watchdog is not None:
-            await watchdog.end()
 
     def _start(self, due: float) -> None:
         self._stalls.timer_runs(due)

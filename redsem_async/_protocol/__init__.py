@@ -2,8 +2,8 @@
 
 A hub sends commands, that is, operations (`operations`) on semaphores. It gets one reply for each
 (`replies`, or `errors`), and push messages in between (`pushes`). `hub_info` describes the hub
-itself. `backend` has the interfaces between the two. `Backend`, `Node`, `Link` and `BlockingLink`
-are the store's, `Listener` is the hub's.
+itself. `backend` has the interfaces between the two. `Backend`, `Node` and `Link` are the store's,
+`Listener` is the hub's.
 
 May import `_core` only. It knows no Redis, no event loop and no clock. Durations pass through it,
 but instants do not. Start reading with `operations`.

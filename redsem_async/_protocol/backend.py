@@ -19,15 +19,13 @@ class SemaphoreRef:
 
     Attributes:
         address: of the semaphore.
-        recovers: whether scripts look for a loss of state.
         asking: whether commands go to a node that the semaphore is being moved to.
     """
 
-    __slots__ = ("__weakref__", "address", "asking", "recovers")
+    __slots__ = ("__weakref__", "address", "asking")
 
     def __init__(self, address: Address) -> None:
         self.address: Address = address
-        self.recovers: bool = False
         self.asking: bool = False
 
 
@@ -113,28 +111,6 @@ class Link(Protocol):
         ...
 
 
-class BlockingLink(Protocol):
-    """A connection for a thread that has no event loop. No push messages come over it."""
-
-    @property
-    def closed(self) -> bool:
-        """Whether the server closed it, as far as is known."""
-        ...
-
-    def exchange(
-        self, commands: Sequence[Command], timeout: float
-    ) -> Sequence[AnyReply | CommandError]:
-        """Send *commands*, and wait for a reply to each, for *timeout* seconds at most.
-
-        After an exception the link is of no more use, and commands may have arrived.
-        """
-        ...
-
-    def close(self) -> None:
-        """Close the link."""
-        ...
-
-
 class Node(Protocol):
     """One server, or memory."""
 
@@ -147,13 +123,6 @@ class Node(Protocol):
         """Open a link, in a bounded time.
 
         Raises `ConnectionRejected` if another attempt is of no use, unless a former one succeeded.
-        """
-        ...
-
-    def connect_blocking(self, hub_id: str, timeout: float) -> BlockingLink:
-        """Open a second link for the hub *hub_id*, in a thread without an event loop.
-
-        It waits *timeout* seconds at most for each answer. The exceptions are the network's.
         """
         ...
 
@@ -172,10 +141,6 @@ class Backend(Protocol):
 
     def redirected(self, address: Address, error: CommandError, *, here: Node) -> Node | None:
         """The node that *error*, a reply of *here*, names. None where there is but one node."""
-        ...
-
-    def require_blocking(self) -> None:
-        """Raise TypeError unless `connect_blocking` can connect as `connect` does."""
         ...
 
     async def explore(self, *, but: Node) -> None:
@@ -204,13 +169,6 @@ class OneNode:
 
     def redirected(self, address: Address, error: CommandError, *, here: Node) -> None:
         """Nowhere."""
-
-    def connect_blocking(self, hub_id: str, timeout: float) -> BlockingLink:
-        """Only where a thread is to keep permits."""
-        raise NotImplementedError
-
-    def require_blocking(self) -> None:
-        """It can."""
 
     async def explore(self, *, but: Node) -> None:
         """Nothing to find out."""

@@ -10,14 +10,12 @@ class HubInfo(NamedTuple):
     Attributes:
         description: text for `status` to show, as `describe` makes it.
         no_push: no push messages reach the hub.
-        recovers: the hub wants a grace period after a loss of state.
         uncounted: push messages reach the hub, and the scripts that send them are told that
             no process received them.
     """
 
     description: str
     no_push: bool = False
-    recovers: bool = False
     uncounted: bool = False
 
 

@@ -116,44 +116,12 @@ class Refresh(NamedTuple):
         heavy: how many permits, of those that are for several.
         max_hold_ms: for how long they may be held, since their grants. ``None`` for any time. Each
             answer is then how much of it is left.
-
-    An answer is below 0 where the server lost the key or the slots of a permit that is held.
     """
 
     numbers: Sequence[int]
     lease_ms: int
     heavy: Mapping[int, int] = MappingProxyType({})
     max_hold_ms: int | None = None
-
-
-class RestoredPermit(NamedTuple):
-    """A holder to be put back, with what it had."""
-
-    number: int
-    token: int
-    permits: int = 1
-    key: KeyTerms | None = None
-    slots: Sequence[int] = ()
-
-
-class Restore(NamedTuple):
-    """Put permits back that a refresh did not find, or found without their key or slots.
-
-    *slots* is what permits stand for, as in ``Acquire``. *max_hold_ms* is as in ``Refresh``.
-    """
-
-    permits: Sequence[RestoredPermit]
-    lease_ms: int
-    hub_info: HubInfo | None = None
-    slots: Sequence[str | int] | None = None
-    max_hold_ms: int | None = None
-
-
-class Confirm(NamedTuple):
-    """Wait, for so long, until so many replicas have what was written on this link."""
-
-    replicas: int
-    timeout_ms: int
 
 
 class Abandon(NamedTuple):
@@ -264,8 +232,6 @@ Operation = (
     Acquire
     | Release
     | Refresh
-    | Restore
-    | Confirm
     | Abandon
     | Heartbeat
     | Adopt

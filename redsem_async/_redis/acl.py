@@ -7,9 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Literal
 
-Addition = Literal[
-    "client_name", "cluster", "database", "grace", "min_replicas", "no_time", "sharded"
-]
+Addition = Literal["client_name", "cluster", "database", "no_time", "sharded"]
 
 COMMANDS = (
     # what the hub's connection sends (HELLO and AUTH are open to every user)
@@ -25,8 +23,6 @@ ADDITIONS: dict[Addition, tuple[str, ...]] = {
     "client_name": ("client|setname",),  # a client that was given one
     "cluster": ("asking", "cluster|slots"),
     "database": ("select",),  # another than 0
-    "grace": ("info",),  # recovery="grace"
-    "min_replicas": ("wait",),
     "no_time": ("pexpiretime",),  # a server that refuses TIME in scripts
     "sharded": ("spublish", "ssubscribe", "sunsubscribe"),  # a cluster of Redis 7.0 or newer
 }

@@ -8,10 +8,9 @@ from contextlib import suppress
 from weakref import WeakValueDictionary
 
 from redsem_async._core.keys import Address
-from redsem_async._protocol.backend import Backend, BlockingLink, Link, Listener, Node, OneNode
+from redsem_async._protocol.backend import Backend, Link, Listener, Node, OneNode
 from redsem_async._protocol.errors import CommandError, ErrorKind
 
-from .blocking import dial_blocking, require_twin
 from .connection import Connection
 from .dial import (
     ClusterClient,
@@ -68,12 +67,6 @@ class RedisBackend(OneNode):
         self._known = self._known or _meet(self.place, opened.met)
         return _linked(self.place, opened._replace(met=self._known), listener)
 
-    def connect_blocking(self, hub_id: str, timeout: float) -> BlockingLink:
-        return dial_blocking(target_of(self._pool), hub_id, timeout)
-
-    def require_blocking(self) -> None:
-        require_twin(target_of(self._pool))
-
     def on_close(self, callback: Callable[[], None]) -> None:
         on_close(self._pool, "disconnect", callback)
 
@@ -99,9 +92,6 @@ class ClusterNode:
     @property
     def target(self) -> Target:
         return node_of(self._backend.client, self.endpoint)
-
-    def connect_blocking(self, hub_id: str, timeout: float) -> BlockingLink:
-        return dial_blocking(self.target, hub_id, timeout)
 
 
 class ClusterBackend:
@@ -148,9 +138,6 @@ class ClusterBackend:
         for node in others:
             if await self._ask(node):
                 return
-
-    def require_blocking(self) -> None:
-        require_twin(self._known()[0].target)
 
     def on_close(self, callback: Callable[[], None]) -> None:
         on_close(self.client, "aclose", callback)

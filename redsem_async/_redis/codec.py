@@ -17,7 +17,6 @@ from redsem_async._protocol.operations import (
     Adopt,
     BackOff,
     Clear,
-    Confirm,
     Detach,
     Heartbeat,
     KeyTerms,
@@ -27,7 +26,6 @@ from redsem_async._protocol.operations import (
     Release,
     Request,
     RequestOptions,
-    Restore,
     RightRequest,
     SetLimit,
     Status,
@@ -69,7 +67,6 @@ class Codec:
         self._kind = address.kind
         first, keys = address.first_keys, address.keys
         self._keys = _counted((*first, *keys))
-        self._recovery_keys = _counted((*first, *keys, *address.recovery_keys))
         self._light_keys = _counted((*first, *keys[:LIGHT_KEYS]))
         self._heavy_keys = _counted((*first, *keys[: LIGHT_KEYS + 1]))
         self._wall_clock = wall_clock
@@ -79,18 +76,16 @@ class Codec:
         operation: Operation,
         tag: int,
         hub: str,
-        recovers: bool = False,  # noqa: FBT001, FBT002
         sharded: bool = False,  # noqa: FBT001, FBT002
     ) -> tuple[Script, tuple[Argument, ...]]:
         """Return the script for *operation*, and the number of its keys, the keys, its arguments.
 
-        With *recovers* the script looks for a loss of state. With *sharded* its push messages
-        stay within the shard of a cluster.
+        With *sharded* its push messages stay within the shard of a cluster.
         """
         if isinstance(operation, Refresh):
             keys = self._heavy_keys if operation.heavy else self._light_keys
         else:
-            keys = self._recovery_keys if recovers else self._keys
+            keys = self._keys
         clock = "" if self.address.clock == "server" else self._wall_clock()
         name, own = self._arguments(operation)
         arguments = (*keys, tag, clock, self._kind, hub, *own)
@@ -123,16 +118,6 @@ class Codec:
                     return "refresh", (lease, *numbers)
                 weighed: list[Argument] = [f"{n}:{heavy[n]}" if n in heavy else n for n in numbers]
                 return "refresh", (lease, *weighed)
-            case Restore(permits, lease_ms, hub_info, slots, max_hold_ms):
-                back = (
-                    f"{number}:{token}:{weight}{self._joined(held)}{self._tail(key)}"
-                    for number, token, weight, key, held in permits
-                )
-                declared = (_listed(slots),) if self._slotted else ()
-                lease = _bounded(lease_ms, max_hold_ms)
-                return "restore", (lease, *_described(hub_info), *declared, *back)
-            case Confirm():
-                raise AssertionError("no script waits for replicas")
             case Abandon(requests, void, void_change):
                 return "abandon", (void, void_change, *map(self._queued, requests))
             case Heartbeat(lease_ms, requests, hub_info, right):
@@ -181,10 +166,8 @@ class Codec:
                 return Reply([1] * len(operation.numbers))
             case Acquire() | Heartbeat() | Release() | Abandon() | SetLimit() | BackOff() | Reap():
                 return self._common_reply(operation, raw)
-            case Refresh() | Restore() | Detach():
+            case Refresh() | Detach():
                 return Reply(answers=_answers(operation, raw[1:]))
-            case Confirm():
-                return Reply(answers=raw)
             case Adopt():
                 if len(raw) == 2:
                     return AdoptReply(None)
@@ -255,10 +238,6 @@ class Codec:
         text = f"{request.number}:{request.lease_ms}:{request.limit}:{request.permits}"
         return text + self._tail(request.key)
 
-    def _joined(self, slots: Sequence[int]) -> str:
-        """The slots of a permit."""
-        return f"@{'+'.join(map(str, slots))}" if self._slotted else ""
-
     def _tail(self, terms: KeyTerms | None) -> str:
         """The end of a request, with its key."""
         if not self._keyed:
@@ -277,8 +256,6 @@ def _asked(operation: Operation) -> int:
             return len(operation.numbers)
         case Heartbeat() | Abandon():
             return len(operation.requests)
-        case Restore():
-            return len(operation.permits)
         case SetLimit() | Clear():
             return 0
         case _:

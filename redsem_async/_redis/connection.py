@@ -13,9 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from redsem_async._protocol.backend import Command, Listener, SemaphoreRef
-from redsem_async._protocol.errors import CommandError, ErrorKind
-from redsem_async._protocol.operations import Confirm
-from redsem_async._protocol.replies import Reply
+from redsem_async._protocol.errors import ErrorKind
 
 from .codec import Codec, push_of
 from .dial import Opened
@@ -96,13 +94,8 @@ class Connection(asyncio.Protocol):
                 parts.append(packed)
             command.sent_at = now
             slots.append(command)
-            if isinstance(command.operation, Confirm):
-                parts.append(pack(("WAIT", *command.operation)))
-                continue
             self._tags = command.tag = self._tags + 1
-            script, arguments = codec.encode(
-                command.operation, command.tag, hub, semaphore.recovers, sharded
-            )
+            script, arguments = codec.encode(command.operation, command.tag, hub, sharded)
             if script.sha in loaded:
                 parts.append(pack(("EVALSHA", script.sha, *arguments)))
             else:
@@ -183,9 +176,6 @@ class Connection(asyncio.Protocol):
             if error.kind is ErrorKind.READ_ONLY:
                 self._fail(reply)
             return
-        if isinstance(slot.operation, Confirm):
-            self._listener.reply_received(slot, _confirmed(slot.operation, reply))
-            return
         decoded = self._codecs[slot.semaphore].reply_to(slot, reply)
         self._listener.reply_received(slot, decoded)
 
@@ -228,14 +218,3 @@ class Connection(asyncio.Protocol):
         await asyncio.wait([self._closed], timeout=CLOSING_TIME)
         if not self._closed.done():
             self._transport.abort()
-
-
-def _confirmed(operation: Confirm, replicas: Any) -> Reply | CommandError:
-    if not isinstance(replicas, int):
-        raise invalid_reply("the server's reply is not a number of replicas")
-    if replicas >= operation.replicas:
-        return Reply([replicas])
-    reason = (
-        f"{replicas} of {operation.replicas} replicas confirmed it in {operation.timeout_ms} ms"
-    )
-    return CommandError(ErrorKind.RETRY_LATER, connection_error(reason))

@@ -6,6 +6,7 @@ the connection that it makes.
 """
 
 import asyncio
+import codecs
 import functools
 import math
 import re
@@ -44,6 +45,10 @@ CREDENTIALS_TIMEOUT = 30.0  # seconds that the user's credential provider may ta
 
 _OF_HELLO = re.compile("HELLO|NOPROTO|unknown command", re.IGNORECASE)
 _NO_LOGIN = re.compile("NOAUTH|Authentication required|already authenticated")
+
+# What a socket looks up for the name of a host. Where a process forks while a thread looks it up
+# for the first time, the child has no such codec for as long as it lives.
+codecs.lookup("idna")
 
 Endpoint = tuple[str, int]
 """Host and port."""

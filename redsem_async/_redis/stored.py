@@ -37,7 +37,6 @@ class Stored:
         set_limit: the limit set by an operator, if any.
         hubs: what each live hub reports, by its id. If none is alive, the last known ones.
         dead_in: seconds for which each of them counts as alive without another sign of life.
-        grace: seconds until the grace period after a loss of state ends. 0 if there is none.
         slots: the longest list of slots that a client declares, as strings.
     """
 
@@ -45,7 +44,6 @@ class Stored:
     clock: Clock | None
     set_limit: int | None
     hubs: Mapping[str, str]
-    grace: float
     slots: tuple[str, ...] = ()
     dead_in: Mapping[str, float] = field(default_factory=dict[str, float])
 
@@ -69,14 +67,14 @@ async def _stored(client: Any, prefix: str, name: str) -> Stored | None:
     limit: bytes | str | None = await client.get(f"{stem}:limit")
     hubs: list[bytes | str] = await client.zrange(f"{stem}:hubs", 0, -1)
     facts = [f"{as_text(hub)}:{fact}" for hub in hubs for fact in ("client", "until")]
-    meta = await _fields(client, f"{stem}:meta", ["mode", "layout", "ahead", "grace", *facts])
+    meta = await _fields(client, f"{stem}:meta", ["mode", "layout", "ahead", *facts])
     if ("mode" in meta or "layout" in meta) and meta.get("layout") != str(layout()):
-        return Stored(None, None, None, {}, 0.0)
+        return Stored(None, None, None, {})
     kind = _KIND.match(meta.get("mode", ""))
     if kind is None and limit is None:
         # After a clear, only the numbers used by its hubs remain. Limits of keys have no expiry.
         known = await client.exists(f"{stem}:key-limits")
-        return Stored(None, None, None, {}, 0.0) if known else None
+        return Stored(None, None, None, {}) if known else None
     mode, clock = (cast("Mode", kind[1]), cast("Clock", kind[2])) if kind else (None, None)
     now = await _clock_ms(client, clock, meta)
     slots: tuple[str, ...] = ()
@@ -88,7 +86,6 @@ async def _stored(client: Any, prefix: str, name: str) -> Stored | None:
         clock,
         None if limit is None else _limit(limit),
         known,
-        max(0.0, (float(meta.get("grace", 0)) - now) / 1000),
         slots,
         dead_in,
     )

@@ -9,7 +9,7 @@ from redsem_async._integrations.discovery import SemaphoreInfo
 from ._stalled import Stalled
 
 LEAST = 0.1  # seconds that are told apart
-TROUBLE = ("error", "stalled", "grace", "paused", "backoff", "waiting")  # states, the worst first
+TROUBLE = ("error", "stalled", "paused", "backoff", "waiting")  # states, the worst first
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,7 @@ def state_of(
     if status is None:
         return State("error", "unreadable", f"It cannot be read: {error}.")
     limit = limit_of(info, status)
-    if info.grace > 0:
-        text = (
-            f"Redis lost its state: for {duration(info.grace)}, only permits that were held before"
-            " are put back."
-        )
-        state = State("grace", "grace period", text)
-    elif status.set_limit == 0:
+    if status.set_limit == 0:
         state = State("paused", "paused", _paused(status))
     elif status.back_off is not None:
         state = State("backoff", "backing off", _backing_off(status, status.back_off))

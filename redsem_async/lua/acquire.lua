@@ -27,8 +27,8 @@
 --          before, and it neither holds nor waits), -2 (no room, and it does not wait),
 --          -3 (the queue is too long); and where the right was asked for, 1 or 0 after these;
 --          the error REORDERED when the batch before has not run: it then changes nothing
--- USES     load_state, own_grants, stamp_us, now, grace, unknown_hub, unknown_hub_error, mark, parse_requests, record_hub,
---          detect_lost_holders, purge, leave_queue, serve, current_grant, is_queued, format_request,
+-- USES     load_state, own_grants, stamp_us, unknown_hub, unknown_hub_error, mark, parse_requests, record_hub,
+--          purge, leave_queue, serve, current_grant, is_queued, format_request,
 --          next_token, last, write_grants, liveness_timeout, exact, save_counter, recall_rights,
 --          answer_right, others_wait, append, reply_with_limit, held_up, join_queue, keep_queue,
 --          keyed, queue_answer, queue_is_full, limit_for, slotted, LAYOUT, next_expiry, notify_head
@@ -53,7 +53,6 @@ local requests = parse_requests(REQUESTS)
 call('HSET', meta, 'mode', mode, 'layout', LAYOUT, hub, mark)
 record_hub(hub_info, no_push, lease)
 if slotted then slotted.note_list(lease) end
-detect_lost_holders(lease)
 purge()
 if unknown_hub and waiting > 0 then
   -- The queue may still have these requests, if the hub was forgotten since: they ask anew.
@@ -113,7 +112,7 @@ for i, request in ipairs(requests) do
     else
       local refused = not waits and (blocked_by == 'key' and -5 or -2)
         or waits and queue_is_full(max_waiters, tail)
-      local may_pass = grace <= now and used + permits <= effective_limit
+      local may_pass = used + permits <= effective_limit
         and (earlier > 0 or keyed and keyed.shares and blocked_by == 'limit')
       if refused then
         answers[i] = may_pass and grant_in_turn(id, entry, earlier) or refused

@@ -20,7 +20,7 @@
 --          changes nothing. An id whose key or slots were lost counts as holding nothing: its
 --          adopter could not tell them
 -- USES     load_state, unknown_hub, unknown_hub_error, allow_writes_at_maxmemory, current_grant,
---          already_ran, record_hub, note_call, permits_of, remove_holders, forbid_restore,
+--          already_ran, record_hub, note_call, permits_of, remove_holders,
 --          write_grants, publish_to, held_for, append, keyed, slotted
 
 local lease, hub_info, no_push = tonumber(ARGV[5]), ARGV[6], ARGV[7]
@@ -46,8 +46,7 @@ if not grant then
   end
   local permits, tail = permits_of(old_id), keyed and keyed.tail_of(old_id)
   local its_slots = grant[3]
-  forbid_restore({ old_id })
-  if slotted then slotted.claim(new_id, its_slots, old_id) end
+  if slotted then slotted.claim(new_id, its_slots) end
   if max_hold then lease = math.min(lease, max_hold - held_for(grant[1])) end
   grant[2] = math.max(grant[2], lease)
   -- The old holder leaves afterwards, because a key that holds nothing loses its virtual time.

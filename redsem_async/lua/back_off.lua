@@ -41,11 +41,11 @@ local begins = false
 if not already_ran(number, 'changes') then
   allow_writes_at_maxmemory()
   note_call(number, 'changes')
-  local before, after, over = fields[17], nil, now
+  local before, after, over = fields[7], nil, now
   if key then before = keyed.back_off_of(key) end
   if pause > 0 then after, over, begins = begun_or_longer(before) end
   if key then
-    fields[18] = '1'
+    fields[9] = '1'
     call('HSET', meta, 'back_offs', '1')
     keyed.set_back_off(key, after)
     keyed.keep(over - now)
@@ -55,7 +55,7 @@ if not already_ran(number, 'changes') then
     call('HDEL', meta, 'back_off')
   end
   keep(meta, over - now + SLACK)
-  if not key then fields[17], ramp, ramp_changes = after, ramp_of(after) end
+  if not key then fields[7], ramp, ramp_changes = after, ramp_of(after) end
   if begins then recall_rights() end
   if begins or pause == 0 then  -- what next_ms said was that of another back-off, or of none
     for _, owner in ipairs(waiting > 0 and call('ZRANGE', hubs, 0, -1) or {}) do

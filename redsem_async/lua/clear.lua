@@ -6,9 +6,9 @@
 -- KEYS     as in the head
 -- ARGV     number  number of this operation, which runs at most once
 -- RETURNS  {tag}
--- USES     load_state, already_ran, publish_to, wall_us, now_us, note_call, keep, counter_lead,
+-- USES     load_state, already_ran, publish_to, wall_us, note_call, keep, counter_lead,
 --          SLACK, keyed, slotted
---          sets last, stamp_us
+--          sets last
 
 local number = tonumber(ARGV[5])
 
@@ -18,19 +18,16 @@ for _, owner in ipairs(call('ZRANGE', hubs, 0, -1)) do
   if owner ~= hub then publish_to(owner, 'cleared', '-') end
   call('HDEL', meta, owner .. ':client', owner .. ':no_push', owner .. ':unreachable')
 end
--- The marker stays, because the holders were deleted on purpose: no state was lost.
 call('UNLINK', holders, tokens, extra, limit, queue)
-if released then call('UNLINK', released) end
 if keyed then keyed.clear() end
 if slotted then slotted.clear() end
-call('HDEL', meta, 'mode', 'layout', 'ahead', 'offset', 'lost', 'grace', 'returns', 'rights',
-  'hold', 'looked', 'passed', 'limit', 'back_off')
+call('HDEL', meta, 'mode', 'layout', 'ahead', 'returns', 'rights', 'hold',
+  'looked', 'passed', 'limit', 'back_off')
 -- A counter ahead of the server's clock stays, because its tokens must not be issued again.
 if last < wall_us then
   call('HDEL', meta, 'counter')
   last = 0
 end
-stamp_us = now_us  -- the offset has been deleted
 note_call(number, 'changes')
 keep(meta, counter_lead() + SLACK)
 return { tag }

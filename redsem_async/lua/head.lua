@@ -8,16 +8,13 @@
 --          meta      HASH, layout -> number of the layout of the keys: see LAYOUT;
 --                    mode -> mode and clock; counter -> last token or ticket issued;
 --                    ahead -> us by which the semaphore's clock leads the server's;
---                    offset -> us by which tokens lead the semaphore's clock;
 --                    returns -> that parked requests return to the queue, from which score on;
 --                    looked -> when the queue was looked through for requests of dead hubs;
 --                    passed -> which requests do not fit: see serve.lua;
 --                    limit -> the set limit, so that the loss of its key is noticed;
 --                    rights -> 'hub:until,...' of the hubs that may reuse leases: see the prelude;
 --                    hold -> for how long requests hold their permits lately, in ms times permits;
---                    back_off -> see ramp_of(); back_offs -> that keys may have some;
---                    after a loss of state, lost -> when it was detected, and grace -> end of
---                    the grace period, until which only old holders are admitted.
+--                    back_off -> see ramp_of(); back_offs -> that keys may have some.
 --                    For each hub: hub -> highest number that it has used here; hub:until ->
 --                    alive until, as in hubs; hub:calls, hub:changes -> highest numbers of its
 --                    operations that run at most once; hub:client -> facts about it; hub:no_push -> '1'
@@ -28,9 +25,6 @@
 --          limit     STRING, the set limit, if any, without an expiry; after a pause '0 n', if it
 --                    found a set limit of n
 --          queue     ZSET, requests that wait: see queue.lua
---          marker    STRING, run_id of the server that stores the semaphore, without an expiry;
---                    this key and the next come from clients that want a grace period
---          released  ZSET, ids that were released in a grace period -> when
 -- ARGV     tag       comes first in the reply, so that a reply is never matched to another call
 --          clock_us  '' for the server's clock, otherwise the caller's, in microseconds
 --          mode      'fair server', 'zset local', ...
@@ -47,12 +41,12 @@
 --          above, and call(), are not repeated
 
 local call = redis.call
-local holders, tokens, meta, hubs, extra, limit, queue, marker, released = unpack(KEYS)
+local holders, tokens, meta, hubs, extra, limit, queue = unpack(KEYS)
 local tag, clock_us, mode, hub = unpack(ARGV, 1, 4)
 
 -- Number of this layout of the keys. A change that clients of the layout before could not follow
 -- raises it. In every layout, `meta` is the key with the field `layout`.
-local LAYOUT = '1'
+local LAYOUT = '2'
 local SLACK = 60000   -- ms by which meta outlives what it protects
 local PARKED = 2 ^ 52    -- above any ticket; the sums are exact
 local STEP = 1000000  -- us by which the clock has to differ to count as set back
@@ -90,8 +84,8 @@ if not wall_us then
 end
 
 local fields = call('HMGET', meta, 'mode', 'counter',
-  hub, hub .. ':until', hub .. ':no_push', hub .. ':unreachable', 'grace', 'ahead', 'offset',
-  'returns', 'rights', 'hold', 'layout', 'passed', 'looked', 'limit', 'back_off', 'back_offs')
+  hub, hub .. ':until', hub .. ':no_push', hub .. ':unreachable', 'back_off', 'ahead', 'back_offs',
+  'returns', 'rights', 'hold', 'layout', 'passed', 'looked', 'limit')
 fields.layout = fields[13] or fields[1] and '0'  -- a name in use without a number
 if fields[1] and fields[1] ~= mode or fields.layout and fields.layout ~= LAYOUT then
   -- Count by the clock in use: the server's, if this caller's is a local one.
@@ -132,7 +126,6 @@ local mark = tonumber(fields[3]) or 0         -- highest number that the caller'
 local alive_until = tonumber(fields[4]) or 0  -- until when it counts as alive
 local unknown_hub = not fields[5]             -- meta has no facts about it
 local unreachable = fields[6]                 -- a push message to it had no subscriber
-local grace = tonumber(fields[7]) or 0        -- end of the grace period
 local returns = fields[10]                    -- from which score on parked requests return
 local rights = fields[11]                     -- which hubs may reuse leases
 local usual_hold = tonumber(fields[12]) or -1
@@ -141,18 +134,15 @@ local usual_hold = tonumber(fields[12]) or -1
 -- by more than STEP, the counter shows it, and the semaphore's clock leads by the difference from
 -- then on. (Less than STEP may be a burst of tokens.) Callers' clocks differ, so with a local clock
 -- each caller would put the semaphore's clock further ahead; it does not follow them.
---
--- Tokens restored after a loss may come from a clock further ahead. The counter then leads the
--- clock by an offset, because a jump of the clock would expire the restored permits.
-local ahead, offset = tonumber(fields[8]) or 0, tonumber(fields[9]) or 0
-if wall_us + ahead + offset < last - STEP and string.find(mode, 'server', 1, true) then
-  ahead = last - offset - wall_us
+local ahead = tonumber(fields[8]) or 0
+if wall_us + ahead < last - STEP and string.find(mode, 'server', 1, true) then
+  ahead = last - wall_us
   -- If Redis refuses this write at maxmemory, a later call does it.
   redis.pcall('HSET', meta, 'ahead', ahead)
 end
 local now_us = wall_us + ahead
 local now = math.floor(now_us / 1000)
-local stamp_us = now_us + offset  -- the next token, unless the last one is as high
+local stamp_us = now_us  -- the next token, unless the last one is as high
 
 -- The interval of heartbeats of a hub with this lease, and how long it counts as alive, in ms.
 local function heartbeat_interval(lease)

@@ -12,7 +12,7 @@
 --          {token, ms left} (holds a permit) or -1 (gone); and where the right was asked for, 1 or
 --          0 after these
 -- USES     load_state, unknown_hub, unknown_hub_error, allow_writes_at_maxmemory, record_hub,
---          waiting, liveness_timeout, detect_lost_holders, purge, serve, parse_ids, is_queued,
+--          waiting, liveness_timeout, purge, serve, parse_ids, is_queued,
 --          current_grant, recall_rights, answer_right, others_wait, append, reply_with_limit,
 --          keep_queue, keyed, queue_answer, slotted
 
@@ -26,7 +26,6 @@ allow_writes_at_maxmemory()
 record_hub(hub_info, no_push, lease)
 if waiting > 0 then keep_queue(liveness_timeout(lease)) end
 if slotted then slotted.keep(liveness_timeout(lease)) end
-detect_lost_holders(lease)
 purge()
 if keyed then keyed.look_at_heads(REQUESTS) end
 serve()

@@ -1,9 +1,9 @@
--- prelude: holders, hubs, the counter, the grace period and the back-off.
+-- prelude: holders, hubs, the counter and the back-off.
 
 local MAX_PURGED = 500  -- ids that one call purges at most
 local BAND = 2 ^ 42     -- above any expiry in ms: a score of `extra` is in a band of this width
 -- Permits in use, above any limit, where it is not known of which keys they are, or which slots
--- they have: what says so was lost, and nothing is granted until the holders have told it again.
+-- they have: what says so was lost, and nothing is granted until these holders have ended.
 local ALL_TAKEN = math.floor(2 ^ 53)
 
 -- *number* as text with all its digits: tostring() keeps 14, and a token has 16.
@@ -32,7 +32,7 @@ local function ramp_of(back_off)
   if steps >= 20 then return math.huge end
   return math.floor(2 ^ steps), ends + (steps + 1) * step
 end
-local ramp, ramp_changes = ramp_of(fields[17])
+local ramp, ramp_changes = ramp_of(fields[7])
 -- *limit* for a reply: where a back-off runs, {limit, ms until the ramp changes, ramp}.
 local function with_back_off(limit, back_off)
   local of_limit, changes = ramp_of(back_off)
@@ -98,8 +98,6 @@ local set_limit      -- the set limit, if any
 local waiting        -- requests in the queue
 local holder_count   -- ids of holders, expired ones included
 local top_power      -- highest power in `extra`; -1 when no holder is heavy
-local marker_server  -- run_id in the marker
-local token_count    -- entries in `tokens`
 
 local keyed    -- functions of a semaphore whose requests have keys: see its prelude
 local slotted  -- and of one whose permits have slots
@@ -124,14 +122,10 @@ local function load_state()
   local last_entry = call('ZRANGE', extra, -1, -1, 'WITHSCORES')
   top_power = last_entry[2] and math.floor(last_entry[2] / BAND) or -1
   holder_count = call('ZCARD', holders)
-  token_count = call('HLEN', tokens)
+  call('HLEN', tokens)
   call('ZCARD', hubs)
   if keyed then keyed.check_types() end
   if slotted then slotted.check_types() end
-  if marker then
-    marker_server = call('GET', marker)
-    call('ZCARD', released)
-  end
 end
 
 -- A heavy holder has more than one permit. A holder of w permits has an entry '<id>:<power>' in
@@ -221,9 +215,9 @@ local function purge()
     more = true
     used = call('ZCOUNT', holders, '(' .. exact(now), '+inf') + extra_permits()
   end
-  if fields[17] and not ramp_changes then
+  if fields[7] and not ramp_changes then
     call('HDEL', meta, 'back_off')
-    fields[17] = nil
+    fields[7] = nil
   end
   if keyed then used = keyed.used(used) end
   if slotted then used = slotted.used(used) end
@@ -267,9 +261,9 @@ local function answer_right(asks, others_wait)
     end
   end
   local effective_limit = limit_for(tonumber(declared))
-  local given = not others_wait and grace <= now and effective_limit > 0
+  local given = not others_wait and effective_limit > 0
     and used <= effective_limit and #noted < MAX_RIGHTS
-    and not ramp_changes and not (keyed and (fields[18] or keyed.limits_set() > 0))
+    and not ramp_changes and not (keyed and (fields[9] or keyed.limits_set() > 0))
   if given then noted[#noted + 1] = hub .. ':' .. exact(now + lasts) end
   if given or had then
     rights = table.concat(noted, ',')
@@ -363,45 +357,10 @@ local function unknown_hub_error()
   return redis.error_reply('UNKNOWNHUB the hub has to send its facts')
 end
 
--- After a loss of state no request is granted for one lease. Holders restore their permits
--- meanwhile.
-local function begin_grace(lease)
-  grace = now + lease
-  call('HSET', meta, 'lost', now, 'grace', grace)
-  keep(meta, lease + SLACK)
-end
-
--- Keeps a late restore from restoring *ids*, which were released in a grace period.
-local function forbid_restore(ids)
-  if not released or grace <= now then return end
-  for _, id in ipairs(ids) do call('ZADD', released, now, id) end
-  keep(released, grace - now)
-end
-
--- Begins a grace period if the server has restarted. A server has a new run_id after each start,
--- and the marker has no expiry: if the marker is missing or has another run_id, writes may be lost.
-local function detect_restart(lease)
-  local server = string.match(call('INFO', 'server'), 'run_id:(%x+)')
-  if marker_server ~= server then
-    call('SET', marker, server)
-    begin_grace(lease)
-  end
-end
-
--- Begins a grace period if the holders were lost: there are tokens, and only holders have tokens.
-local function detect_lost_holders(lease)
-  if marker and holder_count == 0 and token_count > 0 and grace <= now then
-    call('DEL', tokens)
-    begin_grace(lease)
-  end
-end
-
 -- Records facts about the caller's hub, and keeps it alive. A hub sends its facts on every new
 -- connection and after UNKNOWNHUB; '' means that they have not changed.
 local function record_hub(hub_info, no_push, lease)
   if hub_info ~= '' then
-    -- This fails where INFO is denied. The hub is then not recorded, so a later call tries again.
-    if marker then detect_restart(lease) end
     call('HSET', meta, hub .. ':client', hub_info, hub .. ':no_push', no_push)
     -- Where meta was lost, it does not say any more that requests are parked.
     if unknown_hub and waiting > 0 then return_parked() end
@@ -410,11 +369,10 @@ local function record_hub(hub_info, no_push, lease)
   keep_hub_alive(lease)
 end
 
--- In how many ms the earliest holder expires, or the grace period or the pause of a back-off ends;
--- -1 if there is no holder.
+-- In how many ms the earliest holder expires, or the pause of a back-off ends; -1 if there is no
+-- holder.
 local function next_expiry()
-  local held_off = math.max(grace, ramp == 0 and ramp_changes or 0)
-  if held_off > now then return held_off - now end
+  if ramp == 0 then return ramp_changes - now end
   local first = call('ZRANGE', holders, 0, 0, 'WITHSCORES')
   return first[2] and math.max(0, first[2] - now) or -1
 end

@@ -216,7 +216,7 @@ end
 -- The beginning of a reply, then the set limit, or -1, with the back-off, unless all were *served* the usual hold, and
 -- *key_queues* where there are keys.
 local function reply_with_limit(served, key_queues)
-  return append(reply_head(), { with_back_off(set_limit or unknown_hub and -2 or -1, fields[17]), served and -1 or usual_hold, key_queues })
+  return append(reply_head(), { with_back_off(set_limit or unknown_hub and -2 or -1, fields[7]), served and -1 or usual_hold, key_queues })
 end
 
 -- Has the first hubs in the queue look again: an expiry is earlier than next_ms said. Several, because

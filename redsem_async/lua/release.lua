@@ -9,18 +9,15 @@
 --                   may come before requests of other hubs (zset)
 --          numbers  from here on: of the ids
 -- RETURNS  {tag, next_ms, waiting, own_grants, held...}, where nobody asks about the queue -1 and 0
---          in place of next_ms and waiting; held being 1, or 0 when the id held nothing; the
---          error UNKNOWNHUB from a client with a grace period: see record_hub()
--- USES     load_state, unknown_hub, unknown_hub_error, parse_ids, now, remove_holders,
---          forbid_restore, raise_mark, publish_to, waiting, purge, serve, append, reply_head,
+--          in place of next_ms and waiting; held being 1, or 0 when the id held nothing
+-- USES     load_state, parse_ids, now, remove_holders,
+--          raise_mark, publish_to, waiting, purge, serve, append, reply_head,
 --          fields, usual_hold, exact, serve_own, slotted, more, own_grants
 
 local owner, hold, own = ARGV[5], tonumber(ARGV[6]), ARGV[7]
 local NUMBERS = 8
 
 load_state()
--- State was lost. The hub sends its facts first, because that begins the grace period.
-if released and unknown_hub then return unknown_hub_error() end
 local ids, highest = parse_ids(owner, NUMBERS)
 local held, removed, seen = {}, {}, {}
 for i, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
@@ -30,7 +27,6 @@ for i, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
   if held[i] == 1 then removed[#removed + 1] = ARGV[NUMBERS + i - 1] end
 end
 remove_holders(ids)  -- first, as in allow_writes_at_maxmemory()
-forbid_restore(ids)
 if owner == hub then
   raise_mark(highest)
 elseif #removed > 0 then

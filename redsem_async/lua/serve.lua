@@ -144,7 +144,6 @@ local function serve()
   clear_unreachable()
   if waiting == 0 then return end
   all_passed = false
-  if grace > now then return end
   drop_and_park()
   if set_limit == 0 then return end
   notice_lost_limit()
@@ -188,7 +187,7 @@ end
 -- (zset), by the clock of the server. That needs no message and no other process. It is the lock
 -- cohorting of Dice, Marathe and Shavit, 2012.
 local function serve_own(own)
-  if not string.find(mode, '^zset.* server$') or #own <= 1 or grace > now then return end
+  if not string.find(mode, '^zset.* server$') or #own <= 1 then return end
   local head = call('ZRANGEBYSCORE', queue, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   local age = head[2] and stamp_us - head[2]
   if not age or age < 0 or age > YOUNG then return end
@@ -215,7 +214,7 @@ end
 
 -- Whether a new request for *permits* has to wait: 'limit', or nil.
 local function held_up(permits, effective_limit)
-  if not open or grace > now or used + permits > room_in(effective_limit, used, ramp) then
+  if not open or used + permits > room_in(effective_limit, used, ramp) then
     return 'limit'
   end
 end

@@ -47,7 +47,7 @@ end
 local waits, entries = list_queue(max_entries)
 for i = 1, #entries, 2 do list_owner(string.match(entries[i], '^%x+')) end
 local reply = {
-  tag, with_back_off(set_limit or -1, fields[17]), in_use, waits, stamp_us, usual_hold, held, entries, owners,
+  tag, with_back_off(set_limit or -1, fields[7]), in_use, waits, stamp_us, usual_hold, held, entries, owners,
 }
 if keyed then
   reply[10] = keyed.list(max_entries, ARGV[6])

@@ -19,8 +19,8 @@ from redsem_async._hub.lease import Lease
 from redsem_async._hub.pipeline import Pipeline
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
 from redsem_async._hub.state import SemaphoreState
-from redsem_async._hub.trust import lose_unless_trusted
-from redsem_async._protocol.backend import BlockingLink, Command, Link, Listener, OneNode
+from redsem_async._hub.trust import lose_unless_trusted, refreshed
+from redsem_async._protocol.backend import Command, Link, Listener, OneNode
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import Operation, Release
 from redsem_async._protocol.pushes import Push
@@ -116,10 +116,6 @@ class MemoryBackend(OneNode):
                 self._store.pipelines.add(listener)
         return MemoryLink(self._store, listener)
 
-    def connect_blocking(self, hub_id: str, timeout: float) -> BlockingLink:
-        """Open a link for a thread. The library calls this, not its users."""
-        return BlockingMemoryLink(self._store, hub_id)
-
 
 class _Store:
     """The semaphores of one memory, with the links of its clients."""
@@ -164,7 +160,6 @@ class _Store:
         if known is not None and (known.state.kind is not None or type(known) is mode):
             return known
         semaphore = self._semaphores[key] = mode(self._publisher(address.prefix))
-        semaphore.state.marker = semaphore.server  # a new name has lost nothing
         if known is not None:
             known.give_to(semaphore)
         return semaphore
@@ -228,7 +223,7 @@ class _Store:
         if isinstance(reply, Reply) and isinstance(held := reply.answers[0], int) and held:
             lease.note_hold_left(held, now)
             outcome = Outcome.RENEWED
-        remote.refreshed_elsewhere(lease, outcome, now, now)
+        remote.change(refreshed, lease, outcome, now, now)
 
     def _publisher(self, prefix: str) -> Publish:
         def publish(hub: str, push: Push) -> int:
@@ -323,29 +318,3 @@ class MemoryLink:
     def _reply_received(self, command: Command, reply: AnyReply | CommandError) -> None:
         self.fresh_at = command.sent_at
         self._listener.reply_received(command, reply)
-
-
-class BlockingMemoryLink:
-    """A link for a thread: commands run when they are sent."""
-
-    closed = False
-
-    def __init__(self, store: _Store, hub: str) -> None:
-        self._store = store
-        self._hub = hub
-
-    def exchange(
-        self, commands: Sequence[Command], timeout: float
-    ) -> list[AnyReply | CommandError]:
-        if not self._store.reachable:
-            raise ConnectionError("the memory backend is down")
-        replies: list[AnyReply | CommandError] = []
-        for command in commands:
-            command.sent_at = clock()
-            replies.append(
-                self._store.run(command.semaphore.address, command.operation, self._hub)
-            )
-        return replies
-
-    def close(self) -> None:
-        """Nothing is open."""

@@ -49,8 +49,6 @@ BAD_OPTIONS: list[Bad] = [
     ("max_hold", ValueError, "max_hold must be a number", [NAN]),
     ("max_hold", TypeError, "max_hold must be a number", ["900", True]),
     ("clock", ValueError, "'server' or 'local'", ["servers", None]),
-    ("heartbeat", ValueError, "'task' or 'thread'", ["threads", None]),
-    ("longest_stall", ValueError, "longest_stall .*heartbeat='thread'", [60.0]),
     ("name", ValueError, "name must have 1 to 512 bytes", [""]),
     ("name", ValueError, "name must have 1 to 512 bytes, not 513", ["x" * 513]),
     ("name", ValueError, "name must have 1 to 512 bytes, not 514", ["é" * 257]),
@@ -62,12 +60,6 @@ BAD_OPTIONS: list[Bad] = [
     ("prefix", TypeError, "prefix must be a str", [7]),
     ("label", TypeError, "label must be a str", [7]),
     ("label", ValueError, "label must have 1 to 512 bytes", ["x" * 513]),
-]
-BAD_STALLS: list[Bad] = [
-    ("longest_stall", ValueError, "at least the lease of 10", [9.9]),
-    ("longest_stall", ValueError, "must be finite", [INFINITY]),
-    ("longest_stall", ValueError, "longest_stall must be a number", [NAN]),
-    ("longest_stall", TypeError, "longest_stall must be a number", ["60", True]),
 ]
 BAD_WEIGHTS: list[Bad] = [
     ("permits", ValueError, "permits must be at least 1", [0, -1]),
@@ -102,14 +94,6 @@ def test_bad_options_are_refused(
         untyped(MemoryBackend(), options.pop("name"), options.pop("limit"), **options)
 
 
-@each(BAD_STALLS, heartbeat="thread")
-def test_bad_options_of_the_thread_are_refused(
-    kind: Kind, given: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        kind(MemoryBackend(), "good", 1, **given)
-
-
 def test_odd_options_that_can_be_meant_are_taken(kind: Kind) -> None:
     backend = MemoryBackend()
     kind(backend, "x" * 512, 0)
@@ -117,8 +101,6 @@ def test_odd_options_that_can_be_meant_are_taken(kind: Kind) -> None:
     kind(backend, "x", 1, lease=86_400, timeout=0, max_waiters=0)
     kind(backend, "x", 1, timeout=INFINITY)
     kind(backend, "x", 1, timeout=None, max_waiters=None, label=None, refresh_interval=None)
-    kind(backend, "x", 1, heartbeat="task", longest_stall=None)
-    kind(backend, "x", 1, lease=1, heartbeat="thread", longest_stall=1)
     kind(backend, "x", 1, lease=1, max_hold=1)
 
 
@@ -127,7 +109,6 @@ BEYOND_BY_ROUNDING: list[dict[str, Any]] = [
     {"lease": 1.0, "refresh_interval": 0.3, "linger": 0.1 + 0.2},
     {"linger": 0.3 - 0.1 * 3},
     {"lease": 0.1 * 3, "max_hold": 0.3},
-    {"lease": 0.1 * 3, "heartbeat": "thread", "longest_stall": 0.3},
     {"lease": 0.35 - 0.3},
     {"lease": 1e9 + 1e-7},
 ]
@@ -140,7 +121,6 @@ def test_a_bound_is_met_as_it_is_written(kind: Kind, options: dict[str, Any]) ->
     assert config.SHORTEST_LEASE <= terms.lease <= config.LONGEST_LEASE
     assert 0 <= terms.linger <= terms.refresh_interval
     assert terms.lease <= (terms.max_hold or math.inf)
-    assert terms.lease <= (terms.longest_stall or math.inf)
 
 
 async def test_a_bound_of_a_call_is_met_as_it_is_written(make_fair: Make) -> None:

@@ -283,20 +283,3 @@ def test_the_end_of_a_program_releases_where_the_slot_went(kind: Kind, cluster: 
 
     key = asyncio.run(main())
     assert asyncio.run(tell(cluster.shards[1].master.server, "ZCARD", key)) == 0
-
-
-@pytest.mark.release
-async def test_missing_replicas_cost_other_semaphores_no_permit(
-    kind: Kind, client_a: Redis
-) -> None:
-    """WAIT blocks the connection that refreshes other semaphores' permits."""
-    async with kind(client_a, "held", 1, lease=2.0) as permit:
-        waiters = [
-            in_background(kind(client_a, f"confirmed-{n}", 1, min_replicas=1).acquire(timeout=8))
-            for n in range(4)
-        ]
-        await asyncio.sleep(5.0)  # more than two leases
-        assert not permit.lost
-        assert not any(waiter.done() for waiter in waiters)
-        for waiter in waiters:
-            waiter.cancel()

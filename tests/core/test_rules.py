@@ -1,7 +1,6 @@
 """The pure rules: leases, refreshes, delays, names."""
 
 import itertools
-import math
 import random
 
 import pytest
@@ -18,7 +17,6 @@ from redsem_async._core.lease import (
     clock_margin,
     heartbeat_interval,
     liveness_timeout,
-    overdue,
     refresh_due,
     retry_after,
     trusted_until,
@@ -39,22 +37,6 @@ def test_a_process_outlives_three_heartbeats(lease: float) -> None:
     """One or two lost heartbeats must not cost a place in line."""
     assert liveness_timeout(lease) >= 3 * heartbeat_interval(lease)
     assert liveness_timeout(lease) >= lease
-
-
-@given(leases, st.floats(0.01, 0.99))
-def test_a_refresh_is_overdue_in_the_second_half_of_the_lease(lease: float, gone: float) -> None:
-    """Neither while the loop may still be in time, nor where trust has ended."""
-    assert overdue(lease, lease, now=gone * lease) == (gone > 0.5)
-    assert not overdue(lease, lease, now=lease)
-    assert not overdue(-math.inf, lease, now=gone * lease)
-
-
-@given(st.floats(0.5, 10_000))
-def test_a_loop_in_time_is_never_overdue(lease: float) -> None:
-    """A refresh interval, and a tenth of the lease for the answer."""
-    granted = trusted_until(lease, sent_at=100.0, left=lease)
-    due = refresh_due(100.0 + lease / 100, lease / 3)
-    assert not overdue(granted, lease, now=due + lease / 10)
 
 
 def test_what_a_refresh_says_of_trust() -> None:

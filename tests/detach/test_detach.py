@@ -156,29 +156,6 @@ async def test_a_refresh_that_was_sent_before_a_detach_renews_no_trust(
             await detaching
 
 
-async def test_a_refresh_of_the_threads_that_was_sent_before_a_detach_renews_no_trust(
-    kind: Kind, proxied: Redis, proxy: Proxy
-) -> None:
-    """The same where the thread sent it, over its own connection: nothing keeps them in order."""
-    semaphore = kind(
-        proxied, "jobs", 2, heartbeat="thread", lease=LEASE, refresh_interval=0.9 * LEASE
-    )
-    permit, beside = await semaphore.acquire(), await semaphore.acquire()
-    answer = proxy.hold("refresh")
-    await answer.struck.wait()
-    assert answer.sent is not None
-    assert answer.sent.connection != proxy.operations("acquire")[0].connection, "the loop sent it"
-    go_on = proxy.stop("detach")
-    detaching = in_background(permit.detach(expires_in=2 * SHORT))
-    await until(lambda: proxy.operations("detach"), "it was sent")
-    answer.lift()
-    await until(lambda: beside.expires_in > LEASE / 2, "the thread has read the answer")
-    assert permit.expires_in < 2 * SHORT
-    go_on.set()
-    assert await semaphore.release(await detaching)
-    assert await beside.release()
-
-
 async def test_no_refresh_renews_trust_while_a_detach_may_arrive_late(
     permit: Permit, there: AnySemaphore, proxy: Proxy, server: EmbeddedRedis
 ) -> None:
@@ -305,16 +282,3 @@ async def test_trust_that_ends_while_a_detach_is_unanswered_is_told(
     await asyncio.wait([losing], timeout=10)
     assert time.monotonic() - ends < EPSILON + NOISE
     await asyncio.wait([detaching])
-
-
-async def test_a_detach_in_an_outage_ends_in_grace_mode(
-    kind: Kind, proxied: Redis, proxy: Proxy
-) -> None:
-    """The refresh before it is not answered either."""
-    permit = await kind(proxied, "jobs", 1, lease=1.0, recovery="grace").acquire(timeout=5)
-    proxy.refusing = True
-    proxy.drop()
-    ends = [in_background(permit.wait_lost()), in_background(permit.detach(expires_in=60))]
-    _, unfinished = await asyncio.wait(ends, timeout=6)
-    await cancelled(*ends)
-    assert not unfinished

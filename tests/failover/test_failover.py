@@ -329,26 +329,6 @@ async def test_a_master_that_needs_a_replica_ends_the_trust_in_it(
     await all_free(both.there)
 
 
-@pytest.mark.fault(39)
-async def test_where_the_old_master_stops_first_grace_keeps_the_limit(
-    kind: Kind, replicated: Replicated, link: Proxy, connect: Connect
-) -> None:
-    """Sentinels that take longer than that to replace it leave no moment with two."""
-    options: dict[str, Any] = {"lease": LEASE, "recovery": "grace"}
-    here = kind(connect(replicated.master.url), "jobs", 2, **options)
-    there = kind(connect(replicated.replicas[0].url), "jobs", 2, **options)
-    held = [await here.acquire(timeout=2 * LEASE) for _ in range(2)]
-    await replicated.caught_up()
-    await needs_a_replica(replicated.master)
-    await replicated.part(link)
-    await stops(replicated.master)
-    assert not any(permit.lost for permit in held), "they were lost before: nothing is shown"
-    await replicated.promote()
-    permit = await there.acquire(timeout=3 * LEASE)
-    assert all(permit.lost for permit in held)
-    assert await permit.release()
-
-
 # -- sentinels
 
 

@@ -13,13 +13,12 @@ import os
 import random
 import selectors
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
-from redis.asyncio import Redis, RedisCluster
+from redis.asyncio import Redis
 
 from redsem_async import (
     AnySemaphore,
@@ -43,10 +42,8 @@ def say(event: str, **facts: object) -> None:
 
 def make() -> AnySemaphore:
     named = f"worker-{os.getpid()}" if OPTIONS.get("named", True) else None
-    redis: Redis | RedisCluster = Redis.from_url(OPTIONS["url"], client_name=named)
-    if OPTIONS.get("cluster"):
-        redis = RedisCluster.from_url(OPTIONS["url"])
-    known = {"lease", "refresh_interval", "heartbeat", "longest_stall", "recovery", "linger"}
+    redis = Redis.from_url(OPTIONS["url"], client_name=named)
+    known = {"lease", "refresh_interval", "linger"}
     known |= {"key_limit", "share", "slots", "label"}
     options = {k: v for k, v in OPTIONS.items() if k in known}
     kind = KINDS[OPTIONS["kind"]]
@@ -187,19 +184,6 @@ async def block() -> None:
     await blocking
 
 
-def count_turns() -> list[None]:
-    """A list that the loop makes longer, a hundred times a second, while it is not blocked."""
-    turns: list[None] = []
-    loop = asyncio.get_running_loop()
-
-    def count() -> None:
-        turns.append(None)
-        loop.call_later(0.01, count)
-
-    count()
-    return turns
-
-
 async def keep() -> None:
     """Keep a lease, and use it again when told to go on."""
     semaphore = make()
@@ -212,80 +196,21 @@ async def keep() -> None:
 
 
 async def compute() -> None:
-    """The body computes in Python, or sleeps, for so long, and may await something afterwards."""
+    """The body computes without an await, and asks from time to time."""
     semaphore = make()
-    turns = count_turns()
     no_key: dict[str, Any] = {"key": None} if isinstance(semaphore, FairSemaphore) else {}
     try:
         async with semaphore.acquire(**no_key) as permit:
-            await asyncio.sleep(OPTIONS.get("after", 0.0))
             say("held", id=permit.id, token=permit.fencing_token)
-            before, lowest = len(turns), math.inf
             ends = time.monotonic() + OPTIONS["seconds"]
             try:
                 while time.monotonic() < ends:
-                    if OPTIONS.get("burns"):
-                        sum(range(1000))
-                    else:
-                        time.sleep(0.001)  # noqa: ASYNC251 - that is the fault
-                    lowest = min(lowest, permit.expires_in)
-                    if OPTIONS.get("asks"):
-                        permit.check()
+                    time.sleep(0.001)  # noqa: ASYNC251 - that is the fault
+                    permit.check()
             finally:
-                say("computed", lost=permit.lost, lowest=lowest, turns=len(turns) - before)
-            try:
-                if OPTIONS.get("awaits"):
-                    await asyncio.sleep(OPTIONS["awaits"])
-            except asyncio.CancelledError:
-                say("cancelled", lost=permit.lost)
-                raise
-        say("left")
+                say("computed", lost=permit.lost)
     except PermitLost as lost:
         say("lost", reason=lost.reason)
-
-
-def guardians() -> int:
-    return sum(thread.name == "redsem-watchdog" for thread in threading.enumerate())
-
-
-async def fork_guarded() -> None:
-    """Fork while a thread keeps the permit; parent and child then block their loops."""
-    semaphore = make()
-    permit = await semaphore.acquire()
-    say("held", id=permit.id, guardians=guardians())
-
-    def child() -> None:
-        say("child", guardians=guardians(), lost=permit.lost)
-
-        async def in_a_loop_of_its_own() -> None:
-            async with semaphore as own:
-                time.sleep(OPTIONS["seconds"])  # noqa: ASYNC251 - that is the fault
-                say("child computed", id=own.id, lost=own.lost, guardians=guardians())
-
-        asyncio.run(in_a_loop_of_its_own())
-        say("child ends", guardians=guardians())
-
-    in_child(child)
-    say("waited", lost=permit.lost, guardians=guardians())
-    say("released", held=await permit.release())
-
-
-def close_the_loop() -> None:
-    """The loop is closed while it holds a permit, or left as it is; nothing tidies up."""
-    loop = asyncio.new_event_loop()
-    semaphore = make()
-
-    async def hold_on() -> Permit:
-        return await semaphore.acquire()
-
-    permit = loop.run_until_complete(hold_on())
-    say("held", id=permit.id, guardians=guardians())
-    if OPTIONS["closes"]:
-        loop.close()
-        ends = time.monotonic() + 5
-        while guardians() and time.monotonic() < ends:
-            time.sleep(0.01)
-    say("left", guardians=guardians(), lost=permit.lost)
 
 
 def in_child(work: Callable[[], None]) -> None:
@@ -398,8 +323,8 @@ async def hammer() -> None:
 SCENARIOS: dict[str, Callable[[], Awaitable[None] | None]] = {
     work.__name__: work
     for work in (
-        *(hold, wait, crowd, block, keep, compute, fork, fork_guarded, fork_twice),
-        *(close_the_loop, hammer, count_in),
+        *(hold, wait, crowd, block, keep, compute, fork, fork_twice),
+        *(hammer, count_in),
     )
 }
 

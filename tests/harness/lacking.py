@@ -38,7 +38,7 @@ _HIDDEN = {
 _REFUSED = {
     "resp3": {b"HELLO"},
     "subscribe": {b"SUBSCRIBE"},
-    "admin": {b"INFO", b"CONFIG", b"CLIENT", b"WAIT", b"SCRIPT"},
+    "admin": {b"INFO", b"CONFIG", b"CLIENT", b"SCRIPT"},
 }
 LACKS = (*_INSTEAD, *_HIDDEN, *_REFUSED, "lua51")
 

@@ -5,15 +5,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
-from redsem_async import AnySemaphore
-from redsem_async._hub import handout
-from redsem_async._hub.request import Request, RequestState
 from redsem_async._protocol.backend import Command, Link, Listener
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.replies import AnyReply
 from redsem_async.testing import MemoryBackend
 from redsem_async.testing._memory import MemoryLink
-from tests.harness.wait import until
 
 
 class Gated(MemoryBackend):
@@ -46,26 +42,3 @@ class Gated(MemoryBackend):
         self.shut = False
         while self.kept:
             self.pass_one()
-
-
-class _OutOfSight(list[Request]):
-    """Looks empty to the pipeline."""
-
-    def __bool__(self) -> bool:
-        return False
-
-
-class Unconfirmed:
-    """The grants of a semaphore with `min_replicas`, which only the test confirms."""
-
-    def __init__(self, semaphore: AnySemaphore) -> None:
-        self.remote = semaphore._bound().remote
-        self.requests = self.remote.state.to_confirm = _OutOfSight()
-
-    async def granted(self) -> Request:
-        await until(lambda: len(self.requests) > 0)
-        assert self.requests[0].state is RequestState.GRANTED
-        return self.requests[0]
-
-    def confirm(self, request: Request) -> None:
-        self.remote.change(handout.confirmed, request)

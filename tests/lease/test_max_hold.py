@@ -17,10 +17,9 @@ from tests.harness.wait import NOISE, all_free, queue_up, soon, waits_in_queue
 REASON = "it was held for its max_hold of 1.2 s"
 
 
-@pytest.mark.parametrize("heartbeat", ["task", "thread"])
-async def test_it_ends_a_block_and_frees_the_permit(pair: MakePair, heartbeat: str) -> None:
+async def test_it_ends_a_block_and_frees_the_permit(pair: MakePair) -> None:
     """However healthy its process is; and the next waiter gets the permit."""
-    here, there = pair(1, lease=0.6, max_hold=1.2, heartbeat=heartbeat)
+    here, there = pair(1, lease=0.6, max_hold=1.2)
     began = time.monotonic()
     with pytest.raises(PermitLost) as lost:
         async with here:

@@ -58,17 +58,13 @@ async def test_a_short_stop_costs_nothing(kind: Kind, client_a: Redis, start: St
 
 
 @pytest.mark.fault(3)
-@pytest.mark.parametrize(
-    ("heartbeat", "refreshes"), [("task", 0), ("task", 3), ("thread", 0)], ids=str
-)
+@pytest.mark.parametrize("refreshes", [0, 3])
 async def test_a_long_stop_cancels_the_body_before_it_goes_on(
-    kind: Kind, client_a: Redis, start: StartWorker, heartbeat: str, refreshes: int
+    kind: Kind, client_a: Redis, start: StartWorker, refreshes: int
 ) -> None:
     """Another process holds the permit when this one wakes up: the body takes no step more."""
     lease, interval = 0.9, 0.3
-    holder = await start(
-        "hold", kind=kind, lease=lease, refresh_interval=interval, heartbeat=heartbeat
-    )
+    holder = await start("hold", kind=kind, lease=lease, refresh_interval=interval)
     held = await holder.heard("held")
     await asyncio.sleep(refreshes * interval + 0.02)
     holder.stop()
@@ -108,7 +104,7 @@ async def test_a_body_that_never_awaits_can_ask(
     kind: Kind, client_a: Redis, start: StartWorker
 ) -> None:
     """It cannot be cancelled, but `check` raises, before the server lets go."""
-    holder = await start("compute", kind=kind, lease=0.6, seconds=6.0, asks=True)
+    holder = await start("compute", kind=kind, lease=0.6, seconds=6.0)
     held = await holder.heard("held")
     computed = await holder.heard("computed")
     assert computed["lost"]
@@ -260,29 +256,6 @@ async def test_a_semaphore_at_module_level_survives_forks(
     assert len({each["pid"] for each in held}) == 3
     assert len({each["id"].partition(".")[0] for each in held[:3]}) == 3
     await all_free(kind(client_a, "jobs", 1))
-
-
-@pytest.mark.fault(8)
-async def test_a_forked_child_has_neither_the_thread_nor_the_permit(
-    kind: Kind, client_a: Redis, start: StartWorker
-) -> None:
-    """The parent's thread goes on while the parent waits for a child that has its own."""
-    parent = await start(
-        "fork_guarded", kind=kind, limit=2, lease=1.0, heartbeat="thread", seconds=3.2
-    )
-    held = await parent.heard("held")
-    child = await parent.heard("child")
-    assert (held["guardians"], child["guardians"], child["lost"]) == (1, 0, True)
-    computed = await parent.heard("child computed")
-    assert (computed["guardians"], computed["lost"]) == (1, False)
-    assert computed["id"] != held["id"]
-    assert (await parent.heard("child ends"))["guardians"] == 0
-    assert (await parent.heard("child ended"))["status"] == 0
-    waited = await parent.heard("waited")
-    assert (waited["guardians"], waited["lost"]) == (1, False)
-    assert (await parent.heard("released"))["held"]
-    assert await parent.ended() == 0
-    await all_free(kind(client_a, "jobs", 2))
 
 
 # -- many waiters of a process that is killed

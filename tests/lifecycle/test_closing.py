@@ -6,10 +6,9 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, SemaphoreClosed, aclose
-from redsem_async._hub import machine
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Kind
-from tests.harness.memory import Gated, Unconfirmed
+from tests.harness.memory import Gated
 from tests.harness.wait import soon, until
 
 
@@ -38,19 +37,6 @@ async def test_a_grant_that_a_close_takes_back_is_not_handed_out(kind: Kind) -> 
     with pytest.raises(SemaphoreClosed):
         await soon(acquiring)
     await (await sem.acquire()).release()
-
-
-async def test_a_grant_that_is_closed_before_its_confirmation_is_not_handed_out() -> None:
-    backend = MemoryBackend()
-    sem = FairSemaphore(backend, "jobs", 1, min_replicas=1)
-    unconfirmed = Unconfirmed(sem)
-    acquiring = asyncio.create_task(sem.acquire())
-    request = await unconfirmed.granted()
-    assert request.lease is not None
-    unconfirmed.remote.change(machine.close, request.lease)
-    with pytest.raises(SemaphoreClosed):
-        await soon(acquiring)
-    await aclose(backend)
 
 
 async def test_of_two_closes_at_once_both_come_to_an_end(kind: Kind) -> None:

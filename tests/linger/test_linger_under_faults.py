@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -140,30 +139,6 @@ async def test_a_blocked_loop_reuses_nothing_that_has_ended(kind: Kind, client_a
     time.sleep(INTERVAL + 0.1)  # noqa: ASYNC251 - the fault
     async with sem as permit:
         assert permit.fencing_token > lease.token
-
-
-async def test_a_loss_of_state_takes_kept_leases(
-    kind: Kind, client_a: Redis, client_b: Redis, admin: Redis
-) -> None:
-    options: dict[str, Any] = {"lease": LEASE, "linger": INTERVAL, "recovery": "grace"}
-    sem, there = kind(client_a, "jobs", 1, **options), kind(client_b, "jobs", 1, **options)
-    permit = await sem.acquire()  # a new name has its grace period first
-    await permit.release()
-    await keep(sem)
-    await admin.flushall()
-    held = 0
-    most = 0
-
-    async def use(semaphore: AnySemaphore) -> None:
-        nonlocal held, most
-        async with semaphore:
-            held += 1
-            most = max(most, held)
-            await asyncio.sleep(0.05)
-            held -= 1
-
-    await asyncio.gather(*(use(semaphore) for semaphore in (sem, there) * 10))
-    assert most == 1
 
 
 PROGRAM = """

@@ -148,13 +148,6 @@ def test_the_clock_does_not_go_back(client: MemoryBackend, seconds: float) -> No
         client.advance(seconds)
 
 
-async def test_recovery_in_memory_where_nothing_is_lost_costs_no_wait(make: Make) -> None:
-    """The option may stay on in a test: nothing was lost, so no request waits for a lease."""
-    sem = make(1, lease=10, recovery="grace")
-    async with sem.acquire(timeout=1):
-        assert await sem.try_acquire() is None
-
-
 async def test_max_hold_ends_where_the_clock_is_moved(client: MemoryBackend) -> None:
     """In steps that are shorter than the lease, as on Redis."""
     sem = FairSemaphore(client, "jobs", 2, lease=10.0, max_hold=30.0)

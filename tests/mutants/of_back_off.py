@@ -16,7 +16,7 @@ OF_BACK_OFF = (
         "the quick path knows no back-off",
         "no process gets a permit before a back-off ends",
         "a_request_for_one_permit_waits_too",
-        ("lua.quick.acquire", "or grace > now or fields[17]", "or grace > now"),
+        ("lua.quick.acquire", "or fields[7]", ""),
     ),
     mutant(
         "there is no ramp",
@@ -84,6 +84,6 @@ OF_BACK_OFF = (
         "a key is not looked at when its ramp changes",
         "a back-off of a key ends at its time",
         "a_back_off_of_a_key_ends_at_its_time_although_others_are_busy",
-        ("keyed.prelude.follow_ramps", "if not fields[18] then return end", "do return end"),
+        ("keyed.prelude.follow_ramps", "if not fields[9] then return end", "do return end"),
     ),
 )

@@ -110,22 +110,6 @@ OF_CLIENT = (
         ("Lease.renew", "min(trusted_until, self.hold_ends)", "trusted_until"),
     ),
     mutant(
-        "the thread refreshes nothing",
-        "a permit outlives a loop that is blocked for a while",
-        "a_body_that_computes_for_three_leases_keeps_its_permit",
-        ("WatchdogThread.run", "self._exchange(self._overdue())", "self._overdue()"),
-    ),
-    mutant(
-        "the thread goes on for a loop that is stuck",
-        "a loop that is stuck for ever loses its permits",
-        "a_loop_that_is_stuck_for_too_long_loses_its_permit",
-        (
-            "WatchdogThread._overdue",
-            "silence <= (lease.terms.longest_stall or 0.0)",
-            "silence >= 0",
-        ),
-    ),
-    mutant(
         "writing a detach leaves trust as it is",
         "from the moment a detach is sent, trust ends before the server may let go",
         "a_detach_without_an_answer_is_trusted_no_longer_than_it_may_have_asked_for",
@@ -211,18 +195,6 @@ OF_CLIENT = (
         "a child's permit is unusable, and releases nothing of the parent's",
         "a_fork_leaves_the_permit_with_the_parent",
         ("_hub.hub", "hub.orphan()", "pass"),
-    ),
-    mutant(
-        "too few replicas are enough",
-        "a grant is confirmed by so many replicas before it is handed out",
-        "too_few_replicas_are_waited_for",
-        ("connection._confirmed", "replicas >= operation.replicas", "replicas >= 0"),
-    ),
-    mutant(
-        "nothing is put back after a loss of state",
-        "holders come back before anybody new is admitted",
-        "holders_come_back_before_new_requests_are_granted",
-        ("commands.refresh", "state.recovers and pending.lease.trusted_at(clock())", "False"),
     ),
     mutant(
         "full is what was ever said",

@@ -101,10 +101,10 @@ OF_KEYS = (
         ("keyed.used", "if known > holder_count then", "if false then"),
     ),
     mutant(
-        "a lost index of the queue is not written again",
+        "a lost index of the queue is not noticed",
         "waiters are served although Redis evicted the queues of the keys",
-        "waiters_are_served_in_order_although_a_key_of_redis_is_lost[keys-False]",
-        ("keyed.used", "mend_queue()", ""),
+        "waiters_are_served_although_a_key_of_redis_is_lost[keys-False]",
+        ("keyed.used", "drop_lost_queue()", ""),
     ),
     mutant(
         "a key is written as it is",
@@ -213,13 +213,7 @@ OF_KEYS = (
         "an adopted permit gets another slot",
         "a slot goes on with adopt",
         "a_slot_goes_on_with_detach_and_adopt[zset-redis]",
-        ("lua.adopt", "slotted.claim(new_id, its_slots, old_id)", "local none"),
-    ),
-    mutant(
-        "a slot that another has is claimed again",
-        "no two permits have one slot, whoever restores one",
-        "a_slot_that_another_holder_has_is_not_restored",
-        ("slotted.claim", "if owner and owner ~= id and owner ~= former then", "if false then"),
+        ("lua.adopt", "slotted.claim(new_id, its_slots)", "local none"),
     ),
     mutant(
         "freed slots below are not looked at again",

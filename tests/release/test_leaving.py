@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Coroutine
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -194,11 +194,10 @@ async def test_a_loss_that_is_told_after_the_block_raises_nothing(
 # -- refreshes
 
 
-@pytest.mark.parametrize("heartbeat", ["task", "thread"])
 async def test_nothing_refreshes_a_permit_whose_block_was_left(
-    kind: Kind, redis: Redis, name: str, heartbeat: Literal["task", "thread"]
+    kind: Kind, redis: Redis, name: str
 ) -> None:
-    sem = kind(redis, name, 1, lease=2.0, refresh_interval=0.2, heartbeat=heartbeat)
+    sem = kind(redis, name, 1, lease=2.0, refresh_interval=0.2)
     async with sem as permit:
         await asyncio.sleep(0.3)  # at least one refresh
         permit.check()

@@ -7,13 +7,9 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import AcquireTimeout, FairSemaphore, PermitLost, aclose
-from redsem_async._core.lease import Outcome
-from redsem_async._hub import handout
-from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Make, MakePair
 from tests.harness.inside import remote_of
-from tests.harness.memory import Unconfirmed
-from tests.harness.wait import all_free, available, queue_up, soon, until
+from tests.harness.wait import all_free, available, queue_up, soon
 
 # -- release
 
@@ -80,69 +76,6 @@ async def test_a_waiters_id_releases_nothing(fair_pair: MakePair) -> None:
         assert await there.release(standing.id) is False
         assert (await here.status()).waiting == 1
     await (await soon(waiter)).release()
-
-
-@pytest.fixture
-async def sem() -> FairSemaphore:
-    """A semaphore whose grants are handed out when they are confirmed."""
-    return FairSemaphore(MemoryBackend(), "jobs", 1, min_replicas=1)
-
-
-@pytest.fixture
-async def unconfirmed(sem: FairSemaphore) -> Unconfirmed:
-    """Its grants, which only the test confirms."""
-    return Unconfirmed(sem)
-
-
-async def test_a_permit_released_before_its_confirmation_is_not_handed_out(
-    sem: FairSemaphore, unconfirmed: Unconfirmed
-) -> None:
-    """The releasing hub gets no push message; its caller waits on for another permit."""
-    acquiring = asyncio.create_task(sem.acquire())
-    request = await unconfirmed.granted()
-    assert request.lease is not None
-    first = request.lease.id
-    await sem.release(first)
-    unconfirmed.confirm(request)
-    assert not acquiring.done()
-    await until(lambda: len(unconfirmed.requests) == 2)
-    unconfirmed.confirm(request)
-    permit = await soon(acquiring)
-    assert permit.id != first
-    assert await permit.release()
-    await all_free(sem)
-
-
-async def test_an_adopted_permit_released_before_its_confirmation_is_lost(
-    sem: FairSemaphore, unconfirmed: Unconfirmed
-) -> None:
-    """Its caller asked for that permit, and gets no other."""
-    acquiring = asyncio.create_task(sem.acquire())
-    unconfirmed.confirm(await unconfirmed.granted())
-    permit_id = await (await soon(acquiring)).detach(30.0)
-    unconfirmed.requests.clear()
-    adopting = asyncio.create_task(sem.adopt(permit_id))
-    request = await unconfirmed.granted()
-    assert request.lease is not None
-    assert await sem.release(request.lease.id)
-    unconfirmed.confirm(request)
-    with pytest.raises(PermitLost):
-        await soon(adopting)
-    await all_free(sem)
-
-
-async def test_a_grant_whose_refresh_has_no_answer_is_not_handed_out_unconfirmed(
-    sem: FairSemaphore, unconfirmed: Unconfirmed
-) -> None:
-    """Replicas confirm the write of the refresh; without one, nothing can be confirmed."""
-    acquiring = asyncio.create_task(sem.acquire())
-    request = await unconfirmed.granted()
-    unconfirmed.remote.change(handout.refreshed, request, Outcome.UNKNOWN, 0.0, 0.0)
-    await until(lambda: len(unconfirmed.requests) == 2)
-    assert not acquiring.done()
-    unconfirmed.confirm(unconfirmed.requests[1])
-    assert await (await soon(acquiring)).release()
-    await all_free(sem)
 
 
 # -- detach

@@ -44,10 +44,9 @@ class TimedCodec(Codec):
         operation: Operation,
         tag: int,
         hub: str,
-        recovers: bool = False,
         sharded: bool = False,
     ) -> tuple[Script, tuple[Argument, ...]]:
-        script, arguments = super().encode(operation, tag, hub, recovers, sharded)
+        script, arguments = super().encode(operation, tag, hub, sharded)
         keys, after = int(arguments[0]) + 1, int(arguments[0]) + 3
         return script, (*arguments[:keys], tag, self._wall_clock(), *arguments[after:])
 
@@ -65,10 +64,9 @@ class Comparison(RuleBasedStateMachine):
         super().__init__()
         self.redis = Redis.from_url(self.url, protocol=2)
         self.address = Address(self.mode, self.prefix, "agreed", self.clock)
-        self.keys = (*self.address.keys, *self.address.recovery_keys)
+        self.keys = self.address.keys
         self.redis.delete(*self.keys, *self.address.first_keys)
         self.now_us = START_US
-        self.recovers = False
         self.tokens: set[int] = set()
         self.model = SPECIFICATIONS[self.mode.removesuffix("+slots")](self._publish)
         self._codec = TimedCodec(self.address, lambda: self.now_us)
@@ -132,7 +130,7 @@ class Comparison(RuleBasedStateMachine):
 
     def _run(self, hub: str, call: Operation) -> AnyReply | CommandError:
         client: Any = self.redis
-        script, arguments = self._codec.encode(call, self._tags, hub, self.recovers)
+        script, arguments = self._codec.encode(call, self._tags, hub)
         try:
             raw = client.execute_command("EVAL", script.text, *arguments)
         except ResponseError as error:
@@ -234,7 +232,7 @@ class Comparison(RuleBasedStateMachine):
         look.hkeys(tokens)
         look.zrange(extra, 0, -1)
         keys = (*self.keys, *self.address.first_keys)
-        kept = [key for key in keys if not key.endswith((":limit", ":key-limits", ":marker"))]
+        kept = [key for key in keys if not key.endswith((":limit", ":key-limits"))]
         for key in kept:
             look.pttl(key)
         answers: list[Any] = look.execute()

@@ -11,7 +11,6 @@ same permit: stays that overlap are too many, whatever the server held.
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -95,13 +94,11 @@ class History:
         self,
         findings: Findings,
         ceiling: dict[str, int] | None = None,
-        recovering: Collection[str] = (),
     ) -> None:
         self.joined = 0
         self.most_inside: defaultdict[str, int] = defaultdict(int)
         self._findings = findings
         self._ceiling = ceiling or {}
-        self._recovering = recovering
         self._tenures: dict[str, Tenure] = {}
         self._stays: dict[str, Stay] = {}
         self._windows: defaultdict[str, _Window] = defaultdict(_Window)
@@ -116,17 +113,6 @@ class History:
         self, identity: str, name: str, token: int, permits: int, at: float, expiry: float
     ) -> None:
         self._tenures[identity] = Tenure(name, token, permits, at, expiry)
-
-    def restored(
-        self, identity: str, name: str, token: int, permits: int, at: float, expiry: float
-    ) -> None:
-        """A holder put its permit back after a loss of state: it was never without it."""
-        tenure = self._tenures.get(identity)
-        if tenure is None or tenure.token != token:
-            self.granted(identity, name, token, permits, at, expiry)
-        else:
-            tenure.until = tenure.how = None
-            tenure.expiry = expiry
 
     def renewed(self, identity: str, expiry: float) -> None:
         if (tenure := self._tenures.get(identity)) is not None:
@@ -206,8 +192,8 @@ class History:
     def _settle(self, settled: float) -> None:
         """Judge each stay that is over, once the journal is past its end.
 
-        Not before: after a loss of state a lease may yet be restored, and an acquire that was not
-        answered is sent, and granted, again. Then its tenure is yet to come.
+        Not before: an acquire that was not answered is sent, and granted, again. Then its tenure
+        is yet to come.
         """
         for identity, stay in list(self._stays.items()):
             if stay.until is None or stay.until >= settled - LATE:
@@ -241,8 +227,7 @@ class History:
         if stay.released and not held:
             self._broken("released only if it was held", name, detail)
         until = stay.until
-        in_grace = tenure.how == "flushed" and name in self._recovering
-        if gave_back or (taken and not in_grace):
+        if gave_back or taken:
             until = min(until, ended)
         if until > stay.since:
             for each, permits in stay.windows.items():

@@ -6,7 +6,7 @@ saw beside them (`history`).
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from redsem_async._protocol.operations import (
     Abandon,
@@ -15,7 +15,6 @@ from redsem_async._protocol.operations import (
     Operation,
     Refresh,
     Release,
-    Restore,
 )
 from tests.scripts.history import End, History
 from tests.scripts.recording import Entry, Flushed, Record
@@ -33,14 +32,11 @@ class JournalChecker:
 
     Args:
         ceiling: of names whose limit is known, the most that clients may hold for certain.
-        recovering: names where nobody new is admitted for a lease after a loss of state.
     """
 
-    def __init__(
-        self, ceiling: dict[str, int] | None = None, recovering: Collection[str] = ()
-    ) -> None:
+    def __init__(self, ceiling: dict[str, int] | None = None) -> None:
         self.findings = Findings()
-        self.history = History(self.findings, ceiling, recovering)
+        self.history = History(self.findings, ceiling)
         self.scripts: Counter[str] = Counter()
         self.operations = 0  # requests, releases, refreshes ...: a script may be for many
         self.grants = 0
@@ -79,7 +75,7 @@ class JournalChecker:
             self.findings.add(rule, base, detail)
         replay.follow(record, changes.gone)
         replay.compare(record, keys, changes.after)
-        if not isinstance(record.call, Adopt | Restore):
+        if not isinstance(record.call, Adopt):
             self.grants += len(changes.added)
         self._note(record, keys, changes)
         if self.findings.counts.total() > found and len(self.traces) < MOST_TRACES:
@@ -90,9 +86,8 @@ class JournalChecker:
         name = record.base.partition("{")[2][:-2]
         behind = keys.now - (record.server_us // 1000)  # of the server, to the semaphore's clock
         for identity, holder in changes.added.items():
-            note = history.restored if record.operation == "restore" else history.granted
             expiry = (holder.expiry_ms - behind) / 1000
-            note(identity, name, holder.token, holder.permits, at, expiry)
+            history.granted(identity, name, holder.token, holder.permits, at, expiry)
         for identity, holder in changes.renewed.items():
             history.renewed(identity, (holder.expiry_ms - behind) / 1000)
         call = record.call
@@ -112,8 +107,6 @@ def _size(call: Operation) -> int:
             return len(call.numbers)
         case Abandon():
             return len(call.requests)
-        case Restore():
-            return len(call.permits)
         case _:
             return 1
 

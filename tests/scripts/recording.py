@@ -115,11 +115,6 @@ class Record(NamedTuple):
         return int(self.arguments[1] or self.server_us)
 
     @property
-    def recovers(self) -> bool:
-        """Whether the caller wants a grace period after a loss of state."""
-        return len(self.present) > len(self.address.first_keys) + len(self.address.keys)
-
-    @property
     def reply(self) -> Any:
         return _read(self.raw_reply)
 

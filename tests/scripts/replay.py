@@ -63,7 +63,6 @@ class Replay:
         published = map(_message, (w for w in record.writes if w.command in _PUBLISH))
         self._published.extend(joined(published))
         call, answer = record.call, record.answer
-        self._know_server(record)
         try:
             expected: AnyReply | str = self.model.run(
                 record.address, call, record.hub, record.now_us
@@ -88,13 +87,6 @@ class Replay:
             self._differ(record, f"{call} published too much: {list(self._published)}")
         self._astray.clear()
         self._published.clear()
-
-    def _know_server(self, record: Record) -> None:
-        """Which server it was, which only a script can say: in the marker that it wrote."""
-        self.model.recovers = record.recovers
-        noted = (w.arguments[0] for w in record.writes if w.key.endswith(":marker"))
-        marker = self.model.state.marker or "one that the marker should name"
-        self.model.server = next(noted, marker)
 
     def compare(self, record: Record, keys: Keys, look: Look) -> None:
         """Whether what is held and who is in line are the same in the keys."""
@@ -181,12 +173,9 @@ class Replay:
                 if isinstance(model, QueueSpecification):
                     model.parked_return = False
                 state.looked_at = None
-                state.grace.lost_at = state.grace.until = 0
             case "hubs":
                 for known in state.hubs.values():
                     known.alive_until = 0
-            case "released":
-                state.grace.released.clear()
             case "slots":
                 state.lose_slots()
             case "keys":

@@ -24,7 +24,6 @@ WHO = HubInfo("somebody")
 CALLS: dict[str, op.Operation] = {
     "acquire": op.Acquire([7], 1000, 3, hub_info=WHO),
     "release": op.Release(HUB, [7]),
-    "restore": op.Restore([op.RestoredPermit(7, 1)], 1000, WHO),
     "refresh": op.Refresh([7], 1000, {7: 2}),
     "abandon": op.Abandon([REQUEST]),
     "heartbeat": op.Heartbeat(1000, [REQUEST], hub_info=WHO),
@@ -76,7 +75,7 @@ def test_the_head_names_every_key_in_order() -> None:
     named = contract(head, "KEYS")
     assert contract(head, "ARGV") == COMMON_ARGUMENTS
     address = Address("fair", "p", "n", "server")
-    kinds = [key.rpartition(":")[2] for key in (*address.keys, *address.recovery_keys)]
+    kinds = [key.rpartition(":")[2] for key in address.keys]
     assert kinds == named
     assigned = re.findall(r"^local ([\w, ]+) = unpack\(KEYS\)", head, re.MULTILINE)
     assert ", ".join(assigned).split(", ") == named

@@ -267,24 +267,20 @@ def test_a_stay_beside_its_tenure(
 
 
 @pytest.mark.parametrize(
-    ("how", "until", "recovering", "rules"),
+    ("how", "until", "rules"),
     [
         # Cut off, a client trusts its permit until the lease ends that was confirmed.
-        ("taken", 11.9, False, {}),
-        ("flushed", 11.9, False, {}),
-        ("taken", 12.1, False, {"trust ends first": 1}),
+        ("taken", 11.9, {}),
+        ("flushed", 11.9, {}),
+        ("taken", 12.1, {"trust ends first": 1}),
         # Nobody took it: no end in the journal is an excuse.
-        ("released", 10.8, False, {"trust ends first": 1, "certain holding fits the limit": 1}),
-        ("abandoned", 10.8, False, {"trust ends first": 1, "certain holding fits the limit": 1}),
-        # In a grace period nobody new is admitted, so that an overlap is one too many.
-        ("flushed", 10.8, True, {"certain holding fits the limit": 1}),
+        ("released", 10.8, {"trust ends first": 1, "certain holding fits the limit": 1}),
+        ("abandoned", 10.8, {"trust ends first": 1, "certain holding fits the limit": 1}),
     ],
 )
-def test_trust_in_a_permit_that_was_given_to_another(
-    how: End, until: float, recovering: bool, rules: Found
-) -> None:
+def test_trust_in_a_permit_that_was_given_to_another(how: End, until: float, rules: Found) -> None:
     """The first ends at 10.5, is trusted *until*, and another is granted at 10.5."""
-    checker = JournalChecker({"jobs": 1}, {"jobs"} if recovering else ())
+    checker = JournalChecker({"jobs": 1})
     history = checker.history
     for number, since, last in ((1, 10.0, until), (2, 10.5, 10.9)):
         identity = f"{HUB}.{number}"

@@ -102,7 +102,6 @@ class Pair:
         self.codec = codec.Codec(self.address, lambda: self.now_us)
         self.now_us, self.tag, self.calls = START_US, 0, 0
         self.limit = draw.choice((1, 2, 2, 3, 5)) * (3 if self.address.keyed else 1)
-        self.recovers = draw.random() < 0.3
         self.wild = draw.choice((0.03, 0.1, 0.3))  # how often something unusual happens
         self.numbers = dict.fromkeys(HUBS, 0)
         self.requests: dict[str, list[op.Request]] = {hub: [] for hub in HUBS}
@@ -116,7 +115,7 @@ class Pair:
     def call(self, hub: str, call: op.Operation) -> None:
         self.tag += 1
         self.sent = [*self.sent[-20:], (hub, call)]
-        used, arguments = self.codec.encode(call, self.tag, hub, self.recovers)
+        used, arguments = self.codec.encode(call, self.tag, hub)
         here = self.here.pipeline(transaction=False)
         here.eval(COPY, 0, *divmod(self.now_us, 1_000_000))
         here.evalsha(self.load(edited(used.text, NOTED)), *arguments)
@@ -229,7 +228,7 @@ class Pair:
             (hub, op.Heartbeat(10_000, requests[-3:], draw.choice((None, *INFOS)))),
             (hub, op.Reap()),
             (HUBS[0], op.SetLimit(limit, self.calls)),
-            (HUBS[0], op.BackOff(pause_ms, self.limit, None, self.calls)),
+            (HUBS[0], op.BackOff(pause_ms, None, self.calls)),
             *[(hub, op.Abandon([each])) for each in requests[-1:]],
             *[(hub, op.Refresh(held, draw.choice(LEASES_MS)))] * bool(held),
             *self.sent[-5:],  # a command arrives once more
@@ -251,7 +250,7 @@ class Pair:
 
     def evict(self, _: str) -> None:
         address = self.address
-        often = (*address.keys[:3], *address.recovery_keys[: self.recovers]) * 3
+        often = address.keys[:3] * 3
         self.here.delete(self.draw.choice((*often, *address.keys, *address.first_keys)))
 
 
@@ -280,26 +279,3 @@ def test_a_quick_path_does_what_the_general_one_does(
             raise
         taken += pair.taken
     assert min(taken[op.Acquire], taken[op.Release]) > RUNS, taken
-
-
-def test_zset_who_waits_is_served_at_the_end_of_a_grace_period(
-    databases: tuple[Redis, Redis], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Time alone makes the end, so the next call has to look at the queue, whatever it is."""
-    monkeypatch.setattr(codec, "script", watched)
-    pair = Pair(databases, "zset", "server", 0)
-    pair.recovers = True
-    for ms, info in ((0, INFO), (91_000, None)):
-        pair.now_us += 1000 * ms
-        for hub in HUBS:
-            pair.call(hub, op.Heartbeat(90_000, hub_info=info))
-    here, there, other = HUBS
-    pair.call(here, op.Acquire([1], 90_000, 1))
-    pair.call(there, op.Acquire([1], 90_000, 1))
-    pair.call(there, op.Heartbeat(90_000))  # the queue is looked through
-    pair.here.delete(pair.address.recovery_keys[0])
-    pair.call(here, op.Heartbeat(10_000, hub_info=INFO))
-    pair.call(other, op.Acquire([1], 90_000, 3))
-    pair.now_us += 11_000_000
-    pair.call(here, op.Acquire([2], 10_000, 1))
-    assert pair.members(pair.holders) == [f"{other}.1", f"{here}.1"]

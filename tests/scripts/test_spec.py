@@ -53,10 +53,6 @@ SLOTS = tuple("abcdefghij")
 lists_of_slots = st.sampled_from((SLOTS, SLOTS, SLOTS, SLOTS[::-1]))
 
 
-def _terms(key: str | None) -> op.KeyTerms | None:
-    return None if key is None else op.KeyTerms(key)
-
-
 Agree = Callable[..., Any]
 
 
@@ -65,7 +61,6 @@ class Agreement(Comparison):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lost: list[tuple[str, op.RestoredPermit]] = []
         self.key_ceilings: dict[str, int] = {}
         self.numbers = dict.fromkeys(HUBS, 0)
         self.tokens_before = 0
@@ -87,13 +82,10 @@ class Agreement(Comparison):
 
     # -- steps
 
-    @initialize(limit=st.sampled_from((1, 2, 3)), recovers=st.booleans(), plain=st.booleans())
-    def choose(self, limit: int, recovers: bool, plain: bool) -> None:
+    @initialize(limit=st.sampled_from((1, 2, 3)), plain=st.booleans())
+    def choose(self, limit: int, plain: bool) -> None:
         self.plain = plain  # room for most, and nothing but what most do: the quick paths' case
         self.limit = self.ceiling = 2 * limit if plain else limit
-        self.recovers = recovers
-        if recovers:
-            self.model.recovers = True
 
     @unusual
     @rule(
@@ -135,8 +127,6 @@ class Agreement(Comparison):
         others = {
             n: kind for n, kind in zip(numbers, kinds, strict=True) if kind != op.DEFAULT_OPTIONS
         }
-        if hub_info is not None:
-            hub_info = hub_info._replace(recovers=self.recovers)
         call = op.Acquire(
             *(numbers, lease_ms, limit, others, max_waiters, max_waiters if self.keyed else None),
             hub_info=hub_info,
@@ -196,7 +186,7 @@ class Agreement(Comparison):
         self, hub: str, count: int, lease_ms: int, right: op.RightRequest | None
     ) -> None:
         known = hub in self.model.state.hubs and self.model.state.hubs[hub].description
-        hub_info = None if known else HubInfo("x", recovers=self.recovers)
+        hub_info = None if known else HubInfo("x")
         numbers = range(self.numbers[hub] + 1, self.numbers[hub] + 1 + count)
         self.numbers[hub] = numbers[-1]
         call = op.Acquire(numbers, lease_ms, self.limit, hub_info=hub_info, right=right)
@@ -329,41 +319,10 @@ class Agreement(Comparison):
     @rule()
     def lose_everything(self) -> None:
         """A flush, or a restart of a server that keeps nothing."""
-        self._note_what_is_held()
         self.redis.delete(*self.keys, *self.address.first_keys)
         self.model.lose_everything()
         # Or tokens would be drawn again: the outage lasts for as long as the clock was behind.
         self.now_us = max(self.now_us, *self.tokens, 0) + 1_000_000
-
-    @precondition(lambda self: self.recovers)
-    @rule(hub=hubs)
-    def fail_over(self, hub: str) -> None:
-        """Another server takes over: to the scripts, the marker names one that is not theirs.
-
-        On a new connection a hub introduces itself before it says anything else.
-        """
-        self._note_what_is_held()
-        if self.redis.exists(self.keys[-2]):
-            self.redis.set(self.keys[-2], "another")
-            self.model.state.marker = "another"
-        self.call(hub, op.Heartbeat(1000, hub_info=HubInfo("x", recovers=True)))
-
-    def _note_what_is_held(self) -> None:
-        holders = self.model.state.holders.items()
-        unknown = {identity for identity, held in holders if not held.known}
-        self.lost = [
-            (hub, permit) for hub, permit in self.lost if f"{hub}.{permit.number}" in unknown
-        ]
-        self.lost += [
-            (
-                identity[:32],
-                op.RestoredPermit(
-                    int(identity[33:]), held.token, held.permits, _terms(held.key), held.slots
-                ),
-            )
-            for identity, held in holders
-            if held.expiry_ms > self.now_us // 1000 and held.known
-        ]
 
     @precondition(lambda self: self.address.slotted or self.keyed)
     @rule(what=st.sampled_from(("keys", "queue", "slots")), hub=hubs, beats=st.booleans())
@@ -373,7 +332,6 @@ class Agreement(Comparison):
         model = self.model
         if key not in (*self.keys, *self.address.first_keys):
             return
-        self._note_what_is_held()
         self.redis.delete(key)
         match what:
             case "slots":
@@ -387,22 +345,10 @@ class Agreement(Comparison):
         known = hub in model.state.hubs and model.state.hubs[hub].description
         self.call(hub, op.Heartbeat(1000) if beats and known else op.Reap())
 
-    @precondition(lambda self: self.lost)
-    @rule(lease_ms=leases, introduced=st.booleans(), bound=bounds, data=st.data())
-    def restore(
-        self, lease_ms: int, introduced: bool, bound: int | None, data: st.DataObject
-    ) -> None:
-        hub, _ = data.draw(st.sampled_from(self.lost))
-        permits = [permit for owner, permit in self.lost if owner == hub]
-        hub_info = HubInfo("x", recovers=self.recovers) if introduced else None
-        slots = self._listed(SLOTS, self.limit)
-        self.call(hub, op.Restore(permits, lease_ms, hub_info, slots, bound))
-
     @precondition(lambda self: len(self.sent) > 8)
     @rule()
     def clear(self) -> None:
         self.send(HUBS[0], op.Clear(self._next_call(HUBS[0])))
-        self.lost.clear()
 
     def _next_call(self, hub: str) -> int:
         """For a call that acts once: the server takes each number once, and none below it."""
@@ -447,7 +393,7 @@ class Agreement(Comparison):
     @invariant()
     def never_more_than_the_limit(self) -> None:
         counter = self.model.state.counter
-        now_us = max(self.now_us + counter.ahead_us, counter.last - counter.offset_us)
+        now_us = max(self.now_us + counter.ahead_us, counter.last)
         assert self.model.state.used(now_us // 1000) <= self.ceiling
 
     @invariant()
@@ -462,7 +408,7 @@ class Agreement(Comparison):
     def no_lease_is_longer_than_was_asked_for(self) -> None:
         """Counted from the time last noted, to which the clock may be set back."""
         counter = self.model.state.counter
-        end = (counter.last - counter.offset_us) // 1000 + LONGEST_MS + 1001
+        end = counter.last // 1000 + LONGEST_MS + 1001
         assert all(held.expiry_ms <= end for held in self.model.state.holders.values())
 
     @invariant()
@@ -474,7 +420,7 @@ class Agreement(Comparison):
             return
         now = self.called_at_us + state.counter.ahead_us
         now //= 1000
-        if state.set_limit == 0 or state.grace.until > now:
+        if state.set_limit == 0:
             return
         used = sum(holder.permits for holder in state.holders.values())
         if not all(holder.known for holder in state.holders.values()):
@@ -569,31 +515,11 @@ def test_memory_and_redis_agree(mode: Mode, clock: Clock, server_url: str, prefi
         assert agreement.quick[op.Acquire] and agreement.quick[op.Release]
 
 
-@pytest.mark.parametrize("clock", ["server", "local"])
-def test_a_request_of_a_forgotten_hub_is_in_line_once(clock: Clock, agree: Agree) -> None:
-    """Nobody is served while others may put permits back: what is dead stays in line for so long.
-
-    The machine above found it.
-    """
-    here, there = HUBS[:2]
-    state = agree("fair", clock)
-    state.choose(limit=1, recovers=True, plain=False)
-    state.use_plainly(hub=here, counts=[1], lease_ms=1000, times=1, keeps=False)
-    state.pass_time(ms=80_000)
-    state.fail_over(hub=there)
-    assert here not in state.model.state.hubs, "it is remembered"
-    assert state.model.waiting == 1
-    for _ in range(2):
-        answer = state.call(*state.sent[0])
-        assert isinstance(answer, Reply)
-        assert answer.waiting == 1
-
-
 def test_grants_of_one_hub_may_be_two_messages(agree: Agree) -> None:
     """The script reads the line in parts, of eight first. The machine above found it."""
     dead, waiter, holder = HUBS
     state = agree("fair")
-    state.choose(limit=2, recovers=False, plain=True)
+    state.choose(limit=2, plain=True)
     for hub, count, lease_ms in ((holder, 2, 4000), (dead, 9, 1000), (waiter, 2, 10_000)):
         state.use_plainly(hub=hub, counts=[count], lease_ms=lease_ms, times=1, keeps=True)
     state.pass_time(ms=5000)
@@ -653,43 +579,14 @@ def test_status_leaves_out_requests_of_the_dead(mode: Mode, agree: Agree) -> Non
     assert state.redis.zcard(state.keys[6]) == 3
 
 
-@pytest.mark.parametrize("mode", ["fair+keys", "zset"])
-def test_nothing_is_put_back_whose_longest_hold_has_ended(mode: Mode, agree: Agree) -> None:
-    """The keys of others would expire at once with it. The machine above found it."""
-    here, there = HUBS[:2]
-    state = agree(mode)
-    state.choose(limit=2, recovers=True, plain=True)
-    state.fail_over(hub=there)
-    state.pass_time(ms=4000)
-    state.use_plainly(hub=here, counts=[1], lease_ms=10_000, times=1, keeps=True)
-    state.fail_over(hub=there)
-    state.lose_everything()
-    state.pass_time(ms=4000)
-    call = op.Restore([state.lost[0][1]], 10_000, HubInfo("x", recovers=True), None, 4000)
-    answer = state.call(here, call)
-    assert isinstance(answer, Reply) and answer.answers == [0]
-    state.nothing_is_kept_for_longer_than_it_has_to_be()
-    assert not state.redis.zcard(state.keys[0])
-
-
 def test_no_right_is_given_while_another_waits(agree: Agree) -> None:
     here, there = HUBS[:2]
     state = agree("fair")
-    state.choose(limit=1, recovers=False, plain=True)
+    state.choose(limit=1, plain=True)
     for hub in (here, there):
         state.call(hub, op.Acquire([1], 10_000, 1, hub_info=HubInfo("x")))
     answer = state.call(here, op.Heartbeat(10_000, right=op.RightRequest(1000, 1)))
     assert isinstance(answer, Reply) and not answer.right
-
-
-def test_a_slot_that_another_holder_has_is_not_restored(agree: Agree) -> None:
-    state = agree("fair+slots")
-    state.choose(limit=2, recovers=True, plain=True)
-    for hub, held in zip(HUBS, (1, 0), strict=False):
-        permit = op.RestoredPermit(1, token=1, slots=(0,))
-        call = op.Restore([permit], 10_000, HubInfo("x", recovers=True), SLOTS)
-        answer = state.call(hub, call)
-        assert isinstance(answer, Reply) and answer.answers == [held]
 
 
 @pytest.mark.parametrize("dead_ones", [99, 100, 150])
@@ -753,7 +650,7 @@ def test_nothing_is_left_of_a_hub_that_is_silent_for_long(mode: Mode, agree: Agr
     """Its numbers and who it was are forgotten once nothing of it can arrive any more."""
     here, there = HUBS[:2]
     state = agree(mode)
-    state.choose(limit=1, recovers=False, plain=True)
+    state.choose(limit=1, plain=True)
     state.use_plainly(hub=here, counts=[1], lease_ms=1000, times=1, keeps=False)
     state.pass_time(ms=80_000)
     state.use_plainly(hub=there, counts=[1], lease_ms=1000, times=1, keeps=False)
@@ -769,7 +666,7 @@ def test_what_nobody_counts_may_have_been_received(mode: Mode, agree: Agree) -> 
     here, there = HUBS[:2]
     uncounted = HubInfo("x", uncounted=True)
     state = agree(mode)
-    state.choose(limit=1, recovers=False, plain=False)
+    state.choose(limit=1, plain=False)
     state.call(here, op.Acquire([1], 1000, 1, hub_info=HubInfo("x")))
     waits = op.Acquire([1], 10_000, 1, hub_info=uncounted)
     state.call(there, waits)
@@ -961,7 +858,7 @@ def test_the_first_in_line_looks_at_the_next_expiry(agree: Agree) -> None:
     """A detached permit may outlast the liveness of who waits. The soak found it."""
     here, there = HUBS[:2]
     state = agree("fair")
-    state.choose(limit=1, recovers=False, plain=True)
+    state.choose(limit=1, plain=True)
     for hub in (here, there):
         state.call(hub, op.Heartbeat(1000, hub_info=HubInfo("x")))
     state.call(here, op.Acquire([1], 1000, 1))
@@ -978,7 +875,7 @@ def test_a_back_off_of_a_key_expires_although_nothing_else_is_stored(
     """Its texts change while its ramp rises. Redis drops what is empty, and the expiry with it."""
     hub = HUBS[0]
     state = agree(mode)
-    state.choose(limit=1, recovers=False, plain=False)
+    state.choose(limit=1, plain=False)
     state.call(hub, op.BackOff(4000, None, state._next_call(hub), "a"))
     state.pass_time(ms=4000)
     state.call(hub, op.Reap())

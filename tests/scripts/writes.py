@@ -17,8 +17,8 @@ from tests.scripts.violations import Findings
 from tests.worlds.judge import Look, Permit, Waiter
 
 EXPIRY_SLACK = 5  # ms by which an expiry may differ: before 8.0 TIME goes on while a script runs
-KINDS = ("holders", "tokens", "meta", "hubs", "extra", "limit", "queue", "marker", "released")
-STAYING = ("limit", "marker", "key-limits")  # keys without an expiry
+KINDS = ("holders", "tokens", "meta", "hubs", "extra", "limit", "queue")
+STAYING = ("limit", "key-limits")  # keys without an expiry
 BAND = 2**42  # `extra` has '<id>:<power>' -> expiry + power * BAND: 2**power permits of id
 # The score of a parked request is its ticket less this, or twice if its hub is unreachable.
 PARKED = 2**52
@@ -69,8 +69,7 @@ class Keys(defaultdict[str, dict[str, Any]]):
         if gone or self._last is None:
             before = self._look(record.address, now_us)
         else:  # nothing has changed since
-            stamp = now_us + int(self["meta"].get("offset", 0))
-            before = replace(self._last, now_us=now_us, stamp=stamp)
+            before = replace(self._last, now_us=now_us)
         touched = {kind for write in record.writes for kind in self._apply(write, record)}
         after = self._last = self._look(record.address, now_us)
         old, new = before.holders, after.holders
@@ -96,12 +95,10 @@ class Keys(defaultdict[str, dict[str, Any]]):
         limit = self["limit"].get("")
         return Look(
             now_us,
-            now_us + int(meta.get("offset", 0)),
             self.held(),
             sorted(line, key=lambda waiter: (waiter.ticket, waiter.id)),
             None if limit is None else int(limit.split()[0]),
             {unquote(key): int(limit) for key, limit in self["key-limits"].items()},
-            int(meta.get("grace", 0)),
             address.mode.startswith("zset"),
             "+share" in address.mode,
             address.slotted,

@@ -14,6 +14,7 @@ from tests.harness.clients import EACH_KEY, Connect, Kind, key_of, tokens_of
 from tests.harness.inside import remote_of
 from tests.harness.proxy import Proxy, Sent
 from tests.harness.servers import StartServer, stopped
+from tests.harness.topologies import tell
 from tests.harness.wait import (
     EPSILON,
     NOISE,
@@ -110,6 +111,26 @@ async def test_waiters_go_on_when_the_keys_are_gone(
         await holder.wait_lost()
     assert not await holder.release()
     await all_free(semaphore)
+
+
+@pytest.mark.fault(30)
+@pytest.mark.parametrize("lose", [restart, flushall])
+async def test_a_set_limit_is_not_put_back(
+    kind: Kind, server: EmbeddedRedis, client_a: Redis, client_b: Redis, admin: Redis, lose: Loss
+) -> None:
+    """It is lost with the state: waiters and newcomers go by the limits they declare."""
+    here, there = (kind(client, "jobs", 2, lease=1.0) for client in (client_a, client_b))
+    await here.set_limit(0)
+    waiter = await waits_in_queue(here)
+    assert await admin.exists(key_of(here, "limit"))
+    await lose(server, admin)
+    permits = [await there.acquire(timeout=10), await waiter]
+    assert not await tell(server, "EXISTS", key_of(here, "limit"))
+    assert (await here.status()).limit == 2
+    await here.set_limit(0)  # given again, it rules again
+    for permit in permits:
+        await permit.release()
+    assert await there.try_acquire() is None
 
 
 @pytest.mark.fault(30)

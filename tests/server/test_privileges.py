@@ -6,7 +6,6 @@ import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import pytest
@@ -26,10 +25,9 @@ from redsem_async import (
 from redsem_async._redis.acl import COMMANDS, HARMLESS_DENIALS, Addition, acl_rules
 from redsem_async.testing import EmbeddedRedis
 from tests.harness import restricted
-from tests.harness.clients import Kind, scripts_run
-from tests.harness.servers import StartServer
-from tests.harness.topologies import Cluster, in_sync, settle, tell
-from tests.harness.wait import in_background, takes_at_most, until
+from tests.harness.clients import Kind
+from tests.harness.topologies import Cluster, tell
+from tests.harness.wait import in_background, until
 
 LATER = 2.5  # seconds: a heartbeat of a lease of 3 s is sent every 1 to 1.5
 AT_ONCE = 0.5
@@ -209,54 +207,21 @@ async def test_without_messages_heartbeats_find_the_grants(
 CLIENTS: dict[Addition, dict[str, Any]] = {
     "client_name": {"client_name": "us"},
     "database": {"db": 1},
-    "grace": {},
-    "min_replicas": {},
-}
-SEMAPHORES: dict[Addition, dict[str, Any]] = {
-    "grace": {"recovery": "grace"},
-    "min_replicas": {"min_replicas": 1},
 }
 
 
 @pytest.mark.release
 @pytest.mark.parametrize("addition", CLIENTS)
 async def test_additions_are_for_what_they_say(
-    embedded: StartServer, server: EmbeddedRedis, kind: Kind, addition: Addition
+    server: EmbeddedRedis, kind: Kind, addition: Addition
 ) -> None:
     """Without one, what needs it is refused; with it, all works."""
-    if addition == "min_replicas":
-        await tell(server, "CONFIG", "SET", "repl-diskless-sync-delay", 0)
-        replica = embedded("--replicaof", "127.0.0.1", str(server.port))
-        settle(lambda: in_sync(replica), "the replica is in sync")
     await allow([server], acl_rules())
-    made: Make = partial(kind, **SEMAPHORES.get(addition, {}))
     async with two_processes(server, **CLIENTS[addition]) as (here, there):
         with pytest.raises(BackendError, match=DENIED):
-            await made(here, "jobs", 1).acquire(timeout=2)
+            await kind(here, "jobs", 1).acquire(timeout=2)
         await allow([server], acl_rules(additions=[addition]))
-        within = AT_ONCE if addition != "grace" else 3.0 + AT_ONCE
-        await everything(made, here, there, "others", within=within)
-
-
-@pytest.mark.release
-async def test_recovery_that_cannot_be_had_is_not_done_without(
-    server: EmbeddedRedis, admin: Redis, kind: Kind
-) -> None:
-    """Without INFO a loss of state cannot be noticed: each caller gets the error, once."""
-    await allow([server], acl_rules())
-    async with two_processes(server) as (here, _):
-        semaphore = kind(here, "jobs", 1, lease=3.0, recovery="grace")
-        before = await scripts_run(admin)
-        for _ in range(2):
-            for asked in (
-                semaphore.acquire(timeout=2),
-                semaphore.adopt(f"{'0' * 32}.1"),
-                semaphore.try_acquire(),
-            ):
-                with takes_at_most(0.2), pytest.raises(BackendError, match=DENIED):
-                    await asked
-        assert await scripts_run(admin) - before < 30
-        assert await admin.zcard("redsem:{jobs}:holders") == 0
+        await everything(kind, here, there, "others", within=AT_ONCE)
 
 
 # -- clusters

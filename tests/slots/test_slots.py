@@ -21,15 +21,14 @@ from redsem_async import (
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, key_of, keys_of
 from tests.harness.wait import (
+    NOISE,
     all_free,
     give_back,
     queue_up,
     soon,
-    until,
 )
 
 GPUS = ["cuda:0", "cuda:1", "cuda:2"]
-IN_GRACE: dict[str, Any] = {"lease": 1.0, "recovery": "grace"}
 
 MakeSlotted = Callable[..., tuple[AnySemaphore, AnySemaphore]]
 
@@ -301,41 +300,6 @@ async def test_random_use_gives_no_slot_twice(slotted: MakeSlotted) -> None:
 # -- state that is lost, on Redis
 
 
-async def test_slots_come_back_with_their_permits_after_a_loss(
-    on_own_server: MakeSlotted, admin: Redis
-) -> None:
-    here, there = on_own_server(**IN_GRACE)
-    async with here:
-        pass
-    first, second = await here.acquire(), await there.acquire()
-    slot = second.slot
-    await first.release()
-    await admin.flushall()
-    async with here.acquire(timeout=10) as new:
-        assert not second.lost
-        assert second.slot == slot != new.slot
-        found = {holder.id: holder.slots for holder in (await there.status()).holders}
-        assert found == {new.id: (new.slot,), second.id: (second.slot,)}
-    await second.release()
-
-
-async def test_the_list_of_slots_comes_back_with_a_permit(
-    on_own_server: MakeSlotted, admin: Redis
-) -> None:
-    """So no client gets slots of another list beside it."""
-    here, there = on_own_server(["a", "b"], ["b", "a"], **IN_GRACE)
-    async with here.acquire(timeout=10) as permit:
-        await admin.flushall()
-
-        async def is_back() -> bool:
-            return bool(await admin.zcard(key_of(here, "holders")))
-
-        await until(is_back, "the permit is put back", within=5)
-        with pytest.raises(SlotsMismatch):
-            await there.acquire(timeout=10)
-        assert not permit.lost
-
-
 async def test_nothing_is_granted_while_the_slots_in_use_are_not_known(
     on_own_server: MakeSlotted, admin: Redis
 ) -> None:
@@ -347,6 +311,20 @@ async def test_nothing_is_granted_while_the_slots_in_use_are_not_known(
         waiter = await queue_up(there)
         assert not permit.lost
     async with await soon(waiter) as next_one:
+        assert next_one.slot in GPUS
+
+
+async def test_a_holder_whose_slots_are_lost_is_told_with_its_next_refresh(
+    on_own_server: MakeSlotted, admin: Redis
+) -> None:
+    """Another may get the same slot, but not before its lease has ended."""
+    here, there = on_own_server(lease=1.0)
+    permit = await here.acquire()
+    assert await admin.delete(key_of(here, "slots")) == 1
+    lost = await soon(permit.wait_lost(), 1.0 / 3 + NOISE)
+    assert lost.reason == "the server does not hold it any more"
+    assert await there.try_acquire() is None
+    async with there.acquire(timeout=5) as next_one:
         assert next_one.slot in GPUS
 
 

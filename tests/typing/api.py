@@ -69,7 +69,6 @@ async def clients() -> None:
             Semaphore(redis, "a", 1),
             FairSemaphore(redis, "b", 1, clock="local", max_waiters=3),
             Mutex(MemoryBackend(), "c"),
-            Semaphore(redis, "d", 1, heartbeat="thread", longest_stall=60),
         ]
         assert_type(sems[0].lease, float)
     with embedded_redis() as server:

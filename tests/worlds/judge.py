@@ -173,12 +173,10 @@ class Look:
     """
 
     now_us: int
-    stamp: int
     holders: Mapping[str, Permit] = field(compare=False)
     line: Sequence[Waiter]
     set_limit: int | None = None
     key_limits: Mapping[str, int] = field(default_factory=dict[str, int])
-    grace_until: int = 0
     passes_over: bool = False
     shares: bool = False
     slotted: bool = field(default=False, compare=False)
@@ -191,10 +189,6 @@ class Look:
     def __post_init__(self) -> None:
         self.now = self.now_us // 1000
         self.live = {i: held for i, held in self.holders.items() if held.expiry_ms > self.now}
-
-    @property
-    def in_grace(self) -> bool:
-        return self.grace_until > self.now
 
     @property
     def idle(self) -> bool:
@@ -235,12 +229,10 @@ def look_at(model: QueueSpecification, server_us: int) -> Look:
         line.append(Waiter(queued.id, asked, queued.ticket, *facts))
     return Look(
         now_us,
-        state.counter.stamp(now_us),
         {identity: Permit.of(held) for identity, held in state.holders.items()},
         line,
         state.set_limit,
         dict(keyed.key_limits) if keyed else {},
-        state.grace.until,
         model.passes_over,
         keyed is not None and keyed.shares,
         state.slotted,
@@ -271,8 +263,6 @@ def own_ids(call: op.Operation, hub: str) -> set[str]:
             return {permit_id(hub, number) for number in call.numbers}
         case op.Release():
             return {permit_id(call.owner, number) for number in call.numbers}
-        case op.Restore():
-            return {permit_id(hub, number) for number, *_ in call.permits}
         case op.Abandon():
             return {permit_id(hub, request.number) for request in call.requests}
         case op.Adopt():
@@ -290,14 +280,12 @@ class Judge:
         last_token: the highest that was granted.
         granted_ms: when each token was.
         taken: permits that somebody else than their holders ended, as they were.
-        lost: those that the server forgot, and admits nobody else for.
     """
 
     def __init__(self) -> None:
         self.last_token = 0
         self.granted_ms: dict[int, int] = {}
         self.taken: dict[str, Permit] = {}
-        self.lost: set[str] = set()
 
     def ran(
         self,
@@ -308,10 +296,7 @@ class Judge:
         after: Look,
         trusted: Trusted = (),
     ) -> Iterator[Broken]:
-        """What is wrong with *call* of *hub*, which ran between the two looks.
-
-        What clients *trusted* meanwhile counts as in use where the server lost it.
-        """
+        """What is wrong with *call* of *hub*, which ran between the two looks."""
         if isinstance(answer, CommandError):
             if before != after:
                 yield Broken(REFUSED, f"{call} by {hub}")
@@ -324,14 +309,11 @@ class Judge:
             yield from self._of_back_offs(before, call, after)
         new = sorted(after.live.keys() - before.live.keys(), key=lambda i: after.live[i].token)
         granted: list[str] = []
-        lost = [permit for identity, permit in trusted if identity in self.lost]
         if isinstance(call, op.Adopt):
             yield from self._of_adopted(new, before, call, hub, after)
-        elif isinstance(call, op.Restore):
-            yield from self._of_restored(new, call, hub, after)
         else:
             granted = new
-        yield from self._of_granted(granted, lost, before, call, hub, after)
+        yield from self._of_granted(granted, before, call, hub, after)
         yield from self.trust(trusted, after.holders)
         if isinstance(answer, Reply):
             yield from self._of_answers(before, call, hub, answer, after)
@@ -352,12 +334,9 @@ class Judge:
                 yield Broken(TRUST, f"{identity} is used for two permits")
             used.add(identity)
 
-    def flushed(self, before: Look, now_ms: int, *, recovers: bool) -> None:
-        """The server forgot everything. Where it *recovers*, it admits nobody for a lease."""
-        gone = {i: held for i, held in before.holders.items() if held.expiry_ms > now_ms}
-        self.taken |= gone
-        if recovers:
-            self.lost |= gone.keys()
+    def flushed(self, before: Look, now_ms: int) -> None:
+        """The server forgot everything."""
+        self.taken |= {i: held for i, held in before.holders.items() if held.expiry_ms > now_ms}
 
     def _note_taken(self, before: Look, call: op.Operation, hub: str, after: Look) -> None:
         """Whose permit was taken by right may trust it until it learns of that."""
@@ -367,11 +346,8 @@ class Judge:
         if by_others:
             known = {i: was for i, was in self.taken.items() if was.expiry_ms > before.now}
             self.taken = known | {i: was for i, was in before.live.items() if i not in after.live}
-        if isinstance(call, op.Clear) and before != after:
-            self.lost.clear()  # it ends the grace period, too
         for identity in after.live.keys() & self.taken.keys():
             del self.taken[identity]
-            self.lost.discard(identity)
 
     def _of_all(self, after: Look) -> Iterator[Broken]:
         both = after.live.keys() & {waiter.id for waiter in after.line}
@@ -404,7 +380,7 @@ class Judge:
                 continue
             expiry_ms = was.expiry_ms
             bound: int | None = None
-            if identity in own and isinstance(call, op.Refresh | op.Restore):
+            if identity in own and isinstance(call, op.Refresh):
                 expiry_ms, bound = max(expiry_ms, before.now + call.lease_ms), call.max_hold_ms
             elif identity in own and isinstance(call, op.Detach):
                 expiry_ms, bound = before.now + call.expires_ms, call.max_hold_ms
@@ -435,21 +411,9 @@ class Judge:
             elif after.live[identity][1:] != old[1:]:
                 yield Broken(KEPT, f"{identity} was adopted, and is not the same: {old}")
 
-    def _of_restored(
-        self, new: Iterable[str], call: op.Restore, hub: str, after: Look
-    ) -> Iterator[Broken]:
-        asked = {
-            permit_id(hub, number): (token, permits, key.key if key else None, tuple(slots))
-            for number, token, permits, key, slots in call.permits
-        }
-        for identity in new:
-            if asked.get(identity) != after.live[identity][1:]:
-                yield Broken(KEPT, f"{identity} was put back otherwise than {call} says")
-
     def _of_granted(
         self,
         granted: Sequence[str],
-        lost: Iterable[Permit],
         before: Look,
         call: op.Operation,
         hub: str,
@@ -461,8 +425,6 @@ class Judge:
         if isinstance(call, op.Acquire):
             asked |= {permit_id(hub, r.number): r for r in requests_of(call)} | asked
         room = after.room(without=granted)
-        for permit in lost:
-            room.uses[permit.key] += permit.permits
         for identity in granted:
             permit, request = after.live[identity], asked.get(identity)
             if permit.token <= self.last_token:
@@ -527,7 +489,7 @@ class Judge:
                 yield Broken(ANSWERS, f"{identity} was answered {said}, and has {permit}")
             if empty and said == FULL_FOR_KEY and room.fits_key(request):
                 yield Broken(ANSWERS, f"{identity} was answered full, and its key has room")
-            if empty and said == FULL and not after.in_grace and room.fits(request):
+            if empty and said == FULL and room.fits(request):
                 yield Broken(ANSWERS, f"{identity} was answered full, and there is room")
 
 
@@ -577,7 +539,7 @@ def next_in_turn(look: Look, room: Room) -> list[Waiter]:
     if not heads or not look.shares:
         return heads[:1]
     ends = min(head.patience_ends for head in heads)
-    if ends < look.stamp:
+    if ends < look.now_us:
         return [head for head in heads if head.patience_ends == ends]
     least = min(room.share(head.request) for head in heads)
     return [head for head in heads if room.share(head.request) == least]
@@ -585,7 +547,7 @@ def next_in_turn(look: Look, room: Room) -> list[Waiter]:
 
 def forgotten(look: Look, without: Collection[str] = ()) -> Waiter | None:
     """A request that waits although its limits have room, and nothing has precedence over it."""
-    if look.in_grace or not look.line:
+    if not look.line:
         return None
     room = look.room(without=without)
     turns = next_in_turn(look, room)
@@ -609,7 +571,7 @@ def grants_of(
     if isinstance(call, op.Release) and call.own and after.by_server:
         parked = {waiter.id: waiter.parked for waiter in (*before.line, *after.line)}
         oldest = min((w.ticket for w in before.line if not parked[w.id]), default=math.inf)
-        if 0 <= after.stamp - oldest <= YOUNG_US:
+        if 0 <= after.now_us - oldest <= YOUNG_US:
             named = {permit_id(hub, request.number) for request in call.own} & asked.keys()
             asked |= {identity: asked[identity]._replace(may_pass=True) for identity in named}
     if isinstance(call, op.Acquire):
@@ -617,7 +579,7 @@ def grants_of(
         for request in requests_of(call):
             identity = permit_id(hub, request.number)
             # Where one may come before older ones, they join the line before it is served.
-            ticket = after.stamp - 1000 * request.ahead_ms if overtakes else math.inf
+            ticket = after.now_us - 1000 * request.ahead_ms if overtakes else math.inf
             asked.setdefault(identity, Grant(identity, request, ticket))
     return [asked[identity] for identity in ids]
 
@@ -674,6 +636,6 @@ def _has_precedence(look: Look, room: Room, waiter: Waiter, ends: float, grant: 
     if not look.shares or grant.ticket == math.inf:
         return passed
     its = patience_ends(grant.request, grant.ticket)
-    if min(its, ends) < look.stamp:
+    if min(its, ends) < look.now_us:
         return ends < its
     return room.share(waiter.request) < room.share(grant.request)

@@ -3,7 +3,7 @@
 import redsem_async._protocol.operations as op
 from redsem_async._protocol.replies import Reply
 from redsem_async.testing._spec.records import BackOffRecord
-from tests.worlds.judge import BACK_OFF, LIMIT, TRUST, Judge, Look, Permit
+from tests.worlds.judge import BACK_OFF, TRUST, Judge, Look, Permit
 
 HUB = "a" * 32
 OURS, THEIRS = f"{HUB}.1", f"{'b' * 32}.1"
@@ -11,7 +11,7 @@ OURS, THEIRS = f"{HUB}.1", f"{'b' * 32}.1"
 
 def rules_broken(judge: Judge, *trusted: tuple[str, Permit]) -> set[str]:
     """What is wrong with a grant to us, of one permit, beside what is trusted."""
-    before, after = Look(0, 1, {}, []), Look(0, 2, {OURS: Permit(1000, 1, 1)}, [])
+    before, after = Look(0, {}, []), Look(0, {OURS: Permit(1000, 1, 1)}, [])
     call = op.Acquire([1], 1000, 1)
     return {wrong.rule for wrong in judge.ran(before, call, HUB, Reply([1]), after, trusted)}
 
@@ -22,14 +22,6 @@ def test_what_is_trusted_is_held() -> None:
     assert rules_broken(Judge(), (OURS, Permit(1000, 2, 1))) == {TRUST}
     assert rules_broken(Judge(), (THEIRS, Permit(1000, 1, 1))) == {TRUST}
     assert rules_broken(Judge(), *[(OURS, Permit(1000, 1, 1))] * 2) == {TRUST}
-
-
-def test_what_was_lost_is_in_use_where_nobody_else_is_to_be_admitted() -> None:
-    lost = Permit(900, 0, 1)
-    for recovers, wrong in ((False, set[str]()), (True, {LIMIT})):
-        judge = Judge()
-        judge.flushed(Look(0, 1, {THEIRS: lost}, []), 0, recovers=recovers)
-        assert rules_broken(judge, (THEIRS, lost)) == wrong
 
 
 def test_a_back_off_holds_grants_off_and_ends_no_earlier() -> None:
@@ -43,8 +35,8 @@ def test_a_back_off_holds_grants_off_and_ends_no_earlier() -> None:
         (499, {}, False, {BACK_OFF}),
         (500, pause, True, set[str]()),
     ):
-        before = Look(1000 * now_ms, 1, {}, [], back_offs=pause)
+        before = Look(1000 * now_ms, {}, [], back_offs=pause)
         holders = {OURS: Permit(1400, 1, 1)} if grants else {}
-        after = Look(1000 * now_ms, 2, holders, [], back_offs=kept)
+        after = Look(1000 * now_ms, holders, [], back_offs=kept)
         broken = Judge().ran(before, call, HUB, Reply([int(grants)]), after)
         assert {rule for rule, _ in broken} == wrong

@@ -105,8 +105,7 @@ class AcquireBatch(Batch[Request]):
         state.acquire_ended()
         terms = self.items[0].terms
         trusted = trusted_until(terms.lease, sent_at=sent_at, left=terms.lease)
-        spare = terms.lease - terms.refresh_interval
-        at_once = trusted - now > spare and not terms.min_replicas
+        at_once = trusted - now > terms.lease - terms.refresh_interval
         report: QueueReport | None = None
         again: list[Request] = []
         wait: list[Request] = []
@@ -130,7 +129,7 @@ class AcquireBatch(Batch[Request]):
                 again.append(request)
             else:
                 report = report or queue_report_of(state, sent_at, reply)
-                request.report, request.unconfirmed = report, None
+                request.report = report
                 request.waits_for_key = answer in (WAITING_FOR_KEY, FULL_FOR_KEY)
                 if not request.waits or answer in (QUEUE_FULL, QUEUE_FULL_FOR_KEY):
                     _reject_full(state, request, for_key=answer == QUEUE_FULL_FOR_KEY)

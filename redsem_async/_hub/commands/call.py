@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Slot
@@ -38,7 +37,7 @@ def take_call(state: SemaphoreState) -> AnyBatch:
     if isinstance(call, AdoptCall):
         return AdoptBatch.of(state, call)
     if isinstance(call, DetachCall):
-        _shorten(state, call)
+        _shorten(call)
         assert isinstance(operation, Detach)
         operation = operation._replace(call=call.number)
     return CallBatch(state, operation, [call])
@@ -54,14 +53,12 @@ def take_change(state: SemaphoreState, change: Change) -> AnyBatch:
     return ChangeBatch(state, operation._replace(call=change.number), [change])
 
 
-def _shorten(state: SemaphoreState, call: DetachCall) -> None:
+def _shorten(call: DetachCall) -> None:
     lease = call.lease
     if not call.unsettled:
         call.unsettled = True
         lease.unsettled += 1
-    threaded = lease.terms.longest_stall is not None
-    with state.identity.trust_lock if threaded else nullcontext():
-        lease.shorten(trusted_until(call.expires, sent_at=clock(), left=call.expires))
+    lease.shorten(trusted_until(call.expires, sent_at=clock(), left=call.expires))
 
 
 class CallBatch(Batch[Call]):

@@ -6,7 +6,7 @@ from itertools import islice
 
 from redsem_async._core.errors import SemaphoreError
 from redsem_async._core.lease import heartbeat_interval
-from redsem_async._hub import calls, deadlines, handout
+from redsem_async._hub import deadlines, handout
 from redsem_async._hub.estimates import queue_report_of
 from redsem_async._hub.request import Request, RequestState
 from redsem_async._hub.state import SemaphoreState
@@ -69,11 +69,6 @@ class HeartbeatBatch(Batch[Request]):
     def refused(self, error: SemaphoreError, now: float) -> None:
         state = self.state
         state.heartbeats.in_flight = False
-        if state.recovers:
-            # Whether state was lost is not known, so no new permit is asked for.
-            for request in state.pending():
-                state.refuse(request, error)
-            calls.fail_all(state, lambda: error)
         for request in list(state.waiting):
             state.refuse(request, error)
 

@@ -1,8 +1,4 @@
-"""Refresh extends leases. Restore puts a permit back that the server has forgotten.
-
-A restore follows a refresh that found nothing, where state may have been lost, and one that found
-a permit whose key or slots were lost.
-"""
+"""Refresh extends leases."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +12,7 @@ from redsem_async._hub import handout, trust
 from redsem_async._hub.lease import Lease
 from redsem_async._hub.pending import PendingRefresh
 from redsem_async._hub.state import SemaphoreState
-from redsem_async._protocol.operations import Refresh, Restore, RestoredPermit
+from redsem_async._protocol.operations import Refresh
 from redsem_async._protocol.replies import AnyReply, Reply
 
 from .base import Batch
@@ -55,10 +51,6 @@ class RefreshBatch(Batch[PendingRefresh]):
                 if pending.lease.terms.max_hold is not None:
                     pending.lease.note_hold_left(held, sent_at)
                 settle(state, pending, Outcome.RENEWED, sent_at, now)
-                if held < 0:  # the server lost its key or its slots
-                    state.restore(PendingRefresh(pending.lease))
-            elif state.recovers and pending.lease.trusted_at(clock()):
-                state.restore(pending)
             else:
                 settle(state, pending, Outcome.GONE, sent_at, now)
 
@@ -74,42 +66,6 @@ class RefreshBatch(Batch[PendingRefresh]):
                 settle(self.state, pending, Outcome.UNKNOWN, self.sent_at, clock())
 
 
-class RestoreBatch(Batch[PendingRefresh]):
-    """Leases to be put back, all of one length."""
-
-    __slots__ = ()
-
-    @classmethod
-    def take(cls, state: SemaphoreState) -> "RestoreBatch":
-        """The next batch. There is one."""
-        restores, most = state.restores, state.max_batch
-        first = restores[0].lease.terms
-        batch: list[PendingRefresh] = []
-        while restores and len(batch) < most:
-            if not refreshed_alike(restores[0].lease.terms, first):
-                break
-            batch.append(restores.popleft())
-        operation = restore_of([pending.lease for pending in batch])
-        return cls(state, operation._replace(hub_info=state.introduction.take()), batch)
-
-    def apply(self, reply: AnyReply, now: float) -> None:
-        assert isinstance(reply, Reply)
-        for pending, held in zip(self.items, reply.answers, strict=True):
-            outcome = Outcome.RENEWED if held else Outcome.GONE
-            settle(self.state, pending, outcome, self.sent_at, now)
-
-    def refused(self, error: SemaphoreError, now: float) -> None:
-        for pending in self.items:
-            settle(self.state, pending, Outcome.UNKNOWN, self.sent_at, now)
-
-    def write_again(self, *, arrived: bool) -> None:
-        for pending in self.items:
-            if pending.lease.trusted_at(clock()):
-                self.state.restore(pending)
-            else:
-                settle(self.state, pending, Outcome.UNKNOWN, self.sent_at, clock())
-
-
 def settle(
     state: SemaphoreState, pending: PendingRefresh, outcome: Outcome, sent_at: float, now: float
 ) -> None:
@@ -118,12 +74,6 @@ def settle(
     pending.settle(outcome)
     if pending.request is not None:
         handout.refreshed(state, pending.request, outcome, sent_at, now)
-
-
-def drop_restores(state: SemaphoreState) -> None:
-    """No reply will come for restores that are not written."""
-    while state.restores:
-        settle(state, state.restores.popleft(), Outcome.UNKNOWN, 0.0, clock())
 
 
 def max_hold_ms_of(terms: Terms) -> int | None:
@@ -142,10 +92,3 @@ def refresh_of(leases: Sequence[Lease]) -> Refresh:
     heavy = {lease.number: lease.permits for lease in leases if lease.permits > 1}
     numbers = [lease.number for lease in leases]
     return Refresh(numbers, terms.lease_ms, heavy, max_hold_ms_of(terms))
-
-
-def restore_of(leases: Sequence[Lease]) -> Restore:
-    """The operation that puts *leases* back, which are refreshed alike."""
-    terms = leases[0].terms
-    permits = [RestoredPermit(c.number, c.token, c.permits, c.key, c.slots) for c in leases]
-    return Restore(permits, terms.lease_ms, None, terms.slots, max_hold_ms_of(terms))

@@ -111,7 +111,7 @@ def of_replica(replica: str, clock: Offset) -> Finding:
     else:
         text += ": after a promotion the permits of crashed holders expire that much later"
     severity = problem if certain > LARGE else note
-    advice = "use NTP on both; recovery='grace' keeps the limit at a failover"
+    advice = "use NTP on both"
     return severity("replica clock", text, advice)
 
 

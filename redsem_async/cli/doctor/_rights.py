@@ -11,13 +11,12 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from redsem_async._redis.acl import COMMANDS
 from redsem_async.cli._target import Target
 
-from ._finding import Finding, note, ok, problem
+from ._finding import Finding, ok, problem
 
 _PATTERN = re.compile(r"\b(key|channel)s?\b")
 _REPLY_TIMEOUT = 2.0  # seconds, for a subscription
 _LATE = ": waiters are served late, at heartbeats"
 _MESSAGES = {"publish", "spublish", "subscribe", "ssubscribe"}
-_USES = {"recovery='grace'": ("INFO", "server"), "min_replicas": ("WAIT", "0", "1")}
 
 
 def probes(prefix: str) -> dict[str, tuple[str | int, ...]]:
@@ -84,11 +83,6 @@ async def check_rights(client: Any, target: Target) -> list[Finding]:
             found.append(problem("rights", text, f"ACL SETUSER ... {sign}{prefix}:*"))
     if not found:
         found.append(ok("rights", f"all {len(COMMANDS)} required commands are allowed"))
-    for use, words in _USES.items():
-        if await _denial(client.execute_command(*words)):
-            text = f"{words[0]} is denied: {use} does not work"
-            allow = f"to use it: ACL SETUSER ... +{words[0].lower()}"
-            found.append(note("rights", text, allow))
     return found
 
 

@@ -124,12 +124,12 @@ def durability(info: Info) -> Iterator[Finding]:
         yield problem("persistence", text, "check the server's log and the free disk space")
     if not int(info.get("aof_enabled", 0)):
         text = "no append-only file: a restart loses permits, set limits and pauses"
-        yield note("persistence", text, "if the limit must hold after a restart: recovery='grace'")
+        yield note("persistence", text, "if the limit must hold after a restart: appendonly yes")
     else:
         yield ok("persistence", "append-only file: a restart loses at most the last writes")
     if replicas := int(info.get("connected_slaves", 0)):
         text = f"{replicas} connected: a failover may lose the newest grants"
-        yield note("replicas", text, "if that matters: min_replicas=1, or recovery='grace'")
+        yield note("replicas", text, "if that matters: fencing tokens, or a durable service")
 
 
 async def two_masters(client: Any, target: Target, info: Info) -> list[Finding]:

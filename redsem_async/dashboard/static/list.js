@@ -6,7 +6,7 @@ import { meter, updateMeter } from "./meter.js";
 
 const STEP = 50;
 const MOST = 500; // as the server has it
-const KINDS = { error: "unreadable", stalled: "stalled", grace: "in a grace period", paused: "paused", backoff: "backing off", waiting: "full with a queue" };
+const KINDS = { error: "unreadable", stalled: "stalled", paused: "paused", backoff: "backing off", waiting: "full with a queue" };
 const filter = byId("filter");
 const body = byId("rows");
 let rows = STEP;

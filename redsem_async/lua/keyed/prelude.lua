@@ -29,10 +29,9 @@
 -- other.
 --
 -- Each holder has one text 'i:', and each request in the queue one 'l:', 'a:' or 'g:'. Where the
--- numbers differ, a key of Redis was lost (evicted, deleted), and nothing is granted until they
--- agree: the queue says the texts of requests, and the holders tell theirs with their next refresh.
--- meta has mended -> the score from which on the queue's texts are still to be written, or '' while
--- those from before the loss are removed.
+-- numbers differ, a key of Redis was lost (evicted, deleted). Requests then leave the queue, and ask
+-- anew with their next heartbeat. A holder without a text is not refreshed, and nothing is granted
+-- until it has ended.
 
 local NO_KEY = '::1:0:'  -- the tail of a request without a key
 -- For a request with a key a call does about ten times as much as for one without.
@@ -92,7 +91,7 @@ local function limit_of(key, declared)
 end
 -- The back-off of *key*, if it has any, and when it is to be looked at.
 function keyed.back_off_of(key)
-  local text = fields[18] and key ~= '' and first_with('b:' .. key .. '!')
+  local text = fields[9] and key ~= '' and first_with('b:' .. key .. '!')
   if not text then return end
   local at, back_off = string.match(string.sub(text, #key + 4), '^(%d+):(.*)$')
   return back_off, at
@@ -304,7 +303,7 @@ function keyed.removed(ids)
 end
 
 do
-  local MAX_MENDED = 200  -- texts that mend_queue() removes or writes in one call
+  local MAX_DROPPED_TEXTS = 200  -- in one call
 
   -- Removes what `keys` has of ids that are no holders: the holders were evicted, for example.
   local function drop_orphans(count)
@@ -317,40 +316,25 @@ do
     keyed.removed(orphans)
   end
 
-  local function go_on_mending(from)
-    call('HSET', meta, 'mended', from)
-    keyed.mending, open, more = true, false, true
-  end
-  -- Writes the texts of the queue anew where they are not those of its requests. It begins with the
-  -- oldest request, and the caller's client calls again until all are written.
-  local function mend_queue()
-    local from = call('HGET', meta, 'mended')
-    if not from and count_with('l:') + count_with('a:') + count_with('g:') == waiting then
-      return
+  -- Where the texts are not those of the queue's requests, drops both. The texts that are counted go
+  -- last, so that a later call finds what this one leaves.
+  local function drop_lost_queue()
+    if count_with('l:') + count_with('a:') + count_with('g:') == waiting then return end
+    call('UNLINK', queue)
+    waiting = 0
+    local texts = {}
+    for kind in string.gmatch('ksrvlag', '.') do
+      local first, last = beginning_with(kind .. ':')
+      append(texts,
+        call('ZRANGEBYLEX', keys, first, last, 'LIMIT', 0, MAX_DROPPED_TEXTS - #texts))
     end
-    if not from or from == '' then
-      local texts = {}
-      for kind in string.gmatch('lagksrv', '.') do
-        local first, last = beginning_with(kind .. ':')
-        append(texts,
-          call('ZRANGEBYLEX', keys, first, last, 'LIMIT', 0, MAX_MENDED - #texts))
-      end
-      if #texts > 0 then call('ZREM', keys, unpack(texts)) end
-      if #texts == MAX_MENDED then return go_on_mending('') end
-      from = '-inf'
-    end
-    local rows = call('ZRANGEBYSCORE', queue, from, '+inf', 'WITHSCORES', 'LIMIT', 0, MAX_MENDED)
-    local entries = {}
-    for i = 1, #rows, 2 do entries[i], entries[i + 1] = rows[i + 1], rows[i] end
-    look_at_all((write_texts(entries)))
-    if #rows > 0 then keep(keys, call('PTTL', queue)) end
-    if #rows == 2 * MAX_MENDED then return go_on_mending(rows[#rows]) end
-    call('HDEL', meta, 'mended')
+    if #texts > 0 then call('ZREM', keys, unpack(texts)) end
+    more = more or #texts == MAX_DROPPED_TEXTS
   end
 
   -- Looks at keys where the ramp of a back-off has changed, and forgets those that are over.
   local function follow_ramps()
-    if not fields[18] then return end
+    if not fields[9] then return end
     local due = call('ZRANGEBYLEX', keys, '[t:', '(t:' .. padded(now + 1), 'LIMIT', 0, MAX_PURGED)
     more = more or #due == MAX_PURGED
     for _, text in ipairs(due) do
@@ -362,13 +346,13 @@ do
       keys_change = tonumber(string.match(first, '%d+'))
     else
       call('HDEL', meta, 'back_offs')
-      fields[18] = nil
+      fields[9] = nil
     end
   end
 
   -- The permits in use, where *in_use* are counted.
   function keyed.used(in_use)
-    mend_queue()
+    drop_lost_queue()
     follow_ramps()
     local known = count_with('i:')
     if known > holder_count then drop_orphans(known) end
@@ -509,7 +493,7 @@ function keyed.keep(need)
 end
 function keyed.clear()
   call('UNLINK', keys, key_limits)
-  call('HDEL', meta, 'virtual', 'mended', 'back_offs')
+  call('HDEL', meta, 'virtual', 'back_offs')
 end
 -- Sets the limit of *key*, '' for none.
 function keyed.set_limit(key, limit)
@@ -552,7 +536,7 @@ end
 -- blocks all others.
 local function serve()
   clear_unreachable()
-  if keyed.mending or waiting == 0 or grace > now then return end
+  if waiting == 0 then return end
   hub_states[hub] = nil  -- the call may have kept its hub alive since that was read
   drop_and_park()
   if set_limit == 0 then return end
@@ -659,7 +643,7 @@ local function held_up(permits, effective_limit, tail)
     if waiting > 0 and head_of(key) and not first_with('k:' .. key .. '!') then return 'key' end
     if use_of(key) + permits > keyed.room_of(key, declared) then return 'key' end
   end
-  if not open or grace > now or used + permits > room_in(effective_limit, used, ramp) then
+  if not open or used + permits > room_in(effective_limit, used, ramp) then
     return 'limit'
   end
   if key == '' then return end  -- which has no virtual time, because it does not wait

@@ -6,9 +6,9 @@
 --   2. the semaphore exists, and the call has no facts about the hub to record and does not ask for
 --      the right to reuse leases
 --   3. the hub counts as alive for long enough: meta then has an expiry that is far enough away
---   4. there is no grace period and no back-off, no holder is heavy, and no limit is set
+--   4. there is no back-off, no holder is heavy, and no limit is set
 --   5. every number is higher than the one before it, and no request is heavy
---   6. no holders were lost (clients with a grace period), and none has expired
+--   6. no holder has expired
 --
 -- and either no request waits and all of these fit, or they have to wait, and
 --
@@ -18,7 +18,7 @@
 --
 -- RETURNS  {tag, token}: all are granted, and token is the first of their consecutive tokens; or as
 --          acquire does
--- USES     mark, unknown_hub, unreachable, fields, alive_until, now, liveness_timeout, grace,
+-- USES     mark, unknown_hub, unreachable, fields, alive_until, now, liveness_timeout,
 --          last, stamp_us, keep, wall_us, SLACK, PARKED, rights, usual_hold, queue_is_settled
 
 local lease, declared = tonumber(ARGV[5]), ARGV[6]
@@ -81,7 +81,7 @@ end
 
 local function grant_or_queue_all()
   if tonumber(ARGV[8]) > mark or unknown_hub or unreachable or not fields[1] or ARGV[9] ~= ''
-      or ARGV[11] ~= '' or alive_until < now + liveness_timeout(lease) or grace > now or fields[17] then
+      or ARGV[11] ~= '' or alive_until < now + liveness_timeout(lease) or fields[7] then
     return
   end
   local highest = mark
@@ -100,8 +100,6 @@ local function grant_or_queue_all()
   if used > 0 then
     next_expiry = tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2])
     if next_expiry <= now then return end
-  elseif marker and call('HLEN', tokens) > 0 then
-    return
   end
   local count, room = #ARGV - 11, tonumber(declared) - used
   local head = waiting > 0 and call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]

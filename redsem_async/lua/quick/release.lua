@@ -4,7 +4,7 @@
 -- The result is that of release. The quick path is taken when all of this is true:
 --
 --   1. the ids are of the caller's hub, and the call tells no hold
---   2. there is no grace period, and no holder is heavy
+--   2. no holder is heavy
 --   3. every number is higher than the one before it, so that none occurs twice, and has been used
 --   4. every id holds a permit
 --
@@ -18,7 +18,7 @@
 --      did before.)
 --
 -- RETURNS  {tag}: all were held, and no request of the caller's hub waits; or as release does
--- USES     grace, now, mark, last, stamp_us, alive_until, liveness_timeout, keep, wall_us, SLACK,
+-- USES     now, mark, last, stamp_us, alive_until, liveness_timeout, keep, wall_us, SLACK,
 --          YOUNG, PARKED, publish_to, queue_is_settled
 
 local is_fair = string.find(mode, 'fair', 1, true)
@@ -86,7 +86,7 @@ local function hand_over(count)
 end
 
 local function give_back_all()
-  if ARGV[5] ~= hub or ARGV[6] ~= '' or grace > now then return end
+  if ARGV[5] ~= hub or ARGV[6] ~= '' then return end
   local waiting, unusual = 0, call('EXISTS', extra, limit, queue)
   if unusual > 0 then
     waiting = call('ZCARD', queue)

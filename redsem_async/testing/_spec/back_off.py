@@ -21,5 +21,5 @@ def begun_or_longer(
     live = sum(holder.expiry_ms > now for holder in state.holders.values())
     hold_ms = math.ceil((state.hold_ms or 0) * max(1, live) / max(1, state.used(now)))
     step = max(1, hold_ms, tenth)
-    began = max(state.counter.last, state.counter.stamp(context.now_us))
+    began = max(state.counter.last, context.now_us)
     return BackOffRecord(later, began, step), True

@@ -11,7 +11,6 @@ from redsem_async._protocol.operations import (
     Adopt,
     BackOff,
     Clear,
-    Confirm,
     Detach,
     Heartbeat,
     Operation,
@@ -19,7 +18,6 @@ from redsem_async._protocol.operations import (
     Refresh,
     Release,
     Request,
-    Restore,
     SetLimit,
     Status,
 )
@@ -28,7 +26,7 @@ from redsem_async._protocol.replies import AdoptReply, Answer, AnyReply, Reply
 from redsem_async._redis.scripts import layout
 
 from .back_off import begun_or_longer
-from .leases import adopt, detach, refresh, refuse_spent, restore
+from .leases import adopt, detach, refresh, refuse_spent
 from .records import (
     SLACK_MS,
     BackOffRecord,
@@ -52,15 +50,11 @@ class Specification(ABC):
 
     Attributes:
         state: what the store keeps.
-        server: the run id of the server that the calls reach.
-        recovers: whether clients recover from losses of state.
     """
 
     def __init__(self, publish: Publish) -> None:
         self._publish = publish
         self.state = State()
-        self.server = "memory"
-        self.recovers = False
 
     def run(self, address: Address, call: Operation, hub: str, now_us: int) -> AnyReply:
         """Carry *call* out at once.
@@ -87,10 +81,6 @@ class Specification(ABC):
                 return self._release(context, call)
             case Refresh():
                 return refresh(self.state, context, call)
-            case Restore():
-                return self._restore(context, call)
-            case Confirm():
-                return Reply([call.replicas])  # memory has no replicas, so none is behind
             case Abandon():
                 return self._abandon(context, call)
             case Heartbeat():
@@ -118,7 +108,6 @@ class Specification(ABC):
         self.state.hubs.clear()
         self.state.counter.last = 0
         self.state.kept_until = 0
-        self.state.marker = None
 
     def expire(self, now_us: int) -> None:
         """Forget what Redis has let expire by now.
@@ -146,11 +135,8 @@ class Specification(ABC):
     # -- operations that are the same in both modes
 
     def _release(self, context: CallContext, call: Release) -> Reply:
-        if self.recovers:
-            self._require_known(context, None)
         state = self.state
         ids = [permit_id(call.owner, number) for number in call.numbers]
-        state.grace.forbid_restore(ids, context.now)
         held: list[bool] = []
         for identity in ids:  # twice in one call, the second finds nothing
             held.append(state.current_grant(identity, context.now) is not None)
@@ -167,19 +153,6 @@ class Specification(ABC):
             self._serve(context, call.own)
         answers = [int(was_held) for was_held in held]
         return self._reply(context, answers) if call.waits or context.granted else Reply(answers)
-
-    def _restore(self, context: CallContext, call: Restore) -> Reply:
-        self._require_known(context, call.hub_info)
-        compare(self.state, context, self.waiting, call.slots)
-        self._introduce(context, call.lease_ms, call.hub_info)
-        if call.slots is not None:
-            self.state.slots = context.slot_list
-        reply = restore(self.state, context, call)
-        back = zip(call.permits, reply.answers, strict=True)
-        self._use_changed(context, [p.key.key for p, held in back if held and p.key])
-        if any(reply.answers) and self.waiting and self.state.grace.until <= context.now:
-            notify_head(context, self._publish, self._hubs_in_turn())
-        return reply
 
     def _adopt(self, context: CallContext, call: Adopt) -> AdoptReply:
         self._require_known(context, call.hub_info)
@@ -301,9 +274,6 @@ class Specification(ABC):
         if hub_info is not None:
             record.description, record.no_push = hub_info.description, hub_info.no_push
             record.uncounted = hub_info.uncounted
-            if hub_info.recovers and self.state.marker != self.server:
-                self.state.marker = self.server
-                self.state.begin_grace(context, lease_ms)
         self.state.keep_hub_alive(context, lease_ms)
 
     def _mark_reachable(self, record: HubRecord) -> None:

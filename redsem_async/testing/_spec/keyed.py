@@ -83,7 +83,7 @@ class KeyedSpecification(QueueSpecification):
         self.virtual_time = 0.0
 
     def lose_keys(self) -> None:
-        """Lose what is stored by key, as by an eviction. The queue has the keys of requests."""
+        """Lose what is stored by key, as by an eviction. The queue is dropped for it."""
         for holder in self.state.holders.values():
             holder.key, holder.known = None, False
         self.virtual_times.clear()
@@ -92,7 +92,7 @@ class KeyedSpecification(QueueSpecification):
         self._index_lost = True
 
     def lose_queue(self) -> None:
-        if self.queue:  # else there is nothing that could be lost, and nothing to mend
+        if self.queue:  # else there is nothing that could be lost
             super().lose_queue()
             self.ready.clear()
             self.virtual_times.clear()
@@ -166,12 +166,12 @@ class KeyedSpecification(QueueSpecification):
 
     def _removed(self, context: CallContext, holders: Sequence[HolderRecord]) -> None:
         self._look_at_all(context, [holder.key for holder in holders if holder.key is not None])
-        if self._index_lost:
-            self._index_lost = False
-            self._look_at_all(context, [queued.key for queued in self.queue])
 
     def _follow_ramps(self, context: CallContext) -> None:
         """Look at keys where the ramp of a back-off has changed."""
+        if self._index_lost:
+            self._index_lost = False
+            self.queue.clear()
         for key, (at, back_off) in list(self.back_offs.items()):
             if at <= context.now:
                 self._set_back_off(context, key, back_off)
@@ -327,7 +327,7 @@ class KeyedSpecification(QueueSpecification):
         if not self.ready:
             return None
         first = min(self.ready, key=lambda key: (self.ready[key][0], quote(key, safe="")))
-        if not self.shares or self.state.counter.stamp(context.now_us) > self.ready[first][0]:
+        if not self.shares or context.now_us > self.ready[first][0]:
             return first
         return min(self.ready, key=lambda key: (self.ready[key][1], quote(key, safe="")))
 

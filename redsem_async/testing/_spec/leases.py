@@ -1,11 +1,10 @@
-"""The operations on permits that serve no waiters (refresh, restore, adopt and detach)."""
+"""The operations on permits that serve no waiters (refresh, adopt and detach)."""
 
 from redsem_async._core.keys import permit_id
-from redsem_async._protocol.operations import Adopt, Detach, Refresh, Restore
+from redsem_async._protocol.operations import Adopt, Detach, Refresh
 from redsem_async._protocol.replies import AdoptReply, Answer, Holding, Reply
 
-from .records import SLACK_MS, STEP_US, CallContext, HolderRecord, Void
-from .slots import may_have
+from .records import SLACK_MS, CallContext, Void
 from .state import State
 
 
@@ -14,49 +13,19 @@ def refresh(state: State, context: CallContext, call: Refresh) -> Reply:
     answers: list[Answer] = []
     for number in call.numbers:
         identity = permit_id(context.hub, number)
-        if state.current_grant(identity, context.now) is None:
+        if state.current_grant(identity, context.now) is None or not state.holders[identity].known:
             answers.append(0)
             continue
         holder, asked, held = state.holders[identity], call.lease_ms, 1
         if call.max_hold_ms is not None:
-            left = call.max_hold_ms - _held_for(state, context, holder.token)
+            left = call.max_hold_ms - _held_for(context, holder.token)
             asked, held = min(asked, left), max(1, left)
         holder.expiry_ms = max(holder.expiry_ms, context.now + asked)
-        answers.append(held if holder.known else -held)
+        answers.append(held)
     if any(answers):
         lead_ms = state.counter.lead_ms(context.wall_us)
         state.keep(context, call.lease_ms + lead_ms + SLACK_MS)
         state.keep_hub_alive(context, call.lease_ms)
-    return Reply(answers)
-
-
-def restore(state: State, context: CallContext, call: Restore) -> Reply:
-    """Put permits back after a loss of state, with the tokens that they had."""
-    if state.grace.until > context.now:
-        state.grace.until = max(state.grace.until, state.grace.lost_at + call.lease_ms)
-    answers: list[Answer] = []
-    longest = 0
-    for number, token, permits, key, slots in call.permits:
-        identity = permit_id(context.hub, number)
-        grant = state.current_grant(identity, context.now)
-        back = grant is not None or state.grace.allows_restore(identity, context.now)
-        asked = call.lease_ms
-        if call.max_hold_ms is not None:
-            asked = min(asked, call.max_hold_ms - _held_for(state, context, token))
-        left = max(asked, grant.left_ms if grant else 0)
-        back = back and left > 0 and may_have(state, identity, slots)
-        if back:
-            state.counter.last = max(state.counter.last, token)
-            longest = max(longest, left)
-            state.holders[identity] = HolderRecord(
-                context.now + left, token, permits, key.key if key else None, tuple(slots)
-            )
-        answers.append(int(back))
-    if state.counter.last > state.counter.stamp(context.now_us) + STEP_US:
-        state.counter.offset_us = state.counter.last - context.now_us
-    if any(answers):
-        state.save_counter(context, longest)
-    state.raise_mark(context, max(number for number, *_ in call.permits))
     return Reply(answers)
 
 
@@ -81,11 +50,10 @@ def adopt(state: State, context: CallContext, call: Adopt) -> tuple[AdoptReply, 
     state.note_call(context, call.call)
     if state.current_grant(old, now) is None or not state.holders[old].known:
         return AdoptReply(None), False
-    state.grace.forbid_restore([old], now)
     holder = state.holders[old]
     lease_ms = call.lease_ms
     if call.max_hold_ms is not None:
-        lease_ms = min(lease_ms, call.max_hold_ms - _held_for(state, context, holder.token))
+        lease_ms = min(lease_ms, call.max_hold_ms - _held_for(context, holder.token))
     holder.expiry_ms = max(holder.expiry_ms, now + lease_ms)
     state.holders[new] = holder
     state.remove(context, [old])
@@ -97,13 +65,13 @@ def _adopted(state: State, context: CallContext, call: Adopt, new: str) -> Adopt
     holder = state.holders[new]
     holding = Holding(holder.token, holder.expiry_ms - context.now, holder.slots)
     bounded = call.max_hold_ms is not None
-    held_ms = _held_for(state, context, holder.token) if bounded else 0
+    held_ms = _held_for(context, holder.token) if bounded else 0
     return AdoptReply(holding, holder.permits, held_ms, holder.key)
 
 
-def _held_for(state: State, context: CallContext, token: int) -> int:
+def _held_for(context: CallContext, token: int) -> int:
     """How many milliseconds ago the permit with *token* was granted."""
-    return max(0, (state.counter.stamp(context.now_us) - token) // 1000)
+    return max(0, (context.now_us - token) // 1000)
 
 
 def detach(state: State, context: CallContext, call: Detach) -> tuple[Reply, bool]:
@@ -121,7 +89,7 @@ def detach(state: State, context: CallContext, call: Detach) -> tuple[Reply, boo
     holder = state.holders[identity]
     expires_ms = call.expires_ms
     if call.max_hold_ms is not None:
-        left = call.max_hold_ms - _held_for(state, context, holder.token)
+        left = call.max_hold_ms - _held_for(context, holder.token)
         expires_ms = max(1, min(expires_ms, left))
     expiry_ms = context.now + expires_ms
     expires_earlier = expiry_ms < holder.expiry_ms

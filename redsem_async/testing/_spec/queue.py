@@ -124,7 +124,7 @@ class QueueSpecification(Serving):
         if not request.waits:
             full = FULL if held_up == WAITING else FULL_FOR_KEY
         queued = QueuedRequest(context.hub, request, 0, answer=held_up)
-        has_room = state.grace.until <= now and state.taken(now) + request.permits <= limit
+        has_room = state.taken(now) + request.permits <= limit
         overtakes = has_room and self._may_overtake(queued)
         if full is not None:
             return (self._grant_in_turn(context, queued) if overtakes else None) or full
@@ -138,7 +138,7 @@ class QueueSpecification(Serving):
     def _grant_in_turn(self, context: CallContext, queued: QueuedRequest) -> Answer | None:
         """The token of a request that may not wait, if it is granted at once in its place."""
         counter, number = self.state.counter, queued.request.number
-        next_token = max(counter.last + 1, counter.stamp(context.now_us))
+        next_token = max(counter.last + 1, context.now_us)
         queued.ticket = max(1, next_token - 1000 * queued.request.ahead_ms)
         self._join(context, queued)
         self._serve(context)
@@ -160,7 +160,7 @@ class QueueSpecification(Serving):
     def _held_up(self, context: CallContext, request: Request, limit: int) -> Answer | None:
         """Whether a new request has to wait, and for what. None where it is granted at once."""
         state, now = self.state, context.now
-        admits = not context.line_is_blocked and state.grace.until <= now
+        admits = not context.line_is_blocked
         used = state.taken(now)
         room = min(limit, state.room(request.limit, now, used))
         return None if admits and used + request.permits <= room else WAITING

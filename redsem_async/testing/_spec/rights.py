@@ -41,7 +41,6 @@ def answer_right(
         allowed
         and not hubs - {context.hub}
         and waiting <= MAX_COMPARED
-        and state.grace.until <= now
         and state.ramp(now) is None
         and limit > 0
         and state.taken(now) <= limit

@@ -63,7 +63,7 @@ class Serving(Specification):
         """
         state = self.state
         self._mark_reachable(state.look_up(context.hub))
-        if state.grace.until > context.now or not self.queue:
+        if not self.queue:
             return
         self._look_through(context)
         if state.set_limit == 0:

@@ -16,12 +16,6 @@ def assign(state: State, permits: int, planned: Iterable[Sequence[int]] = ()) ->
     return tuple(islice((slot for slot in count() if slot not in taken), permits))
 
 
-def may_have(state: State, identity: str, slots: Sequence[int]) -> bool:
-    """Whether only *identity* has any of *slots*."""
-    others = (holder.slots for known, holder in state.holders.items() if known != identity)
-    return not {*chain.from_iterable(others)} & {*slots}
-
-
 def compare(
     state: State,
     context: CallContext,

@@ -34,59 +34,29 @@ class Counter:
     Attributes:
         last: the last number drawn, or the time last noted, in microseconds.
         ahead_us: by how much the server's clock was set back.
-        offset_us: by how much tokens lead the clock.
     """
 
     last: int = 0
     ahead_us: int = 0
-    offset_us: int = 0
 
     def now_us(self, address: Address, wall_us: int) -> int:
         """The clock *wall_us* without its steps backwards. Only the server's has any."""
-        last = self.last - self.offset_us
-        if address.clock == "server" and wall_us + self.ahead_us < last - STEP_US:
-            self.ahead_us = last - wall_us
+        if address.clock == "server" and wall_us + self.ahead_us < self.last - STEP_US:
+            self.ahead_us = self.last - wall_us
         return wall_us + self.ahead_us
-
-    def stamp(self, now_us: int) -> int:
-        """The next token, unless the last was as high."""
-        return now_us + self.offset_us
 
     def draw(self, now_us: int) -> int:
         """Draw the next token."""
-        self.last = max(self.last + 1, self.stamp(now_us))
+        self.last = max(self.last + 1, now_us)
         return self.last
 
     def note_time(self, now_us: int) -> None:
         """Let the counter follow the clock, because a step backwards shows only in it."""
-        self.last = max(self.last, self.stamp(now_us) - 1)
+        self.last = max(self.last, now_us - 1)
 
     def lead_ms(self, wall_us: int) -> float:
         """By how much the counter leads the clock. It must not be forgotten before."""
         return max(0.0, (self.last - wall_us) / 1000)
-
-
-@dataclass(slots=True)
-class Grace:
-    """The grace period after a loss of state. Holders put permits back, and nothing is granted.
-
-    Attributes:
-        lost_at: when the loss was noticed, in milliseconds.
-        until: when the period ends.
-        released: ids that were released in the period, and must not be put back.
-    """
-
-    lost_at: int = 0
-    until: int = 0
-    released: set[str] = field(default_factory=set[str])
-
-    def forbid_restore(self, ids: Iterable[str], now: int) -> None:
-        """Keep *ids* from being put back by a command that arrives late."""
-        if self.until > now:
-            self.released.update(ids)
-
-    def allows_restore(self, identity: str, now: int) -> bool:
-        return self.until > now and identity not in self.released
 
 
 @dataclass(slots=True)
@@ -102,8 +72,6 @@ class State:
         paused_limit: the set limit from before a pause.
         holders: permits in use, by id.
         hubs: by hub id.
-        grace: the period after the last loss of state.
-        marker: the server that noted itself here, for clients that recover from losses.
         rights: until when each hub may reuse leases, in milliseconds.
         slotted: permits stand for slots.
         slots: the longest list of slots that a client declares.
@@ -123,8 +91,6 @@ class State:
     paused_limit: int | None = None
     holders: dict[str, HolderRecord] = field(default_factory=dict[str, HolderRecord])
     hubs: dict[str, HubRecord] = field(default_factory=dict[str, HubRecord])
-    grace: Grace = field(default_factory=Grace)
-    marker: str | None = None
     rights: dict[str, int] = field(default_factory=dict[str, int])
     slotted: bool = False
     slots: Sequence[str] = ()
@@ -167,11 +133,10 @@ class State:
         return max(0, round(self.kept_until - now_us // 1000))
 
     def forget(self) -> None:
-        """Forget everything but the last token, the hubs and the marker."""
+        """Forget everything but the last token and the hubs."""
         self.kind = self.set_limit = self.paused_limit = self.hold_ms = self.back_off = None
         self.layout = 0
-        self.counter.ahead_us = self.counter.offset_us = 0
-        self.grace = Grace()
+        self.counter.ahead_us = 0
         self.slots = ()
         self.looked_at = None
         self.holders.clear()
@@ -198,11 +163,6 @@ class State:
         self.take_name(context)
         self.counter.note_time(context.now_us)
         self.keep(context, need_ms + self.counter.lead_ms(context.wall_us) + SLACK_MS)
-
-    def begin_grace(self, context: CallContext, lease_ms: int) -> None:
-        """Admit no new request for one lease, in which holders put their permits back."""
-        self.grace.lost_at, self.grace.until = context.now, context.now + lease_ms
-        self.keep(context, lease_ms + SLACK_MS)
 
     # -- holders
 
@@ -241,11 +201,10 @@ class State:
             self.on_purged(context)
 
     def next_expiry(self, context: CallContext) -> int | None:
-        """In how many ms the first holder expires, or the grace period or a pause ends."""
-        ramp, grace = self.ramp(context.now), self.grace.until - context.now
-        held_off = max(grace, ramp.lasts_ms if ramp is not None and not ramp.permits else 0)
-        if held_off > 0:
-            return held_off
+        """In how many ms the first holder expires, or a pause ends."""
+        ramp = self.ramp(context.now)
+        if ramp is not None and not ramp.permits:
+            return ramp.lasts_ms
         first = min((holder.expiry_ms for holder in self.holders.values()), default=None)
         return None if first is None else max(0, first - context.now)
 
@@ -270,7 +229,7 @@ class State:
 
     def keep_hub_alive(self, context: CallContext, lease_ms: int) -> None:
         """Extend the caller's liveness seldom, and then for longer than necessary."""
-        if self.counter.last < self.counter.stamp(context.now_us) - STEP_US:
+        if self.counter.last < context.now_us - STEP_US:
             self.counter.note_time(context.now_us)
         need = liveness_timeout_ms(lease_ms)
         record = self.hub_record(context.hub)

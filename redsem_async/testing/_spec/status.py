@@ -47,7 +47,7 @@ def status(state: State, context: CallContext, call: Status, listing: Listing) -
         hold_ms=state.hold_ms,
         held=state.used(context.now),
         waiting=listing.waiting,
-        now_us=state.counter.stamp(context.now_us),
+        now_us=context.now_us,
         holders=holders,
         queue=listing.queue,
         keys=listing.keys,

@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 from redsem_async import FairSemaphore, Semaphore, __version__
 from redsem_async._core.keys import parse_permit_id
 from redsem_async._integrations.discovery import find
+from redsem_async._redis.scripts import layout
 from tests.harness.clients import Connect, Kind
 from tests.harness.wait import cancelled, until
 from tests.integrations.cli.commands import Cli, execute, program, queued
@@ -67,13 +68,13 @@ async def test_ls_where_nothing_is_in_use(cli: Cli) -> None:
     )
 
 
-MODE = "redis.call('HSET', KEYS[1], 'mode', 'fair+slots server', 'layout', '1')"
+MODE = f"redis.call('HSET', KEYS[1], 'mode', 'fair+slots server', 'layout', '{layout()}')"
 FOREIGN: dict[str, tuple[str | int, ...]] = {
     "text for a table": ("SET", "redsem:{foreign}:meta", "text"),
     "no number": ("SET", "redsem:{foreign}:limit", "many"),
     "no time": (
         *("HSET", "redsem:{foreign}:meta", "mode", "fair server"),
-        *("layout", "1", "ahead", "soon"),
+        *("layout", layout(), "ahead", "soon"),
     ),
     "a slot twice": (
         *("EVAL", f"{MODE} redis.call('HSET', KEYS[2], 'list', 'a,a')"),

@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Mount
 
-from redsem_async import FairSemaphore, Mutex, Semaphore, __version__
+from redsem_async import FairSemaphore, Semaphore, __version__
 from redsem_async._api.status import Client as Process
 from redsem_async._api.status import SemaphoreStatus, Waiter
 from redsem_async._integrations.discovery import SemaphoreInfo
@@ -435,7 +435,6 @@ def reading(
 
 KEYED = SemaphoreInfo("x", "fair+keys", "server", clients=(Process("ab" * 16, limit=4),))
 SLOTS = SemaphoreInfo("x", "zset+slots", "server", clients=(Process("ab" * 16, limit=4),))
-GRACE = SemaphoreInfo("x", "fair", "server", clients=(Process("ab" * 16, limit=4),), grace=7.2)
 
 
 @pytest.mark.parametrize(
@@ -455,7 +454,6 @@ GRACE = SemaphoreInfo("x", "fair", "server", clients=(Process("ab" * 16, limit=4
         (reading(held=2, waiting=1, info=KEYED), "keys", "requests' keys are at their limits"),
         (reading(held=4, waiting=1, info=KEYED), "waiting", "All 4 permits"),
         (reading(set_limit=0, waiting=3, held=1), "paused", "3 requests wait. 1 permit is still"),
-        (reading(info=GRACE, waiting=3), "grace", "for 7.2 s"),
         (Reading(SemaphoreInfo("x"), None, "WRONGTYPE", 0.0), "error", "WRONGTYPE"),
     ],
 )
@@ -463,13 +461,3 @@ def test_what_it_waits_for_is_said(given: Reading, code: str, words: str) -> Non
     """In a sentence that says what to do about it, or that there is nothing to do."""
     state = given.state
     assert (state.code, words in state.text) == (code, True), state
-
-
-async def test_a_grace_period_is_shown(site: Site, redis: Redis, admin: Redis) -> None:
-    """After a loss of state, permits are free and nobody gets one: the page says why."""
-    sem = Mutex(redis, "careful", recovery="grace", lease=30.0)
-    holder = asyncio.create_task(sem.acquire())
-    view = await site.view(lambda view: view.get("state") == "grace", name="careful")
-    assert "Redis lost its state" in view["words"]
-    await cancelled(holder)
-    await admin.flushall()

@@ -65,7 +65,6 @@ class World(BaseWorld[Process]):
         self.ledger = Ledger()
         self.judge = Judge()
         self.model = make(self._publish) if make else specification(scenario.mode, self._publish)
-        self.model.state.marker = self.model.server
         self.processes = [Process(self, index) for index in range(len(scenario.parties))]
 
     # -- what can happen

@@ -6,7 +6,7 @@ The judge keeps books of what clients asked for, and looks at the model around e
 import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
@@ -20,14 +20,14 @@ from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.replies import AnyReply
 from redsem_async.testing._spec.queue import QueueSpecification
 from redsem_async.testing._spec.records import key_of
-from tests.worlds.judge import Broken, Look, Permit, Trusted, against_reuse, own_ids
+from tests.worlds.judge import Broken, Look, Trusted, against_reuse, own_ids
 from tests.worlds.judge import Judge as Rules
 
 from .world import Process, World
 
 CLOCKS = 1.01  # of two processes, beside each other
 REMEMBERED = 60.0  # seconds for which the judge remembers how everything stood
-NOTHING = Look(0, 0, {}, [])
+NOTHING = Look(0, {}, [])
 
 
 @dataclass(eq=False)
@@ -67,7 +67,6 @@ class Judge:
     def __init__(self, world: World, name: str) -> None:
         self.name = name
         self.set_limit: int | None = None
-        self.recovers = False
         self.revived: set[str] = set()  # granted to a delayed duplicate, after the marks were lost
         self.detached: set[str] = set()
         self.revived_line: set[str] = set()
@@ -98,22 +97,17 @@ class Judge:
         trusted: Trusted,
     ) -> bool:
         """Judge what *call* by *hub* has done. Returns whether that was anything."""
-        taken, lost = dict(self._rules.taken), set(self._rules.lost)
         self._report(self._rules.ran(before, call, hub, answer, after, trusted))
         if isinstance(answer, CommandError):
             return False
         new = after.live.keys() - before.live.keys()
         gone = before.live.keys() - after.live.keys()
         self._judge_orders(before, after, call, hub, around)
-        if isinstance(call, op.Restore):
-            restored = {identity: after.live[identity] for identity in new}
-            self._judge_restored(restored, taken, lost, around)
+        self._begin(new)
+        if isinstance(call, op.Adopt):
+            self.heir |= {permit_id(call.owner, call.old): identity for identity in new}
         else:
-            self._begin(new)
-            if isinstance(call, op.Adopt):
-                self.heir |= {permit_id(call.owner, call.old): identity for identity in new}
-            else:
-                self.grants += len(new)
+            self.grants += len(new)
         now = self._world.now
         self._since = {i: self._since.get(i, now) for i in after.live}
         for look in (before, after):  # nobody counts who was dead until now
@@ -144,7 +138,7 @@ class Judge:
         """The server forgot everything, and the marks that stop delayed duplicates too."""
         self.flushed_at = self._world.now
         now_ms = self._world.server_us // 1000
-        self._rules.flushed(self._last, now_ms, recovers=self.recovers)
+        self._rules.flushed(self._last, now_ms)
         self._since.clear()
         self._against_reuse.clear()
         for order in self._orders:
@@ -262,7 +256,7 @@ class Judge:
             room = look.room(now)
             if room.held_off(request):
                 found.add("back_off")
-            if look.grace_until > now or look.is_held_up or not room.fits(request):
+            if look.is_held_up or not room.fits(request):
                 found.add("limit")
             of_its_key = [waiter.id for waiter in look.line if waiter.key == key_of(request)]
             others = any(identity.partition(".")[0] not in hubs for identity in of_its_key)
@@ -306,28 +300,6 @@ class Judge:
         if limit != self.set_limit:
             self.set_limit = limit
             self._limits.append((self._world.now, limit))
-
-    def _judge_restored(
-        self,
-        restored: Mapping[str, Permit],
-        taken: Mapping[str, Permit],
-        lost: Collection[str],
-        around: Around,
-    ) -> None:
-        """Only what was lost with the state is put back."""
-        for identity, permit in restored.items():
-            # One that was taken before all was lost, unheard by its holder, comes back as well.
-            # With its marks the server forgot the release that came before a late restore.
-            late, was = around.late and self.forgot, taken.get(identity)
-            right = (
-                was[1:] == permit[1:] if was else late and self.granted_at(permit.token) < math.inf
-            )
-            self._check(right, f"{identity} was put back as {permit}, having been {was}")
-            ended = identity in self._closed
-            self._check(late or not ended, f"{identity} was put back, having ended")
-            if identity not in lost:
-                self._world.fault("taken permit put back")
-            self._world.fault("permit put back")
 
     def _begin(self, new: Iterable[str]) -> None:
         for identity in new:

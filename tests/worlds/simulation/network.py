@@ -16,7 +16,6 @@ from redsem_async._protocol.operations import (
     Clear,
     Detach,
     Refresh,
-    Restore,
     SetLimit,
 )
 from redsem_async._protocol.pushes import Cleared, Granted, Push, Revoked
@@ -289,15 +288,9 @@ class SimulatedLink(BaseLink[Process]):
     def _answered(self, command: Command, hub: str, answer: AnyReply | CommandError) -> None:
         self._unanswered.popleft()
         self.answered(command, answer)
-        if isinstance(command.operation, Refresh | Restore) and isinstance(answer, Reply):
-            numbers: Sequence[int] = (
-                command.operation.numbers
-                if isinstance(command.operation, Refresh)
-                else [permit.number for permit in command.operation.permits]
-            )
-            putting_back = isinstance(command.operation, Refresh) and command.semaphore.recovers
-            for number, held in zip(numbers, answer.answers, strict=True):
-                if not (held or putting_back):
+        if isinstance(command.operation, Refresh) and isinstance(answer, Reply):
+            for number, held in zip(command.operation.numbers, answer.answers, strict=True):
+                if not held:
                     self._network.holdings.gone(permit_id(hub, number))
         if isinstance(answer, CommandError) and answer.kind is ErrorKind.READ_ONLY:
             self._fail(answer.error)

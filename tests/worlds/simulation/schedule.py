@@ -80,7 +80,6 @@ class Schedule:
         self.server.slotted = (
             not self.mixed and random.Random(f"slots of {seed}").random() < SLOTTED
         )
-        self.server.recovers = not self.mixed and draw.random() < 0.2
         self.lingers = draw.random() < 0.5  # some of the processes do
         self.longest_linger = 0.0
         if self.calm:
@@ -177,7 +176,6 @@ class Schedule:
                     timeout=draw.choice((None, 2 * lease)),
                     max_waiters=None if draw.random() < 0.8 else draw.randint(0, 3),
                     cancel_on_loss=draw.random() < 0.8,
-                    recovery="grace" if self.server.recovers else None,
                     linger=linger,
                 )
             )
@@ -299,7 +297,7 @@ class Schedule:
         """Those who wait, where there is room for one whose turn it is."""
         pending = [a for a in self.holdings.pending if a.semaphore.name == name and a.waits]
         look, kept = self.world.look(model), self._kept(name)
-        if not pending or look.in_grace:
+        if not pending:
             return []
         room = look.room(without=kept)
         if (room.ramps or not look.passes_over) and any(look.eligible(room)):

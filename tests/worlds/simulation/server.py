@@ -5,7 +5,7 @@ from functools import partial
 
 from redsem_async._core.keys import Address
 from redsem_async._protocol.errors import CommandError, ErrorKind
-from redsem_async._protocol.operations import Acquire, Adopt, Operation, Refresh, Release
+from redsem_async._protocol.operations import Acquire, Operation, Refresh
 from redsem_async._protocol.replies import AnyReply
 from redsem_async.testing._spec.queue import QueueSpecification
 from tests.worlds.judge import Look
@@ -30,7 +30,6 @@ class Server:
         self.full_until = 0.0
         self.strict_until = 0.0
         self.slotted = False  # permits have slots
-        self.recovers = False  # clients put back what they hold, where state was lost
         self.prompt = math.inf  # seconds in which everybody learns who waits
         self.forgetful = 0.0  # probability that scripts are forgotten before a call
         self._forgot_at = -math.inf  # and what was sent before names scripts that are not there
@@ -48,7 +47,7 @@ class Server:
     def judge(self, name: str) -> Judge:
         if name not in self.judges:
             self.judges[name] = judge = Judge(self._world, name)
-            judge.recovers, judge.prompt = self.recovers, self.prompt
+            judge.prompt = self.prompt
         return self.judges[name]
 
     def run(
@@ -69,7 +68,6 @@ class Server:
         if model is None:
             publish = partial(self._network.publish, address.prefix)
             model = self.models[address.name] = specification(address.mode, publish)
-            model.recovers = self.recovers
         gone = {name for name, known in model.state.hubs.items() if known.unreachable}
         judge = self.judge(address.name)
         self._network.notified.clear()
@@ -78,7 +76,7 @@ class Server:
         if isinstance(call, Acquire) and not isinstance(answer, CommandError):
             judge.arrived(call, hub, link.process)
         world.note("run", link.process.name, hub[:4], address.name, call, "->", answer)
-        self._note_what_is_rare(model, call, hub, gone, before)
+        self._note_what_is_rare(model, hub, gone, before)
         network = self._network
         around = Around(frozenset(network.notified), frozenset(network.reached), not link.open)
         trusted = network.holdings.trusted(address.name)
@@ -88,16 +86,13 @@ class Server:
         return answer
 
     def _note_what_is_rare(
-        self, model: QueueSpecification, call: Operation, hub: str, gone: set[str], before: Look
+        self, model: QueueSpecification, hub: str, gone: set[str], before: Look
     ) -> None:
         """Count what a run must come by to be a test of it."""
         world = self._world
         if hub in gone and not model.state.hub_record(hub).unreachable:
             back = any(waiter.id.startswith(hub) for waiter in before.line)
             world.fault("hub back in its place" if back else "hub back")
-        if before.in_grace and isinstance(call, Acquire | Release | Adopt):
-            line = "behind a line" if before.line else "without a line"
-            world.fault(f"{type(call).__name__.lower()} in grace {line}")
 
     def _see_that_nothing_spins(self) -> None:
         """Calls that change nothing may be made now and then, and not as fast as it goes."""

@@ -41,7 +41,6 @@ class Storm:
         """Draw what strikes in so many seconds."""
         draw, world = self._random, self._world
         kinds = draw.sample(_STORMS, draw.randint(0, 4))
-        kinds += ["flush"] * (self._server.recovers and "flush" not in kinds)
         for kind in kinds:
             for _ in range(draw.choice((1, 1, 2, 4))):
                 world.at(draw.random() * seconds, partial(self._strike, kind))

@@ -11,8 +11,6 @@ CHUNKS = 16
 SCHEDULES = 150  # of each chunk
 
 FAULTS = {
-    "acquire in grace behind a line",
-    "acquire in grace without a line",
     "acquire sent again",
     "adoption",
     "answer RETRY_NOW",
@@ -54,8 +52,6 @@ RARE = {
     "late clear",
     "late detach",
     "late setlimit",
-    "permit put back",
-    "release in grace without a line",
 }  # that a chunk may do without, and all of them together may not
 
 

@@ -72,7 +72,6 @@ class Place:
     mixed: bool  # every other process declares a limit higher by one
     mutable: bool  # its limit is set now and then
     clock: Clock
-    recovers: bool  # admits nobody new for a lease after a loss of state
     linger: float  # seconds, in every other process
     key_limit: int  # of each key, where requests have any
 
@@ -111,7 +110,6 @@ class Place:
             lease=self.lease,
             prefix=PREFIX,
             clock=self.clock,
-            recovery="grace" if self.recovers else None,
             linger=self.linger * (process % 2),
         )
 
@@ -132,7 +130,6 @@ def places(plan: Plan) -> list[Place]:
             mixed=dice.random() < 0.1,
             mutable=dice.random() < (0.5 if "+" in _MODES[number % len(_MODES)] else 0.1),
             clock="local" if dice.random() < 0.05 else "server",
-            recovers=dice.random() < 0.2,
             linger=dice.choice((0.02, 0.15)),
             key_limit=dice.choice((1, 1, 2, 3)),
         )

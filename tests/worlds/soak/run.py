@@ -134,7 +134,6 @@ class Drain:
 
 async def soak(plan: Plan) -> Report:
     known = places(plan)
-    recovering = {place.name for place in known if place.recovers}
     ceilings = {place.name: place.ceiling for place in known}
     ceilings |= {
         of_key(place.name, key): place.key_ceiling for place in known for key in KEYS * place.keyed
@@ -144,7 +143,7 @@ async def soak(plan: Plan) -> Report:
         for place in known
         for slot in range(place.ceiling * place.slotted)
     }
-    checker = JournalChecker(ceilings, recovering)
+    checker = JournalChecker(ceilings)
     report = Report(plan, checker)
     began = time.monotonic()
     async with _surroundings(plan) as (server, admin, reader, proxies):
@@ -289,7 +288,7 @@ async def _look_for_leftovers(
         report.keys_left += 1
         report.longest_ttl = max(report.longest_ttl, ttl / 1000)
         kind = key.rpartition(b":")[2]
-        expires = ttl >= 0 and kind in (b"meta", b"hubs", b"released")
+        expires = ttl >= 0 and kind in (b"meta", b"hubs")
         if kind == b"slots":  # the list of them, and nobody's slot
             expires = ttl >= 0 and await admin.hkeys(key) == [b"list"]
         # Requests of killed processes are there until those count as dead.
@@ -297,7 +296,7 @@ async def _look_for_leftovers(
             expires = ttl >= 0 and all(text[:1] == b"g" for text in await admin.zrange(key, 0, -1))
         if kind == b"queue":
             expires = ttl >= 0 and not await admin.zcount(key, -PARKED, "+inf")
-        if not expires and kind != b"marker":  # which is there when idle and not when lost
+        if not expires:
             left.append(f"{key!r} was left, for {ttl} ms")
 
 

@@ -11,7 +11,7 @@
 --
 -- RETURNS  {tag, token}: all are granted, and token is the first of their consecutive tokens; or as
 --          acquire does
--- USES     mark, unknown_hub, unreachable, fields, alive_until, now, liveness_timeout, grace,
+-- USES     mark, unknown_hub, unreachable, fields, alive_until, now, liveness_timeout,
 --          last, stamp_us, keep, wall_us, SLACK, PARKED, keys, key_limits, queue_is_settled
 
 local lease, shares = tonumber(ARGV[5]), string.find(mode, 'share', 1, true)
@@ -63,7 +63,7 @@ end
 
 local function grant_all()
   if tonumber(ARGV[8]) > mark or unknown_hub or unreachable or not fields[1] or ARGV[9] ~= ''
-      or ARGV[11] ~= '' or alive_until < now + liveness_timeout(lease) or grace > now or fields[17]
+      or ARGV[11] ~= '' or alive_until < now + liveness_timeout(lease) or fields[7]
       or call('EXISTS', extra, limit, key_limits) > 0 then
     return
   end
@@ -78,8 +78,6 @@ local function grant_all()
     local first = tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2])
     if first <= now then return end
     next_expiry = math.min(next_expiry, first)
-  elseif marker and call('HLEN', tokens) > 0 then
-    return
   end
   local token = math.max(last + 1, stamp_us)
   local plan = plan_grants(token, waiting)

@@ -7,12 +7,12 @@
 --   3. where requests wait: what quick acquire asks for, its 3 and 5, and no holder has expired
 --
 -- RETURNS  {tag}: all were held; or as release does
--- USES     grace, now, mark, keys, PARKED, queue_is_settled
+-- USES     now, mark, keys, PARKED, queue_is_settled
 
 local shares = string.find(mode, 'share', 1, true)
 
 local function give_back_all()
-  if ARGV[5] ~= hub or ARGV[6] ~= '' or grace > now or call('EXISTS', extra) > 0 then return end
+  if ARGV[5] ~= hub or ARGV[6] ~= '' or call('EXISTS', extra) > 0 then return end
   local waiting = call('ZCARD', queue)
   if waiting > 0 and (not queue_is_settled() or call('ZCOUNT', holders, '-inf', now) > 0 or
       call('ZCARD', keys) ~= call('ZCARD', holders) + waiting + call('ZLEXCOUNT', keys, '[u:', '(w')) then
