@@ -33,15 +33,6 @@ def heartbeat_is_overdue(dead_in: float, lease: float) -> bool:
     return dead_in < liveness_timeout(lease) - 2 * heartbeat_interval(lease)
 
 
-def handoff_lease(lease: float) -> float:
-    """The lease of a permit handed to another process, until that process refreshes it.
-
-    It is short, so that handing it to a stopped process costs less than a lease. It lasts for at
-    least two heartbeats, so that a process whose message was lost finds it in time.
-    """
-    return min(lease, max(2 * heartbeat_interval(lease), 1.0))
-
-
 def reply_timeout(lease: float) -> float:
     """For how long an answer may be missing before its connection counts as dead, in seconds.
 

@@ -1,20 +1,24 @@
 """Delivers grants to callers.
 
-Most grants are handed out at once. One that came late, or that replicas have to confirm, is
+Whoever gets a permit may trust it for the lease less a refresh interval. Most grants are handed
+out at once. One that may be older is refreshed first, and one that replicas have to confirm is
 confirmed first. Until then the request is GRANTED, and its caller continues to wait.
+
+Where a reply takes longer than a refresh interval, one refresh is awaited all the same, and what
+it leaves of the lease is less by that.
 """
 
 import math
 from collections.abc import Sequence
 
 from redsem_async._core.clock import now as clock
-from redsem_async._core.lease import Outcome, trusted_until
+from redsem_async._core.lease import Outcome, reply_timeout, trusted_until
 
 from .lease import Lease, LeaseState
 from .request import Request, RequestState
 from .state import SemaphoreState
 
-SOON = 0.05  # seconds. A lease is refreshed first if it has less than four times that left
+SOON = 0.05  # seconds, until a lease that a message granted is refreshed
 
 
 def granted(
@@ -25,9 +29,10 @@ def granted(
     sent_at: float,
     slots: Sequence[int] = (),
 ) -> None:
-    """The server granted *number*, with *left* seconds of its lease left (None if it is whole).
+    """The server granted *number*, with *left* seconds of its lease left.
 
-    It said so in reply to a command sent at *sent_at*, or later.
+    *left* is None where it said so in reply to the command that granted it, sent at *sent_at*.
+    Otherwise it said so in reply to a command sent then, or later.
     """
     request = state.requests.get(number)
     if request is None:
@@ -42,21 +47,19 @@ def granted(
         trusted = trusted_until(duration, sent_at=sent_at, left=duration)
         hand_out(state, request, accept(state, request, token, slots, trusted, sent_at))
         return
-    # The first refresh tells how much of ``max_hold`` is left.
     now = clock()
     trusted = trusted_until(duration, sent_at=sent_at, left=left)
     lease = accept(state, request, token, slots, trusted, now)
     if request.terms.min_replicas:
         confirm_anew(state, request)
         return
-    # The message came late, or the lease is short, so it is refreshed. Where much of the lease is
-    # gone, or where that is unknown, the caller gets the permit once the refresh has its reply.
-    # Otherwise it is sent soon, unless the permit is released by then, as most are.
-    if lease.trusted_until - now >= max(left / 2, 4 * SOON):
+    # A refresh finds out a forged grant, and tells how much of ``max_hold`` is left. It is sent
+    # soon, unless the permit is released by then, as most are.
+    if lease.refresh_is_due(now):
+        state.refresh(lease).request = request
+    else:
         state.refresh_within(lease, now, SOON)
         serve(state, request, lease)
-    else:
-        state.refresh(lease).request = request
 
 
 def accept(  # positional, because keywords cost time
@@ -99,9 +102,12 @@ def serve(state: SemaphoreState, request: Request, lease: Lease) -> None:
 
 
 def hand_out(state: SemaphoreState, request: Request, lease: Lease) -> None:
-    """Give the caller its permit, once enough replicas know of the grant."""
-    if not lease.trusted_at(clock()):
+    """Give the caller its permit, once it is refreshed if it is due, and replicas know of it."""
+    now = clock()
+    if not lease.trusted_at(now):
         state.give_back_and_retry(request)  # the loop stood still for a lease
+    elif lease.refresh_is_due(now):
+        state.refresh(lease).request = request
     elif request.terms.min_replicas:
         state.to_confirm.append(request)
     else:
@@ -114,15 +120,21 @@ def confirm_anew(state: SemaphoreState, request: Request) -> None:
         state.refresh(request.lease).request = request
 
 
-def refreshed(state: SemaphoreState, request: Request, outcome: Outcome) -> None:
+def refreshed(
+    state: SemaphoreState, request: Request, outcome: Outcome, sent_at: float, now: float
+) -> None:
     """The refresh that was awaited before the caller of *request* gets its permit has ended."""
     lease = request.lease
     if request.state is not RequestState.GRANTED or lease is None:
         return
-    if not request.terms.min_replicas:
+    # A connection without a reply is dropped, so the loop was blocked if this one is so late.
+    late = now - sent_at > reply_timeout(request.terms.lease)
+    if outcome is Outcome.RENEWED and late:
+        hand_out(state, request, lease)
+    elif not request.terms.min_replicas:
         confirmed(state, request)
     elif outcome is Outcome.RENEWED:
-        hand_out(state, request, lease)
+        state.to_confirm.append(request)
     else:
         state.give_back_and_retry(request)  # there is no write that replicas could confirm
 

@@ -74,7 +74,7 @@ def rest(state: SemaphoreState) -> None:
     """All deadlines are over."""
     state.deadlines.clear()
     state.heartbeats.stop()
-    state.short.clear()
+    state.by_message.clear()
     state.look_at = state.right.look_at
 
 
@@ -95,18 +95,18 @@ def look(state: SemaphoreState, now: float) -> None:
         elif right.to_be_renewed(now):
             state.beat()
     next_idle = reuse.look(state, now)
-    next_short = _refresh_short(state, now)
-    state.look_at = min(next_deadline, heartbeats.look_at, right.look_at, next_idle, next_short)
+    next_refresh = _refresh_by_message(state, now)
+    state.look_at = min(next_deadline, heartbeats.look_at, right.look_at, next_idle, next_refresh)
 
 
-def _refresh_short(state: SemaphoreState, now: float) -> float:
-    """Refresh the leases that are due, and return when the next one is."""
-    short = state.short
-    while short and (short[0][0] <= now or not short[0][1].holding):
-        lease = short.popleft()[1]
+def _refresh_by_message(state: SemaphoreState, now: float) -> float:
+    """Refresh the leases whose time has come, and return when that of the next one comes."""
+    leases = state.by_message
+    while leases and (leases[0][0] <= now or not leases[0][1].holding):
+        lease = leases.popleft()[1]
         if lease.holding:
             _ = state.refresh(lease)
-    return short[0][0] if short else math.inf
+    return leases[0][0] if leases else math.inf
 
 
 def pushed(state: SemaphoreState, push: Push, fresh_at: float | None) -> None:

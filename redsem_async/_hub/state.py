@@ -53,7 +53,7 @@ class SemaphoreState(SemaphoreRef):
         unsorted: requests are to be written before others that came earlier.
         refreshes: to be written, by the number of the lease.
         restores: leases to be put back that a refresh did not find.
-        short: leases that are to be refreshed soon, and when.
+        by_message: leases that a message granted, and when they are refreshed to confirm it.
         releases: to be written, by the hub that drew the ids.
         leaving: requests whose callers left, and that the server may still know.
         void: calls that were sent, have no reply, and may not be carried out any more.
@@ -97,7 +97,7 @@ class SemaphoreState(SemaphoreRef):
         self.unsorted: bool = False
         self.refreshes: dict[int, PendingRefresh] = {}
         self.restores: deque[PendingRefresh] = deque()
-        self.short: deque[tuple[float, Lease]] = deque()
+        self.by_message: deque[tuple[float, Lease]] = deque()
         self.releases: dict[str, list[PendingRelease]] = {}
         self.leaving: list[Request] = []
         self.void: list[Call] = []
@@ -357,9 +357,9 @@ class SemaphoreState(SemaphoreRef):
 
     def refresh_within(self, lease: Lease, now: float, moment: float) -> None:
         """Have a lease refreshed in a *moment*, together with others, if it is held then."""
-        if not self.short:
+        if not self.by_message:
             self.look_at = min(self.look_at, now + moment)
-        self.short.append((now + moment, lease))
+        self.by_message.append((now + moment, lease))
 
     def refresh_again(self, pending: PendingRefresh) -> None:
         """Write a refresh again, together with others."""

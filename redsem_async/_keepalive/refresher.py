@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from redsem_async._core.clock import now as clock
-from redsem_async._core.lease import Outcome, refresh_due
+from redsem_async._core.lease import Outcome, clock_margin, refresh_due
 from redsem_async._hub.hub import Hub
 from redsem_async._hub.lease import Lease, LeaseState
 from redsem_async._hub.pending import Wakeup
@@ -40,9 +40,8 @@ class Refresher:
         if lease.refreshed_at is not None:
             return
         terms = lease.terms
-        due = refresh_due(now, terms.refresh_interval)
-        if lease.reused:  # the last refresh was before this use of it
-            due = min(due, lease.trusted_until - (terms.lease - terms.refresh_interval))
+        since = lease.trusted_until - terms.lease + clock_margin(terms.lease)
+        due = refresh_due(since, terms.refresh_interval)
         if due < now or lease.trusted_until <= due:
             due = now  # granted late, so that there would be nothing left to refresh
         group = self._due.get(due)

@@ -6,8 +6,6 @@ from redsem_async._api.status import Client, Holder, SemaphoreStatus, Waiter
 from redsem_async._core.lease import heartbeat_is_overdue, refresh_is_overdue
 from redsem_async._integrations.discovery import SemaphoreInfo
 
-YOUNG = 1.0  # seconds, as a permit that was just handed over has a short lease at first
-
 
 class Stalled(NamedTuple):
     """A stalled process.
@@ -26,7 +24,7 @@ class Stalled(NamedTuple):
 def is_unrefreshed(holder: Holder) -> bool:
     """Whether the permit expires soon, because its process does not refresh it."""
     lease, interval = holder.client.lease, holder.client.refresh_interval
-    if lease is None or interval is None or holder.age < YOUNG:
+    if lease is None or interval is None:
         return False
     return refresh_is_overdue(holder.expires_in, lease, interval)
 

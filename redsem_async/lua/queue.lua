@@ -63,9 +63,6 @@ end
 local function publish_grants(recipient)
   local parts = {}
   for i, grant in ipairs(recipient.grants) do
-    -- The lease is short at first, because the process may be stopped. Its first refresh makes it
-    -- whole.
-    grant[3] = math.min(grant[3], math.max(2 * heartbeat_interval(grant[3]), 1000))
     parts[i] = recipient.numbers[i] .. ':' .. exact(grant[2]) .. ':' .. grant[3]
     if slotted then parts[i] = parts[i] .. ':' .. slotted.assign(grant[1], grant[4]) end
   end

@@ -98,7 +98,7 @@ async def test_bug_12_a_grant_that_its_waiter_never_hears_is_passed_on(
     proxy.refusing = True
     assert await holder.release()
     assert not doomed.done()
-    with takes_at_most(2.0 + EPSILON):  # the short lease of a hand-over
+    with takes_at_most(3.0 + EPSILON):  # the lease of the grant
         permit = await heir
     assert await permit.release()
     await cancelled(doomed)

@@ -156,7 +156,7 @@ async def test_a_grant_that_was_on_its_way_for_long_is_trusted_for_what_is_left(
     The trust is counted from when the command was sent that the reply is to: the server had run
     that when it granted. Were it counted from the arrival, two would be inside.
     """
-    lease = 3.0  # handed over for two thirds of it
+    lease = 3.0
     here, there = (FairSemaphore(redis, "jobs", 1, lease=lease) for redis in (proxied, client_b))
     await here.reap()
     holder = await there.acquire()
@@ -169,7 +169,7 @@ async def test_a_grant_that_was_on_its_way_for_long_is_trusted_for_what_is_left(
     await asyncio.sleep(0.6)  # that is how late it is
     reply.lift()
     permit = await waiter
-    assert permit.expires_in < 2.0 - 0.6
+    assert permit.expires_in < lease - 0.6
     successor = await next_in_line
     assert permit.expires_in <= 0
     assert await successor.release()

@@ -29,15 +29,15 @@ OF_CLIENT = (
     ),
     mutant(
         "a late message is handed out unconfirmed",
-        "a forged or old grant is found out before anybody works under it",
-        SIMULATION,
-        ("handout.granted", "lease.trusted_until - now >= max(left / 2, 4 * SOON)", "True"),
+        "a permit that came by message is trusted for the lease less a refresh interval",
+        "a_caller_gets_a_lease_less_a_refresh_interval",
+        ("handout.granted", "lease.refresh_is_due(now)", "False"),
     ),
     mutant(
-        "a permit that was handed over keeps its short lease",
-        "a hand-over's lease is made whole soon",
-        "a_permit_that_was_handed_over_has_a_whole_lease_soon",
-        ("_refresh_short", "_ = state.refresh(lease)", "pass"),
+        "a grant by message is not confirmed",
+        "a forged grant is found out by the refresh that follows it",
+        "a_forged_grant_is_found_out",
+        ("_refresh_by_message", "_ = state.refresh(lease)", "pass"),
     ),
     mutant(
         "no refreshes",

@@ -150,7 +150,11 @@ OF_REUSE = (
         "a reused lease is refreshed an interval after its reuse",
         "a lease is refreshed in time, whoever uses it",
         "a_lease_is_refreshed_in_time_whoever_uses_it",
-        ("Refresher.add", "lease.reused", "False"),
+        (
+            "Refresher.add",
+            "refresh_due(since, terms.refresh_interval)",
+            "refresh_due(now, terms.refresh_interval)",
+        ),
     ),
     mutant(
         "a lease is reused to the end of its max_hold",

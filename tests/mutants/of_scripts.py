@@ -145,16 +145,6 @@ OF_SCRIPTS = (
         ("serve.scan", "state.alive_until <= now", "state.alive_until < 0"),
     ),
     mutant(
-        "a whole lease for whoever is handed a permit",
-        "handing a permit to a stopped process costs less than a lease",
-        "whoever_is_handed_a_permit_has_a_part_of_its_lease_at_first",
-        (
-            "queue.publish_grants",
-            "grant[3] = math.min(grant[3], math.max(2 * heartbeat_interval(grant[3]), 1000))",
-            "",
-        ),
-    ),
-    mutant(
         "no next moment",
         "when a holder expires the next is served, though nobody does anything",
         "an_expired_holder_gives_way",

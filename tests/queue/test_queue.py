@@ -427,19 +427,6 @@ async def test_a_reply_about_an_earlier_request_is_not_taken_for_a_later_one() -
     await permit.release()
 
 
-async def test_a_permit_that_was_handed_over_has_a_whole_lease_soon(pair: MakePair) -> None:
-    """The other process might have been stopped, so it was given a part of one at first."""
-    here, there = pair(1, lease=9.0)
-    permit = await here.acquire()
-    waiter = await queue_up(there)
-    await permit.release()
-    permit = await soon(waiter)
-    assert (await here.status()).holders[0].expires_in <= 6.0
-    await until(lambda: permit.expires_in > 8.0, "its lease is whole", within=1.0)
-    assert (await here.status()).holders[0].expires_in > 8.0
-    await permit.release()
-
-
 async def test_a_permit_that_is_given_back_at_once_needs_no_refresh(
     kind: Kind, client_a: Redis, proxied: Redis, proxy: Proxy
 ) -> None:

@@ -137,7 +137,7 @@ async def test_a_grant_whose_refresh_has_no_answer_is_not_handed_out_unconfirmed
     """Replicas confirm the write of the refresh; without one, nothing can be confirmed."""
     acquiring = asyncio.create_task(sem.acquire())
     request = await unconfirmed.granted()
-    unconfirmed.remote.change(handout.refreshed, request, Outcome.UNKNOWN)
+    unconfirmed.remote.change(handout.refreshed, request, Outcome.UNKNOWN, 0.0, 0.0)
     await until(lambda: len(unconfirmed.requests) == 2)
     assert not acquiring.done()
     unconfirmed.confirm(unconfirmed.requests[1])

@@ -111,7 +111,8 @@ class AcquireBatch(Batch[Request]):
         state.acquires_in_flight.popleft()
         terms = self.items[0].terms
         trusted = trusted_until(terms.lease, sent_at=sent_at, left=terms.lease)
-        at_once = now < trusted and not terms.min_replicas
+        spare = terms.lease - terms.refresh_interval
+        at_once = trusted - now > spare and not terms.min_replicas
         report: QueueReport | None = None
         again: list[Request] = []
         wait: list[Request] = []

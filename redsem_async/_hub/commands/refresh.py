@@ -117,7 +117,7 @@ def settle(
     trust.refreshed(state, pending.lease, outcome, sent_at, now)
     pending.settle(outcome)
     if pending.request is not None:
-        handout.refreshed(state, pending.request, outcome)
+        handout.refreshed(state, pending.request, outcome, sent_at, now)
 
 
 def drop_restores(state: SemaphoreState) -> None:

@@ -20,7 +20,7 @@
 --
 -- RETURNS  {tag}: all were held, and no request of the caller's hub waits; or as release does
 -- USES     grace, now, mark, returns, unreachable, fields, last, stamp_us, alive_until, liveness_timeout, keep,
---          wall_us, SLACK, YOUNG, PARKED, heartbeat_interval, publish_to
+--          wall_us, SLACK, YOUNG, PARKED, publish_to
 
 local is_fair = string.find(mode, 'fair', 1, true)
 
@@ -72,7 +72,6 @@ local function hand_over(count)
       plan.own[#plan.own + 1] = token
     else
       plan.other = owner
-      lease = math.min(lease, math.max(2 * heartbeat_interval(lease), 1000))
       plan.grants[#plan.grants + 1] = string.format('%s:%.0f:%d', number, token, lease)
     end
     plan.requests[i] = request

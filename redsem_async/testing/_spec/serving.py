@@ -1,9 +1,7 @@
 """The requests that wait, and how a freed permit goes to the first."""
 
-import math
 from collections.abc import Sequence
 
-from redsem_async._core.lease import handoff_lease
 from redsem_async._protocol.operations import Request
 from redsem_async._protocol.pushes import Granted
 from redsem_async._protocol.replies import Holding
@@ -133,10 +131,8 @@ class Serving(Specification):
             part = [(queued, token) for queued, token in plan if queued.hub == hub]
             grants: list[tuple[int, Holding]] = []
             for queued, token in part:
-                lease = queued.request.lease_ms
-                if not is_caller:
-                    lease = math.floor(handoff_lease(lease / 1000) * 1000 + 1e-6)
-                grants.append((queued.request.number, Holding(token, lease, queued.slots)))
+                holding = Holding(token, queued.request.lease_ms, queued.slots)
+                grants.append((queued.request.number, holding))
             push = Granted(context.name, grants)
             silent = is_caller or record.no_push
             if not silent and not record.received(self._publish(hub, push)):

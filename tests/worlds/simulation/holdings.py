@@ -84,10 +84,10 @@ def _trusted(process: Process, name: str) -> list[tuple[str, Trusted]]:
     ]
 
 
-def _is_fresh(hold: Hold) -> bool:
-    """Whether the last refresh of its lease is a refresh interval ago at most."""
+def _is_fresh(hold: Hold, slack: float = NEWS / 10) -> bool:
+    """Whether the last refresh of its lease is a refresh interval and *slack* ago at most."""
     terms, left = hold.lease.terms, hold.lease.trusted_until - hold.process.loop.time()
-    return left > terms.lease - terms.refresh_interval - NEWS / 10
+    return left > terms.lease - terms.refresh_interval - slack
 
 
 @dataclass(eq=False)
@@ -177,6 +177,10 @@ class Holdings:
             moment = process.stalled_at if stood_still else world.now
             judge.reused(hold.id.partition(".")[0], attempt.semaphore, moment)
             self._judge_reuse(attempt, permit)
+        elif not attempt.adopts:
+            self._check(
+                self.unruly or _is_fresh(hold, 0.3), f"{hold}, which is trusted too briefly"
+            )
         self.ids.add(hold.id)
         return hold
 

@@ -86,6 +86,7 @@ class Schedule:
         if self.calm:
             self.server.prompt = PROMPT + 10 * self.world.trip
         self.workers: list[tuple[Process, asyncio.Task[Any]]] = []
+        self.attempts = 0  # of all workers, each with work to do, and perhaps one after another
         self.semaphores: dict[Process, list[AnySemaphore]] = {}
         self._idle_since: dict[str, tuple[float, int]] = {}
         for number in range(draw.randint(1, 4)):
@@ -206,6 +207,7 @@ class Schedule:
         for _ in range(actors):
             actor = Actor(self.common, process, semaphores)
             attempts = draw.randint(1, 15 if self.lingers else 5)
+            self.attempts += attempts
             self.workers.append((process, process.start(actor.run(attempts))))
 
     # -- the run
@@ -219,7 +221,8 @@ class Schedule:
         if not world.run(self.storm, self._all_done):
             self._heal()
             patience = 30 + 20 * self.lease + sum(5.0 for _ in self.workers)
-            if not world.run(patience + 40 * self.common.habits.work, self._all_done):
+            work = self.attempts * self.common.habits.work
+            if not world.run(patience + work, self._all_done):
                 stuck = [str(attempt) for attempt in self.holdings.pending]
                 self._unless_violated(f"not everybody was served: {stuck}")
         else:
