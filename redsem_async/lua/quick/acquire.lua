@@ -48,10 +48,11 @@ local function grant_all(used, token)
   call('ZADD', holders, unpack(scores))
   if used == 0 then
     call('PEXPIRE', holders, 3 * lease)
+    call('PEXPIRE', tokens, 3 * lease)
   else
     keep(holders, lease)
+    keep(tokens, lease)
   end
-  keep(tokens, lease)  -- it may have tokens of holders that were lost
   return { tag, token }
 end
 
