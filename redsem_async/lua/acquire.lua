@@ -100,8 +100,10 @@ for i, request in ipairs(requests) do
   local number, value, permits, waits, earlier, tail = unpack(request)
   local id = hub .. '.' .. number
   local entry = format_request(number, ARGV[5], declared, permits, tail)
-  if value <= old_mark then
-    answers[i] = current_grant(id) or (is_queued(entry) and queue_answer(tail)) or -1
+  -- Where the hub was forgotten since, the request may hold a permit although its mark was lost.
+  local grant = (value <= old_mark or unknown_hub) and current_grant(id)
+  if grant or value <= old_mark then
+    answers[i] = grant or (is_queued(entry) and queue_answer(tail)) or -1
     served = served and answers[i] ~= 0 and answers[i] ~= -4
   else
     local blocked_by = held_up(permits, effective_limit, tail)

@@ -106,11 +106,12 @@ class QueueSpecification(Serving):
         """Grant, queue or refuse one request. One whose number is not above *mark* ran before."""
         state, now = self.state, context.now
         identity = permit_id(context.hub, request.number)
-        if request.number <= mark:
-            grant = state.current_grant(identity, now)
-            if grant is None and self._is_queued(context.hub, request):
-                return self._answer_of(request)
-            return grant or GONE
+        ran = request.number <= mark
+        if (ran or context.was_unknown) and (grant := state.current_grant(identity, now)):
+            return grant
+        if ran:
+            in_line = self._is_queued(context.hub, request)
+            return self._answer_of(request) if in_line else GONE
         limit = state.effective_limit(call.limit)
         held_up = self._held_up(context, request, limit)
         if held_up is None:
