@@ -121,7 +121,7 @@ OF_CLIENT = (
         "a cancelled acquire leaves nothing",
         "an_acquire_cancelled_after_it_was_sent_is_given_back",
         (
-            "SemaphoreState.withdraw",
+            "SemaphoreState.leave",
             "self.leaving.append(request)",
             "self.requests.pop(request.number, None)",
         ),

@@ -265,18 +265,6 @@ OF_SCRIPTS = (
         ("lua.head", "or fields.layout and fields.layout ~= LAYOUT then", "then"),
     ),
     mutant(
-        "who waits recalls no right",
-        "a kept lease is recalled when another process wants a permit",
-        "an_attempt_that_does_not_wait_recalls[fair-redis]",
-        ("lua.acquire", "if not served then recall_rights() end", ""),
-    ),
-    mutant(
-        "the right is given beside waiters of others",
-        "no other process waits where leases are reused",
-        "no_right_is_given_while_another_waits",
-        ("prelude.answer_right", "not others_wait and", ""),
-    ),
-    mutant(
         "max_hold begins anew",
         "adopting again and again does not make a permit last longer",
         "an_adopter_has_what_is_left",

@@ -28,7 +28,7 @@ from redsem_async._redis.scripts import Script
 from redsem_async.testing._memory import SPECIFICATIONS
 from redsem_async.testing._spec.keyed import KeyedSpecification
 from redsem_async.testing._spec.records import Reordered, SlotsInUse, UnknownHub, Void
-from tests.scripts.replay import joined, lasting, plain, rights_in
+from tests.scripts.replay import joined, plain
 
 HUBS: tuple[str, ...] = ("a" * 32, "b" * 32, "c" * 32)
 START_US = 1_800_000_000_000_000
@@ -123,7 +123,6 @@ class Comparison(RuleBasedStateMachine):
         one, other = ([(h, push, 1) for h, push in sent] for sent in (received, self._published))
         assert joined(one) == joined(other), (call, received, self._published)
         self._compare_meta(call, before, began)
-        self._compare_rights(call)
         self._learn(call, real)
         self.served = isinstance(call, SERVING)
         return real
@@ -176,12 +175,6 @@ class Comparison(RuleBasedStateMachine):
         else:
             # The server caches its clock for some milliseconds.
             assert -500 - passed <= left - expected <= 500, (call, left, expected, passed)
-
-    def _compare_rights(self, call: Operation) -> None:
-        now = self.now_us // 1000
-        noted = cast("bytes | None", self.redis.hget(self.keys[2], "rights"))
-        kept = lasting(rights_in(noted.decode() if noted else None), now)
-        assert kept == lasting(self.model.state.rights, now), (call, noted)
 
     def _received(self) -> list[tuple[str, Push]]:
         self._subscriber.ping()

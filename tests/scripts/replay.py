@@ -5,7 +5,7 @@ have to be the same.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any, cast
 
@@ -113,7 +113,7 @@ class Replay:
 
     def _compare_meta(self, record: Record, keys: Keys) -> None:
         """Whether the counter, and what is known of the caller's hub, are the same in the keys."""
-        model, hub, meta, now = self.model, record.hub, keys["meta"], keys.now
+        model, hub, meta = self.model, record.hub, keys["meta"]
         state, known = model.state, model.state.look_up(hub)
         limit = None if state.set_limit is None else str(state.set_limit)
         if state.paused_limit is not None:
@@ -127,7 +127,6 @@ class Replay:
             "no push": (meta.get(f"{hub}:no_push") == "1", known.no_push),
             "hold": (int(meta["hold"]) if "hold" in meta else None, state.hold_ms),
             "uncounted": (meta.get(f"{hub}:no_push") == "2", known.uncounted),
-            "rights": (lasting(rights_in(meta.get("rights")), now), lasting(state.rights, now)),
             "limit": (keys["limit"].get(""), limit),
         }
         assert isinstance(model, QueueSpecification)
@@ -167,7 +166,6 @@ class Replay:
                 state.hubs.clear()
                 state.kind = state.hold_ms = None
                 state.counter = Counter()
-                state.rights.clear()
                 if isinstance(model, KeyedSpecification):
                     model.virtual_time = 0.0
                 if isinstance(model, QueueSpecification):
@@ -213,17 +211,6 @@ def joined(
         else:
             found.append((hub, push, receivers))
     return found
-
-
-def rights_in(notes: str | None) -> dict[str, int]:
-    """Until when each hub may reuse leases, as the key `meta` has it."""
-    pairs = (note.split(":") for note in notes.split(",")) if notes else ()
-    return {hub: int(ends) for hub, ends in pairs}
-
-
-def lasting(rights: Mapping[str, int], now: int) -> dict[str, int]:
-    """Those that have not ended."""
-    return {hub: ends for hub, ends in rights.items() if ends > now}
 
 
 def plain(answer: object) -> object:

@@ -37,7 +37,6 @@ RUNS = int(os.environ.get("REDSEM_STATEFUL_RUNS", "30"))
 hubs = st.sampled_from(HUBS)
 leases = st.sampled_from(LEASES_MS)
 bounds = st.sampled_from((None, 4000, 15_000))  # of max_hold, in ms
-rights = st.sampled_from((None, None, op.RightRequest(1000, 1), op.RightRequest(4000, 3)))
 SILENT = (HubInfo("x", no_push=True), HubInfo("x", uncounted=True))
 unusual = precondition(lambda self: not self.plain)
 key_terms = st.none() | st.builds(
@@ -98,7 +97,6 @@ class Agreement(Comparison):
         more=st.sampled_from((0, 0, 0, 1)),
         max_waiters=st.sampled_from((None, None, 2)),
         hub_info=st.sampled_from((None, None, None, HubInfo("x"), *SILENT)),
-        right=rights,
         slots=lists_of_slots,
     )
     def acquire(
@@ -112,7 +110,6 @@ class Agreement(Comparison):
         more: int,
         max_waiters: int | None,
         hub_info: HubInfo | None,
-        right: op.RightRequest | None,
         slots: Sequence[str],
     ) -> None:
         limit = self.limit + more
@@ -130,7 +127,6 @@ class Agreement(Comparison):
         call = op.Acquire(
             *(numbers, lease_ms, limit, others, max_waiters, max_waiters if self.keyed else None),
             hub_info=hub_info,
-            right=right,
             slots=self._listed(slots, limit),
         )
         self.requests[hub] += requests_of(call)
@@ -160,7 +156,6 @@ class Agreement(Comparison):
         lease_ms=leases,
         times=st.sampled_from((1, 2)),
         keeps=st.booleans(),
-        right=rights,
     )
     def use_plainly(
         self,
@@ -169,12 +164,11 @@ class Agreement(Comparison):
         lease_ms: int,
         times: int,
         keeps: bool,
-        right: op.RightRequest | None = None,
     ) -> None:
         """As most do, and that more than once: nothing is said but what is asked for."""
         for time_left in reversed(range(times)):
             for count in counts:
-                self._acquire_plainly(hub, count, lease_ms, right)
+                self._acquire_plainly(hub, count, lease_ms)
             while (not keeps or time_left) and (held := self._numbers_held(hub)):
                 self.send(hub, op.Release(hub, held[: counts[0]], waits=self._waits(hub)))
 
@@ -182,14 +176,12 @@ class Agreement(Comparison):
         assert isinstance(self.model, QueueSpecification)
         return any(queued.hub == hub for queued in self.model.queue)
 
-    def _acquire_plainly(
-        self, hub: str, count: int, lease_ms: int, right: op.RightRequest | None
-    ) -> None:
+    def _acquire_plainly(self, hub: str, count: int, lease_ms: int) -> None:
         known = hub in self.model.state.hubs and self.model.state.hubs[hub].description
         hub_info = None if known else HubInfo("x")
         numbers = range(self.numbers[hub] + 1, self.numbers[hub] + 1 + count)
         self.numbers[hub] = numbers[-1]
-        call = op.Acquire(numbers, lease_ms, self.limit, hub_info=hub_info, right=right)
+        call = op.Acquire(numbers, lease_ms, self.limit, hub_info=hub_info)
         call = call._replace(slots=self._listed(SLOTS, self.limit))
         self.requests[hub] += requests_of(call)
         self.send(hub, call)
@@ -245,20 +237,18 @@ class Agreement(Comparison):
     @rule(
         hub=hubs,
         lease_ms=leases,
-        right=rights,
         data=st.data(),
     )
     def heartbeat(
         self,
         hub: str,
         lease_ms: int,
-        right: op.RightRequest | None,
         data: st.DataObject,
     ) -> None:
         asked: list[op.Request] = []
         if self.requests[hub]:
             asked = data.draw(st.lists(st.sampled_from(self.requests[hub]), max_size=4))
-        self.send(hub, op.Heartbeat(lease_ms, asked, right=right))
+        self.send(hub, op.Heartbeat(lease_ms, asked))
 
     @rule(hub=hubs, owner=hubs, slots=lists_of_slots, data=st.data())
     def adopt(self, hub: str, owner: str, slots: Sequence[str], data: st.DataObject) -> None:
@@ -381,14 +371,6 @@ class Agreement(Comparison):
         return st.lists(one, min_size=1, max_size=4, unique=unique)
 
     # -- what holds after every step
-
-    @invariant()
-    def nobody_waits_behind_a_right(self) -> None:
-        """Whoever may reuse leases was told when another hub came to wait."""
-        now_ms = (self.now_us + self.model.state.counter.ahead_us) // 1000
-        rights = self.model.state.rights.items()
-        holders = {hub for hub, ends in rights if ends > now_ms}
-        assert all(not self.model.waiting_hubs() - {hub} for hub in holders)
 
     @invariant()
     def never_more_than_the_limit(self) -> None:
@@ -577,16 +559,6 @@ def test_status_leaves_out_requests_of_the_dead(mode: Mode, agree: Agree) -> Non
         assert [entry.id for entry in status.queue] == [f"{waiter}.1"][:most]
         assert [key.waiting for key in status.keys] == [1] * (state.keyed and most > 0)
     assert state.redis.zcard(state.keys[6]) == 3
-
-
-def test_no_right_is_given_while_another_waits(agree: Agree) -> None:
-    here, there = HUBS[:2]
-    state = agree("fair")
-    state.choose(limit=1, plain=True)
-    for hub in (here, there):
-        state.call(hub, op.Acquire([1], 10_000, 1, hub_info=HubInfo("x")))
-    answer = state.call(here, op.Heartbeat(10_000, right=op.RightRequest(1000, 1)))
-    assert isinstance(answer, Reply) and not answer.right
 
 
 @pytest.mark.parametrize("dead_ones", [99, 100, 150])

@@ -503,19 +503,6 @@ def twice(slots: Mapping[str, Sequence[int]]) -> Iterator[Broken]:
                 yield Broken(SLOTS, f"{identity} and {other} have one slot: {slot}")
 
 
-def against_reuse(look: Look) -> Iterator[str]:
-    """Why no process may use a lease again by itself: who waits, and limits that are set."""
-    room = look.room()
-    for waiter in look.line:
-        alive = waiter.alive_until > look.now and not waiter.unreachable
-        if alive and not room.is_too_heavy(waiter.request):
-            yield waiter.id
-    if look.set_limit == 0:
-        yield "a pause"
-    if look.key_limits:
-        yield "the limit of a key"
-
-
 # -- whose turn it is
 
 
@@ -545,11 +532,11 @@ def next_in_turn(look: Look, room: Room) -> list[Waiter]:
     return [head for head in heads if room.share(head.request) == least]
 
 
-def forgotten(look: Look, without: Collection[str] = ()) -> Waiter | None:
+def forgotten(look: Look) -> Waiter | None:
     """A request that waits although its limits have room, and nothing has precedence over it."""
     if not look.line:
         return None
-    room = look.room(without=without)
+    room = look.room()
     turns = next_in_turn(look, room)
     return turns[0] if turns and all(room.fits(head.request) for head in turns) else None
 

@@ -59,11 +59,6 @@ class BaseProcess:
             hub = known_hub(self.backend)
         return list(hub._semaphores.values()) if hub else []
 
-    def kept(self, name: str) -> set[str]:
-        """Leases of the semaphore *name* that nobody uses."""
-        known = (remote for remote in self.remotes if remote.address.name == name)
-        return {lease.id for remote in known for lease in remote.state.idle}
-
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         self._violated(f"unhandled in {self.name}: {error or context['message']!r}", error)

@@ -37,7 +37,6 @@ from .records import (
     Publish,
     UnknownHub,
 )
-from .rights import recall_rights
 from .slots import compare
 from .state import State
 from .status import Listing, status
@@ -188,7 +187,6 @@ class Specification(ABC):
                 case limit:
                     state.set_limit, state.paused_limit = limit, None
             state.note_change(context, call.call)
-            recall_rights(state, context, self._publish)
             if self.waiting:
                 self._return_parked()
         state.remove_expired(context)
@@ -206,8 +204,6 @@ class Specification(ABC):
             self._set_back_off(context, call.key, after)
             over = context.now if after is None else after.over
             state.keep(context, over - context.now + SLACK_MS)
-            if begins:
-                recall_rights(state, context, self._publish)
             if begins or not call.pause_ms:
                 for hub in sorted(state.hubs, key=state.alive_until) if self.waiting else ():
                     if hub != context.hub and state.hubs[hub].alive_until:

@@ -8,7 +8,6 @@ from urllib.parse import quote
 from redsem_async._protocol.operations import (
     Acquire,
     Request,
-    RightRequest,
     SetLimit,
     Status,
 )
@@ -48,7 +47,6 @@ class KeyedSpecification(QueueSpecification):
         shares: the next permit goes to the key with the fewest in use for its weight.
         key_limits: limits that were set.
         back_offs: of keys, and when each is to be looked at.
-        may_back_off: there may be some.
         ready: keys whose first request fits within their limit, with its place and the rank.
         virtual_time: of the key that was served last.
         virtual_times: of keys that hold or wait.
@@ -60,7 +58,6 @@ class KeyedSpecification(QueueSpecification):
         super().__init__(publish)
         self.key_limits: dict[str, int] = {}
         self.back_offs: dict[str, tuple[int, BackOffRecord]] = {}
-        self.may_back_off = False
         self.ready: dict[str, tuple[int, Rank]] = {}
         self.virtual_time = 0.0
         self.virtual_times: dict[str, float] = {}
@@ -77,7 +74,6 @@ class KeyedSpecification(QueueSpecification):
         super()._forget()
         self.key_limits.clear()
         self.back_offs.clear()
-        self.may_back_off = False
         self.ready.clear()
         self.virtual_times.clear()
         self.virtual_time = 0.0
@@ -175,7 +171,6 @@ class KeyedSpecification(QueueSpecification):
         for key, (at, back_off) in list(self.back_offs.items()):
             if at <= context.now:
                 self._set_back_off(context, key, back_off)
-        self.may_back_off = bool(self.back_offs)
         for at, _ in self.back_offs.values():
             self._may_change(context, at)
 
@@ -235,13 +230,6 @@ class KeyedSpecification(QueueSpecification):
     def _may_change(self, context: CallContext, at: int) -> None:
         context.keys_change = min(context.keys_change or at, at)
 
-    def _answer_right(
-        self, context: CallContext, asked: RightRequest | None, *, allowed: bool = True
-    ) -> bool:
-        # A lease that is reused is not judged by a limit or a back-off of its key.
-        limited = self.key_limits or self.may_back_off
-        return super()._answer_right(context, asked, allowed=allowed and not limited)
-
     def _set_limit_of_key(self, context: CallContext, call: SetLimit) -> None:
         assert call.key is not None
         if call.limit is None:
@@ -263,7 +251,6 @@ class KeyedSpecification(QueueSpecification):
         if key is None:
             super()._set_back_off(context, key, back_off)
             return
-        self.may_back_off = True
         self.back_offs.pop(key, None)
         ramp = None if back_off is None else back_off.ramp(context.now)
         if back_off is not None and ramp is not None:
@@ -307,7 +294,6 @@ class KeyedSpecification(QueueSpecification):
         context: CallContext,
         requests: Sequence[Request],
         answers: Sequence[Answer],
-        right: RightRequest | None,
     ) -> Reply:
         waiting = Counter(queued.key for queued in self.queue if not queued.parked)
         queues = {
@@ -317,7 +303,7 @@ class KeyedSpecification(QueueSpecification):
         }
         return (
             super()
-            ._answered(context, requests, answers, right)
+            ._answered(context, requests, answers)
             ._replace(key_queues=queues, competing_keys=len(self.ready) if queues else 0)
         )
 

@@ -8,7 +8,6 @@ from redsem_async._protocol.operations import (
     Acquire,
     Heartbeat,
     Request,
-    RightRequest,
     Status,
 )
 from redsem_async._protocol.replies import (
@@ -37,7 +36,6 @@ from .records import (
     liveness_timeout_ms,
     requests_of,
 )
-from .rights import answer_right, recall_rights
 from .serving import Serving
 from .slots import assign, compare
 from .status import Listing
@@ -82,20 +80,17 @@ class QueueSpecification(Serving):
             state.save_counter(context, liveness_timeout_ms(call.lease_ms))
             if context.overtakes:
                 self._serve(context)
-        return self._answered(context, requests_of(call), answers, call.right)
+        return self._answered(context, requests_of(call), answers)
 
     def _answered(
         self,
         context: CallContext,
         requests: Sequence[Request],
         answers: Sequence[Answer],
-        right: RightRequest | None,
     ) -> Reply:
         """The reply to *requests*, of an acquire or a heartbeat."""
-        if waits := any(answer in UNSERVED for answer in answers):
-            recall_rights(self.state, context, self._publish)
+        waits = any(answer in UNSERVED for answer in answers)
         return self._reply(context, answers)._replace(
-            right=self._answer_right(context, right),
             set_limit=self.state.set_limit,
             ramp=self.state.ramp(context.now),
             hold_ms=self.state.hold_ms if waits else None,
@@ -106,11 +101,12 @@ class QueueSpecification(Serving):
         """Grant, queue or refuse one request. One whose number is not above *mark* ran before."""
         state, now = self.state, context.now
         identity = permit_id(context.hub, request.number)
-        if request.number <= mark:
-            grant = state.current_grant(identity, now)
-            if grant is None and self._is_queued(context.hub, request):
-                return self._answer_of(request)
-            return grant or GONE
+        ran = request.number <= mark
+        if (ran or context.was_unknown) and (grant := state.current_grant(identity, now)):
+            return grant
+        if ran:
+            in_line = self._is_queued(context.hub, request)
+            return self._answer_of(request) if in_line else GONE
         limit = state.effective_limit(call.limit)
         held_up = self._held_up(context, request, limit)
         if held_up is None:
@@ -200,16 +196,10 @@ class QueueSpecification(Serving):
             grant = self.state.current_grant(identity, context.now)
             in_line = self._is_queued(context.hub, request)
             answers.append(self._answer_of(request) if in_line else grant or GONE)
-        return self._answered(context, call.requests, answers, call.right)
+        return self._answered(context, call.requests, answers)
 
     def _look_at_heads(self, context: CallContext, requests: Sequence[Request]) -> None:
         """Look whether requests of dead hubs stand before *requests*, where `_serve` does not."""
-
-    def _answer_right(
-        self, context: CallContext, asked: RightRequest | None, *, allowed: bool = True
-    ) -> bool:
-        common = self.waiting, self.waiting_hubs()
-        return answer_right(self.state, context, asked, *common, allowed=allowed)
 
     # -- replies
 

@@ -72,7 +72,6 @@ class State:
         paused_limit: the set limit from before a pause.
         holders: permits in use, by id.
         hubs: by hub id.
-        rights: until when each hub may reuse leases, in milliseconds.
         slotted: permits stand for slots.
         slots: the longest list of slots that a client declares.
         back_off: of all requests, which may be over.
@@ -91,7 +90,6 @@ class State:
     paused_limit: int | None = None
     holders: dict[str, HolderRecord] = field(default_factory=dict[str, HolderRecord])
     hubs: dict[str, HubRecord] = field(default_factory=dict[str, HubRecord])
-    rights: dict[str, int] = field(default_factory=dict[str, int])
     slotted: bool = False
     slots: Sequence[str] = ()
     back_off: BackOffRecord | None = None
@@ -140,7 +138,6 @@ class State:
         self.slots = ()
         self.looked_at = None
         self.holders.clear()
-        self.rights.clear()
 
     def take_name(self, context: CallContext) -> None:
         """Note mode, clock and layout."""

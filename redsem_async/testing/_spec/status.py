@@ -56,5 +56,4 @@ def status(state: State, context: CallContext, call: Status, listing: Listing) -
         key_limits=listing.key_limits,
         ramp=state.ramp(context.now),
         hubs={hub: state.look_up(hub).description for hub in hubs},
-        reusing={hub for hub in hubs if state.rights.get(hub, 0) > context.now},
     )

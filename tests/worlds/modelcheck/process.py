@@ -17,8 +17,6 @@ from redsem_async import (
     Semaphore,
 )
 from redsem_async._protocol.backend import Command, Link, Listener, OneNode
-from redsem_async._protocol.pushes import Recalled
-from tests.worlds.judge import against_reuse
 from tests.worlds.loop import RESOLUTION, running
 from tests.worlds.world import BaseLink, BaseProcess, Violation
 
@@ -265,13 +263,12 @@ class Process(BaseProcess):
         self.seen = 0  # everything that came to it so far, as a number
         self.backend = FakeNode(self)
         self.semaphore = self._make_semaphore()
-        self._used: set[str] = set()  # leases
         self.jobs = [Job(self, script) for script in party.scripts]
         self.cancellable = [k for k in party.cancels if k < len(self.jobs)]
 
     def _make_semaphore(self) -> AnySemaphore:
         party, mode = self.party, self.world.scenario.mode
-        options: dict[str, Any] = {"lease": party.lease, "linger": party.linger}
+        options: dict[str, Any] = {"lease": party.lease}
         options |= {"slots": range(party.limit)} if "+slots" in mode else {"limit": party.limit}
         if "zset" in mode:
             return Semaphore(self.backend, NAME, **options)
@@ -294,17 +291,8 @@ class Process(BaseProcess):
         return self.dialling is None and not (link and (link.going or link.coming))
 
     def uses(self, permit: Permit) -> None:
-        """A permit is this process's from now on: nobody else has to have its lease first."""
-        identity, link, world = id_of(permit), self.link, self.world
+        """A permit is this process's from now on."""
         self.permits.append(permit)
-        recalled = link is not None and any(isinstance(c.content, Recalled) for c in link.coming)
-        if identity in self._used and world.calm and not recalled:
-            look = world.look(world.model)
-            for reason in against_reuse(look):
-                own = world.owners.get(reason.partition(".")[0]) is self
-                if look.shares or not own:
-                    raise Violation(f"{identity} is used again, in spite of {reason}")
-        self._used.add(identity)
 
     def new_hub(self) -> str:
         self.hubs += 1

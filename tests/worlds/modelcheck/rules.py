@@ -11,7 +11,7 @@ from tests.worlds.judge import Broken, Look, forgotten
 from tests.worlds.judge import Permit as Held
 from tests.worlds.world import Violation
 
-from .process import NAME, id_of
+from .process import id_of
 
 if TYPE_CHECKING:
     from .world import World
@@ -134,8 +134,6 @@ def _has_owner(world: "World", identity: str) -> bool:
     process = world.owners[identity.partition(".")[0]]
     if not process.alive or identity in world.ledger.detached:
         return True
-    if identity in process.kept(NAME):
-        return True
     return any(id_of(permit) == identity for permit in process.permits)
 
 
@@ -153,14 +151,8 @@ def _check_prompt(world: "World") -> None:
 
 def _forgotten(world: "World") -> str | None:
     """Who could be served now, although nothing is on its way."""
-    first = forgotten(world.look(world.model), _kept(world))
+    first = forgotten(world.look(world.model))
     return name_of(world, first.id) if first else None
-
-
-def _kept(world: "World") -> set[str]:
-    """Leases that nobody uses: their process gives them back when it hears of a waiter."""
-    alive = (process for process in world.processes if process.alive)
-    return {identity for process in alive for identity in process.kept(NAME)}
 
 
 # -- of the end

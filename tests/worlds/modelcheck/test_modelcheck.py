@@ -9,9 +9,7 @@ import pytest
 
 from redsem_async._core.keys import with_slots
 from redsem_async._hub.lease import Lease
-from redsem_async._hub.right import ReuseRight
-from redsem_async._hub.state import SemaphoreState
-from redsem_async._protocol.operations import Acquire, Release, Request, RightRequest
+from redsem_async._protocol.operations import Acquire, Release, Request
 from redsem_async._protocol.replies import Answer, Reply
 from redsem_async.testing._spec import keyed, queue, serving
 from redsem_async.testing._spec.keyed import KeyedSpecification, SharedSpecification
@@ -34,9 +32,9 @@ MOST = 100_000  # states of a scenario; the longer form has some with more, and 
 WITH_SLOTS_TOO = {
     "fair a detach that is lost",
     "fair a lost link and late commands",
-    "fair a pause, and a kept lease",
+    "fair a pause",
     "fair an adoption that is cancelled",
-    "fair weights, and a kept lease",
+    "fair mixed limits",
     "fair+keys a clear, and keys",
     "fair+keys a heavy head of its key",
     "fair+keys a kick, and a key",
@@ -47,7 +45,6 @@ WITH_SLOTS_TOO = {
     "fair+keys the overall limit, and keys",
     "zset a lost link and late commands",
     "zset weights",
-    "zset weights, and a kept lease",
 }
 
 WITHOUT_SLOTS = (*SCENARIOS, *SCENARIOS_OF_KEYS)
@@ -171,15 +168,6 @@ class KeysBlockAll(KeyedSpecification):
         return super()._acquire(context, call)
 
 
-class GivesTheRight(KeyedSpecification):
-    """A process may reuse leases although limits of keys are set."""
-
-    def _answer_right(
-        self, context: CallContext, asked: RightRequest | None, *, allowed: bool = True
-    ) -> bool:
-        return QueueSpecification._answer_right(self, context, asked, allowed=allowed)
-
-
 class OldestFirst(SharedSpecification):
     """The next permit goes to the oldest request, whatever its key has."""
 
@@ -211,11 +199,6 @@ class OldestFirst(SharedSpecification):
         ),
         ("fair+keys a key that is full", KeysBlockAll, WAITS),
         ("fair+share shares", OldestFirst, PASSED),
-        (
-            "fair+keys a kept lease, and the limit of a key",
-            GivesTheRight,
-            "in spite of the limit of a key",
-        ),
     ],
 )
 def test_a_server_that_is_wrong_is_found(name: str, make: Make, wrong: str) -> None:
@@ -238,35 +221,14 @@ def test_a_grant_too_many_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         ("a back-off that is ended", (State, "is_changed"), "nobody met another overload"),
         ("a clear", (State, "is_changed"), "all was cleared, and nobody asks"),
         ("a pause", (State, "is_changed"), "the set limit is 0, after None was confirmed"),
-        ("a lease that is used again", (ReuseRight, "recalled"), "in spite of 0"),
-        (
-            "a pause, and a kept lease",
-            (ReuseRight, "recalled"),
-            "in spite of a pause",
-        ),
-        ("a recall that is lost", (ReuseRight, "end"), "waits for a permit that is free"),
-        ("weights, and a kept lease", (Lease, "fits"), "got 1 permits, not 2"),
-        (
-            "weights, and a kept lease",
-            (SemaphoreState, "give_all_idle_back"),
-            "waits for a permit that is free",
-        ),
     ],
 )
 def test_a_rule_that_is_taken_out_is_found(
     name: str, rule: tuple[type, str], wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(*rule, Mock(return_value=True if rule[1] == "fits" else None))
+    monkeypatch.setattr(*rule, Mock(return_value=None))
     found = Search(KNOWN[f"fair {name}"]).run()
     assert wrong in (found.wrong or ""), str(found)
-
-
-def test_a_lease_that_is_passed_past_another_turn_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(SemaphoreState, "oldest_is_first", True)
-    found = Search(KNOWN["fair+share a kept lease, and shares"]).run()
-    assert "in spite of 0" in (found.wrong or ""), str(found)
 
 
 def lowest(_state: State, permits: int, *_planned: object) -> Sequence[int]:
@@ -282,7 +244,7 @@ def planned_are_free(state: State, permits: int, *_planned: object) -> Sequence[
     [
         ("fair+keys the overall limit, and keys", queue, lowest),
         ("fair+keys the overall limit, and keys", keyed, lowest),
-        ("fair weights, and a kept lease", serving, planned_are_free),
+        ("fair mixed limits", serving, planned_are_free),
     ],
 )
 def test_a_server_that_gives_a_slot_twice_is_found(

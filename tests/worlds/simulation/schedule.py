@@ -16,7 +16,6 @@ from tests.worlds.judge import forgotten
 
 from .actors import KEYS, Actor, Common, Habits
 from .holdings import Attempt, Holdings
-from .judge import CLOCKS
 from .network import Network, SimulatedBackend, Weather
 from .server import Server
 from .storm import Storm
@@ -80,10 +79,6 @@ class Schedule:
         self.server.slotted = (
             not self.mixed and random.Random(f"slots of {seed}").random() < SLOTTED
         )
-        self.lingers = draw.random() < 0.5  # some of the processes do
-        self.longest_linger = 0.0
-        if self.calm:
-            self.server.prompt = PROMPT + 10 * self.world.trip
         self.workers: list[tuple[Process, asyncio.Task[Any]]] = []
         self.attempts = 0  # of all workers, each with work to do, and perhaps one after another
         self.semaphores: dict[Process, list[AnySemaphore]] = {}
@@ -160,10 +155,6 @@ class Schedule:
             limit = draw.choice((1, 2, 4)) if self.mixed else usual
             lease = draw.choice((1.0, 2.0)) * self.lease if self.mixed else self.lease
             interval = None if draw.random() < 0.8 else lease * draw.uniform(0.1, 0.95)
-            linger = 0.0
-            if self.lingers:
-                linger = draw.choice((0.0, 0.05, 0.5, 1.0)) * (interval or lease / 3)
-            self.longest_linger = max(self.longest_linger, linger)
             semaphores.append(
                 self.kind(
                     process.backend,
@@ -176,7 +167,6 @@ class Schedule:
                     timeout=draw.choice((None, 2 * lease)),
                     max_waiters=None if draw.random() < 0.8 else draw.randint(0, 3),
                     cancel_on_loss=draw.random() < 0.8,
-                    linger=linger,
                 )
             )
         self._make_actors(process)
@@ -204,7 +194,7 @@ class Schedule:
         actors = draw.choice((1, 2, 2, 4, 8))
         for _ in range(actors):
             actor = Actor(self.common, process, semaphores)
-            attempts = draw.randint(1, 15 if self.lingers else 5)
+            attempts = draw.randint(1, 5)
             self.attempts += attempts
             self.workers.append((process, process.start(actor.run(attempts))))
 
@@ -227,7 +217,7 @@ class Schedule:
             self._heal()
         world.note("everybody is done")
         self.common.over = True
-        world.run(QUIET + CLOCKS * self.longest_linger)
+        world.run(QUIET)
         self._see_that_nothing_is_taken()
         world.run(60 + 4 * self.lease, self._idle)
         self._see_that_nothing_is_left()
@@ -296,21 +286,14 @@ class Schedule:
     def _could_be_served(self, name: str, model: QueueSpecification) -> list[Attempt]:
         """Those who wait, where there is room for one whose turn it is."""
         pending = [a for a in self.holdings.pending if a.semaphore.name == name and a.waits]
-        look, kept = self.world.look(model), self._kept(name)
+        look = self.world.look(model)
         if not pending:
             return []
-        room = look.room(without=kept)
+        room = look.room()
         if (room.ramps or not look.passes_over) and any(look.eligible(room)):
-            return pending if forgotten(look, kept) else []
+            return pending if forgotten(look) else []
         asked = ((attempt, attempt.request) for attempt in pending)
         return [a for a, request in asked if room.fits(request) and room.fits_key(request)]
-
-    def _kept(self, name: str) -> set[str]:
-        """Leases that nobody uses, in processes that could give them back."""
-        running = (
-            p for p in self.world.processes if p.alive and p.stalled_until <= self.world.now
-        )
-        return {identity for process in running for identity in process.kept(name)}
 
     def _prompt(self, waiting: Sequence[Attempt]) -> float:
         """Seconds in which they meet: at once, or by a heartbeat where a message may be lost."""

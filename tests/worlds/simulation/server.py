@@ -30,7 +30,6 @@ class Server:
         self.full_until = 0.0
         self.strict_until = 0.0
         self.slotted = False  # permits have slots
-        self.prompt = math.inf  # seconds in which everybody learns who waits
         self.forgetful = 0.0  # probability that scripts are forgotten before a call
         self._forgot_at = -math.inf  # and what was sent before names scripts that are not there
         self.operations = 0
@@ -46,8 +45,7 @@ class Server:
 
     def judge(self, name: str) -> Judge:
         if name not in self.judges:
-            self.judges[name] = judge = Judge(self._world, name)
-            judge.prompt = self.prompt
+            self.judges[name] = Judge(self._world, name)
         return self.judges[name]
 
     def run(
