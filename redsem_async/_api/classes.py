@@ -247,7 +247,7 @@ class FairSemaphore(AnySemaphore):
         self._check_key(key)
         await self._bound().remote.call(SetLimit(limit, key=key))
 
-    async def hold_off(self, seconds: float, *, key: str | None = None) -> None:
+    async def back_off(self, seconds: float, *, key: str | None = None) -> None:
         """Grant no permits for *seconds*, in any process. 0 ends a back-off.
 
         Requests keep their places, held permits are not affected, and grants then ramp up to the
@@ -257,7 +257,7 @@ class FairSemaphore(AnySemaphore):
 
         Args:
             seconds: from now on, at most a day.
-            key: the key whose requests are held off. By default all are.
+            key: the key whose requests wait. By default all do.
 
         Raises:
             ModeMismatch: the name is in use by another class, clock or layout, or with other
@@ -267,10 +267,10 @@ class FairSemaphore(AnySemaphore):
             ValueError, TypeError: for an invalid number of seconds, or a key where there are none.
         """
         if key is None:
-            await super().hold_off(seconds)
+            await super().back_off(seconds)
             return
         self._check_key(key)
-        await self._hold_off(seconds, key)
+        await self._back_off_for(seconds, key)
 
     def _bind(self) -> Bound:
         bound = super()._bind()

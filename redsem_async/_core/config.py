@@ -16,7 +16,7 @@ MOST_BYTES = 512
 MOST_PERMITS = 10**15  # exact where Redis counts them, in doubles
 MOST_AHEAD = 3600  # seconds
 MOST_SLOTS = 500  # because a script reads them all
-LONGEST_HOLD_OFF = 86_400.0  # seconds
+LONGEST_BACK_OFF = 86_400.0  # seconds
 LEAST_WEIGHT = 1e-6  # of a key, because a script writes six decimals
 TOLERANCE = 1e-9  # how far arithmetic may put a duration beyond a bound (relative, and seconds)
 

@@ -243,7 +243,7 @@ class RemoteSemaphore:
         """Have every process grant nothing for some time. No task waits for the reply."""
         self.change(calls.back_off, call)
 
-    async def hold_off(self, seconds: float, key: str | None) -> None:
+    async def back_off_for(self, seconds: float, key: str | None) -> None:
         """Have every process grant nothing for *seconds*. 0 ends a back-off.
 
         Raises:

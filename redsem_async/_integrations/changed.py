@@ -38,8 +38,8 @@ def resumed(before: SemaphoreInfo, after: SemaphoreStatus) -> str:
     return f"resumed; {back}"
 
 
-def held_off(seconds: float, key: str | None = None) -> str:
-    """After `hold_off`, of *key* as it is to be shown."""
+def backed_off(seconds: float, key: str | None = None) -> str:
+    """After `back_off`, of *key* as it is to be shown."""
     where = "" if key is None else f"key {key}: "
     if not seconds:
         return f"{where}back-off ended"

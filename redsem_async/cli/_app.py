@@ -79,7 +79,7 @@ def redsem_async(
 
 for command in (*COMMANDS, run, watch, doctor, serve):
     # A negative number as in "set-limit x -1" is no option, so the command says what is wrong.
-    unknown = {"ignore_unknown_options": command.__name__ in {"set_limit", "hold_off"}}
+    unknown = {"ignore_unknown_options": command.__name__ in {"set_limit", "back_off"}}
     app.command(context_settings=unknown)(command)
 app.command("kick", hidden=True)(revoke)  # its other name
 

@@ -241,7 +241,7 @@ def resume(
     _say(name, before, changed.resumed(before, after))
 
 
-def hold_off(
+def back_off(
     name: Name,
     seconds: Annotated[
         str, typer.Argument(metavar="SECONDS", help="At most 86400. 0 ends a back-off.")
@@ -259,18 +259,18 @@ def hold_off(
     stay queued.
     """
     try:
-        wanted = config.pause_of(float(seconds), "seconds", config.LONGEST_HOLD_OFF)
+        wanted = config.pause_of(float(seconds), "seconds", config.LONGEST_BACK_OFF)
     except ValueError:
         fail("seconds must be a number from 0 to 86400", USAGE_ERROR)
 
     def change(semaphore: AnySemaphore) -> Awaitable[None]:
         if key is None:
-            return semaphore.hold_off(wanted)
-        return _with_keys(semaphore).hold_off(wanted, key=key)
+            return semaphore.back_off(wanted)
+        return _with_keys(semaphore).back_off(wanted, key=key)
 
     target = Target(url, prefix, cluster)
     before, _ = _change(target, name, change, create=create, keyed=key is not None)
-    _say(name, before, changed.held_off(wanted, None if key is None else printable(key)))
+    _say(name, before, changed.backed_off(wanted, None if key is None else printable(key)))
 
 
 def _change(
@@ -372,4 +372,4 @@ def _confirmed(question: str) -> bool:
     return answer.strip().lower() in {"y", "yes"}
 
 
-COMMANDS = (ls, status, set_limit, pause, resume, hold_off, revoke, clear)
+COMMANDS = (ls, status, set_limit, pause, resume, back_off, revoke, clear)

@@ -207,7 +207,7 @@ async def test_waiters_go_by_declared_limits_once_the_set_one_is_lost(
 CHANGES: list[tuple[Callable[[AnySemaphore], Awaitable[None]], str]] = [
     (lambda sem: sem.set_limit(3), "the set limit of 3"),
     (lambda sem: sem.pause(), "the pause"),
-    (lambda sem: sem.hold_off(600.0), "the back-off"),
+    (lambda sem: sem.back_off(600.0), "the back-off"),
 ]
 
 

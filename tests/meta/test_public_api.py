@@ -43,7 +43,7 @@ MEMBERS = {
         "available",
         "clear",
         "exists",
-        "hold_off",
+        "back_off",
         "lease",
         "limit",
         "locked",

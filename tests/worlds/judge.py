@@ -137,7 +137,7 @@ class Room(NamedTuple):
         """Whatever a back-off allows. In a ramp, what fits the limit is not passed over."""
         return self.uses.total() + request.permits <= self.common_limit(request)
 
-    def held_off(self, request: Request) -> bool:
+    def backs_off(self, request: Request) -> bool:
         """Whether a back-off holds *request* up."""
         within = self._is_within_ramp(request, self.uses.total(), None)
         key = key_of(request)
@@ -438,8 +438,8 @@ class Judge:
             right = (permit.permits, permit.key) == (request.permits, key_of(request))
             if not right or permit.expiry_ms > after.now + request.lease_ms:
                 yield Broken(ASKED, f"{identity} was granted {permit}, having asked {request}")
-            if room.held_off(request):
-                yield Broken(BACK_OFF, f"{identity} was granted, and {room} holds it off")
+            if room.backs_off(request):
+                yield Broken(BACK_OFF, f"{identity} was granted, and {room} has it back off")
             room.uses[permit.key] += permit.permits
             used, limit = room.uses.total(), room.common_limit(request)
             if used > limit:

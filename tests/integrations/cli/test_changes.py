@@ -167,10 +167,10 @@ async def test_json_may_be_asked_for_before_the_command(cli: Cli) -> None:
     assert (await cli("--json", "ls")).json_output == []
 
 
-async def test_hold_off_pauses_for_some_seconds(kind: Kind, cli: Cli, redis: Redis) -> None:
+async def test_back_off_pauses_for_some_seconds(kind: Kind, cli: Cli, redis: Redis) -> None:
     semaphore = kind(redis, "jobs", 2)
     assert await (await semaphore.acquire()).release()
-    result = await cli("hold-off", "jobs", "30")
+    result = await cli("back-off", "jobs", "30")
     told = "jobs: no permit for 30 s, then as many as the ramp allows\n"
     assert (result.code, result.out) == (0, told)
     assert await semaphore.try_acquire() is None
@@ -180,16 +180,16 @@ async def test_hold_off_pauses_for_some_seconds(kind: Kind, cli: Cli, redis: Red
     assert 0 < data["back_off"]["seconds_left"] <= 30
     assert data["back_off"]["ramp"] == 0
     assert "backing off" in (await cli("ls")).out
-    result = await cli("hold-off", "jobs", "0")
+    result = await cli("back-off", "jobs", "0")
     assert (result.code, result.out) == (0, "jobs: back-off ended\n")
     async with semaphore.acquire(timeout=0):
         pass
 
 
-async def test_hold_off_of_a_key(cli: Cli, redis: Redis) -> None:
+async def test_back_off_of_a_key(cli: Cli, redis: Redis) -> None:
     semaphore = FairSemaphore(redis, "jobs", 2, key_limit=2)
     async with semaphore.acquire(key="acme"):
-        result = await cli("hold-off", "jobs", "30", "--key", "acme")
+        result = await cli("back-off", "jobs", "30", "--key", "acme")
         assert result.out.startswith("jobs: key acme: no permit for 30 s")
         assert await semaphore.try_acquire(key="acme") is None
         shown = await cli("status", "jobs")
@@ -198,15 +198,15 @@ async def test_hold_off_of_a_key(cli: Cli, redis: Redis) -> None:
         assert data["keys"][0]["back_off"]["ramp"] == 0
         async with semaphore.acquire(key="globex", timeout=0):
             pass
-    await cli("hold-off", "jobs", "0", "--key", "acme")
+    await cli("back-off", "jobs", "0", "--key", "acme")
     async with semaphore.acquire(key="acme", timeout=0):
         pass
 
 
 @pytest.mark.parametrize("seconds", ["-1", "soon", "nan", "1e9"])
-async def test_hold_off_says_what_it_needs(cli: Cli, redis: Redis, seconds: str) -> None:
+async def test_back_off_says_what_it_needs(cli: Cli, redis: Redis, seconds: str) -> None:
     semaphore = FairSemaphore(redis, "jobs", 1)
     assert await (await semaphore.acquire()).release()
-    result = await cli("hold-off", "jobs", seconds)
+    result = await cli("back-off", "jobs", seconds)
     assert result.code == 2
     assert result.error_line == "seconds must be a number from 0 to 86400"

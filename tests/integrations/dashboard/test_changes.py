@@ -344,19 +344,19 @@ async def test_a_change_during_an_outage_fails_in_words(
     assert (failed.status_code, failed.json()["ok"]) == (503, False)
 
 
-async def test_it_is_held_off_for_some_seconds(
+async def test_it_backs_off_for_some_seconds(
     writable: Site, redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     sem = FairSemaphore(redis, "openai", 4)
     assert await (await sem.acquire()).release()
-    done = await writable.post("hold_off", "openai", seconds=30)
+    done = await writable.post("back_off", "openai", seconds=30)
     assert done.json()["text"] == "No permit for 30 s, then as many as the ramp allows."
     assert (await sem.status()).back_off is not None
     view = await writable.view(name="openai")
     assert (view["state"], view["backOff"]) == ("backoff", True)
     assert view["words"].startswith("No permit is granted for another")
-    assert (await writable.post("hold_off", "openai", seconds=0)).json()["ok"]
+    assert (await writable.post("back_off", "openai", seconds=0)).json()["ok"]
     assert (await sem.status()).back_off is None
-    assert (await writable.post("hold_off", "openai", seconds=-1)).status_code == 400
-    assert "'openai': hold_off 30 by 'ada'" in said(caplog, "changed")[0].getMessage()
+    assert (await writable.post("back_off", "openai", seconds=-1)).status_code == 400
+    assert "'openai': back_off 30 by 'ada'" in said(caplog, "changed")[0].getMessage()

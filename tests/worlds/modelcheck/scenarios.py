@@ -111,7 +111,7 @@ async def backs_off(job: Job) -> None:
 
 
 async def ends_a_back_off(job: Job) -> None:
-    await job.semaphore.hold_off(0)
+    await job.semaphore.back_off(0)
 
 
 async def clears(job: Job) -> None:

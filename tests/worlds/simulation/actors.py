@@ -322,16 +322,16 @@ class Actor:
             return
         await self._common.order(self._process, semaphore, limit)
 
-    async def _hold_off(self, semaphore: AnySemaphore) -> None:
+    async def _back_off(self, semaphore: AnySemaphore) -> None:
         """As an operator, for all or for a key; 0 ends it."""
         seconds = self._random.choice(PAUSES)
         keys = self._common.keys
         with suppress(SemaphoreError):
             if keys is not None and keys.random() < 0.5 and isinstance(semaphore, FairSemaphore):
-                await semaphore.hold_off(seconds, key=keys.choice(KEYS))
+                await semaphore.back_off(seconds, key=keys.choice(KEYS))
             else:
-                await semaphore.hold_off(seconds)
-            self._world.fault("held off")
+                await semaphore.back_off(seconds)
+            self._world.fault("back-off by hand")
 
     async def _clear(self, semaphore: AnySemaphore) -> None:
         await self._common.order(self._process, semaphore, None, clears=True)
@@ -368,6 +368,6 @@ _OTHER_CALLS: dict[str, Callable[[Actor, AnySemaphore], Awaitable[None]]] = {
     "limit": Actor._limit,
     "clear": Actor._clear,
     "look": Actor._look,
-    "hold off": Actor._hold_off,
+    "back off": Actor._back_off,
     "close": Actor._close,
 }

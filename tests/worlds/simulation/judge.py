@@ -254,7 +254,7 @@ class Judge:
                 found.add("paused")
             now = self._world.server_us_at(max(moment, since)) // 1000
             room = look.room(now)
-            if room.held_off(request):
+            if room.backs_off(request):
                 found.add("back_off")
             if look.is_held_up or not room.fits(request):
                 found.add("limit")

@@ -131,7 +131,7 @@ class Schedule:
             actions = ["bare", "guard", "limit", "limit", "limit", "clear"]
         overloads = self.overloads.choice((0.0, 0.0, 0.0, 0.1))
         if overloads:
-            actions.append("hold off")
+            actions.append("back off")
         short = self.lease * 0.2
         timeouts: list[tuple[float | None, ...]] = [
             (None,),

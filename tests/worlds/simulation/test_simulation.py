@@ -30,7 +30,7 @@ FAULTS = {
     "flushed server",
     "foreign release",
     "half-open link",
-    "held off",
+    "back-off by hand",
     "killed process",
     "late duplicate",
     "command of a closed link",
