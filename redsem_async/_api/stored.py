@@ -10,7 +10,7 @@ from redsem_async._hub.hub import hub_for
 from redsem_async._keepalive.refresher import refresher_of
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.backend import Backend
-from redsem_async._protocol.operations import Clear, Reap, SetLimit, Status
+from redsem_async._protocol.operations import Delete, Reap, SetLimit, Status
 from redsem_async._protocol.replies import Reply, StatusReply
 
 from .awaitables import AwaitableBool
@@ -222,7 +222,7 @@ class StoredSemaphore:
                 notifier.reclaimed(self._address, reaped)
         return reaped
 
-    async def clear(self) -> None:
+    async def delete(self) -> None:
         """Delete the semaphore, including its set limit.
 
         Holders lose their permits, and waiters are queued again. A holder that is cut off from
@@ -236,7 +236,7 @@ class StoredSemaphore:
             SemaphoreClosed: ``aclose`` was called meanwhile.
             BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
         """
-        await self._bound().remote.call(Clear())
+        await self._bound().remote.call(Delete())
 
     # -- wiring
 

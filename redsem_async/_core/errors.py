@@ -119,7 +119,7 @@ class PermitLost(SemaphoreError):
 class ModeMismatch(SemaphoreError):
     """The name is in use by another class, or with another clock.
 
-    A name keeps its class and clock until some minutes after its last use. Calling ``clear`` on a
+    A name keeps its class and clock until some minutes after its last use. Calling ``delete`` on a
     semaphore of the class that is in use frees the name at once.
 
     Attributes:
@@ -156,7 +156,7 @@ class ModeMismatch(SemaphoreError):
             if free_in is not None:
                 seconds = math.ceil(free_in)
                 advice += f"the name is free in at most {seconds} s unless it is used again, and "
-            advice += f"{_call(found)}.clear() frees it at once"
+            advice += f"{_call(found)}.delete() frees it at once"
         super().__init__(
             f"{name!r} is in use as a {theirs}, but this client uses it as a {ours}; {advice}"
         )

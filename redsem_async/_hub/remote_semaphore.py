@@ -13,7 +13,7 @@ from redsem_async._core.errors import SemaphoreError
 from redsem_async._core.keys import Address
 from redsem_async._core.lease import Outcome, clock_margin, reply_timeout
 from redsem_async._observers.registry import observers
-from redsem_async._protocol.operations import Adopt, BackOff, Clear, Detach, Operation, SetLimit
+from redsem_async._protocol.operations import Adopt, BackOff, Delete, Detach, Operation, SetLimit
 from redsem_async._protocol.replies import AnyReply, Reply
 
 from . import calls, machine, reuse, trust
@@ -262,7 +262,7 @@ class RemoteSemaphore:
         """
         future: asyncio.Future[AnyReply | SemaphoreError] = self.identity.loop.create_future()
         timeout = reply_timeout(min(self.state.shortest_lease, 10.0))
-        kind = Change if isinstance(operation, SetLimit | Clear) else Call
+        kind = Change if isinstance(operation, SetLimit | Delete) else Call
         return await self._call(kind(operation, future), future, timeout)
 
     async def _call(

@@ -26,7 +26,7 @@ class Recheck(NamedTuple):
     name: str
 
 
-class Cleared(NamedTuple):
+class Deleted(NamedTuple):
     """The semaphore was deleted."""
 
     name: str
@@ -38,4 +38,4 @@ class Recalled(NamedTuple):
     name: str
 
 
-Push = Granted | Revoked | Recheck | Cleared | Recalled
+Push = Granted | Revoked | Recheck | Deleted | Recalled

@@ -72,7 +72,7 @@ def redsem_async(
     """Distributed semaphores for asyncio, backed by Redis.
 
     Exit codes: 0 success; 1 Redis is unreachable or returned an error, `doctor` found a problem,
-    or `clear` was not confirmed; 2 usage error; 3 no semaphore of that name; 4 the id to revoke
+    or `delete` was not confirmed; 2 usage error; 3 no semaphore of that name; 4 the id to revoke
     holds no permit; 130 interrupted, where `watch` and `serve` exit with 0. `run` has other codes.
     """
 

@@ -34,7 +34,7 @@ def serve(
     writable: Annotated[
         bool,
         typer.Option(
-            "--writable", help="Add buttons to set limits, pause, back off, revoke and clear."
+            "--writable", help="Add buttons to set limits, pause, back off, revoke and delete."
         ),
     ] = False,
     allow_host: Annotated[

@@ -177,8 +177,8 @@ async def _done(wanted: Change, info: SemaphoreInfo, semaphore: AnySemaphore) ->
         case "back_off":
             await semaphore.back_off(wanted.seconds)
             return changed.backed_off(wanted.seconds)
-        case "clear":
-            await semaphore.clear()
+        case "delete":
+            await semaphore.delete()
             return changed.DELETED
         case _:
             assert wanted.permit is not None

@@ -131,7 +131,7 @@ def test_messages_say_what_is_true_now() -> None:
 
 
 def test_a_mismatch_says_what_has_the_name_and_how_to_free_it() -> None:
-    """In the names of the API, with the class to call `clear` of."""
+    """In the names of the API, with the class to call `delete` of."""
     held = ModeMismatch("jobs", "zset server", "fair server", held=True, free_in=187.2)
     assert str(held) == (
         "'jobs' is in use as a FairSemaphore, but this client uses it as a Semaphore;"
@@ -142,17 +142,17 @@ def test_a_mismatch_says_what_has_the_name_and_how_to_free_it() -> None:
     assert str(free) == (
         "'jobs' is in use as a FairSemaphore, but this client uses it as a Semaphore;"
         " no permit is held now: the name is free in at most 188 s unless it is used again,"
-        " and FairSemaphore(...).clear() frees it at once"
+        " and FairSemaphore(...).delete() frees it at once"
     )
     unused = ModeMismatch("jobs", "fair server", "fair local", held=False, unused=True)
     assert str(unused) == (
         "'jobs' is in use as a FairSemaphore with clock='local', but this client uses it as a"
         " FairSemaphore with clock='server'; no permit is held and no request waits now:"
-        " FairSemaphore(..., clock='local').clear() frees it at once"
+        " FairSemaphore(..., clock='local').delete() frees it at once"
     )
     unknown = ModeMismatch("jobs", "fair server", "zset server")
     assert (unknown.held, unknown.unused, unknown.free_in) == (None, False, None)
-    assert "clear" not in str(unknown)
+    assert "delete" not in str(unknown)
 
 
 def test_a_layout_mismatch_says_which_side_to_upgrade() -> None:

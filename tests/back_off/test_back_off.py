@@ -346,10 +346,10 @@ async def test_a_waiter_of_the_process_is_not_served_before_the_back_off_of_a_bl
     assert await held.release()
 
 
-async def test_clear_ends_a_back_off(pair: MakePair) -> None:
+async def test_delete_ends_a_back_off(pair: MakePair) -> None:
     here, there = pair(1)
     await here.back_off(30.0)
-    await there.clear()
+    await there.delete()
     permit = await soon(there.acquire())
     assert await permit.release()
 

@@ -134,7 +134,7 @@ async def test_a_back_off_whose_reply_was_lost_does_not_begin_anew_after_its_end
 
 
 @pytest.mark.fault(46)
-@pytest.mark.parametrize("what", ["set_limit", "pause", "back_off", "clear"])
+@pytest.mark.parametrize("what", ["set_limit", "pause", "back_off", "delete"])
 async def test_an_operators_call_that_was_lost_is_carried_out_before_a_later_back_off(
     here: AnySemaphore, there: AnySemaphore, proxy: Proxy, what: str
 ) -> None:
@@ -151,7 +151,7 @@ async def test_an_operators_call_that_was_lost_is_carried_out_before_a_later_bac
     proxy.refusing = False
     await calling
     status = await there.status()
-    assert status.held == (what != "clear")
+    assert status.held == (what != "delete")
     assert status.set_limit == {"set_limit": 2, "pause": 0}.get(what)
     assert (await left(there) > 2.0) == (what == "back_off")
 

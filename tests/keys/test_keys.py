@@ -134,10 +134,10 @@ async def test_an_adopted_permit_keeps_its_key(keyed: MakeKeyed) -> None:
     await all_free(here)
 
 
-async def test_clear_forgets_what_keys_had(keyed: MakeKeyed) -> None:
+async def test_delete_forgets_what_keys_had(keyed: MakeKeyed) -> None:
     here, there = keyed(10)
     (taken,) = await hold(here, "a")
-    await there.clear()
+    await there.delete()
     assert (await there.status()).keys == ()
     await give_back(*await hold(there, "a"))
     assert not await taken.release()

@@ -447,7 +447,7 @@ def test_a_program_that_ends_leaves_no_waiter(
     async def look() -> None:
         sem = kind(Redis.from_url(server_url), name, 1)
         assert (await sem.status(0)).waiting == 0
-        await sem.clear()
+        await sem.delete()
 
     asyncio.run(main())
     monkeypatch.undo()

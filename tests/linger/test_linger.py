@@ -405,10 +405,10 @@ async def test_a_lowered_limit_ends_the_right(
 
 
 @pytest.mark.parametrize("same_process", [True, False])
-async def test_a_clear_takes_kept_leases(make: Make, other: Client, same_process: bool) -> None:
+async def test_a_deletion_takes_kept_leases(make: Make, other: Client, same_process: bool) -> None:
     sem, there = make(1, **KEEPS), make(1, client=other)
     await warm(sem)
-    await (sem if same_process else there).clear()
+    await (sem if same_process else there).delete()
     await until(lambda: not kept_by(sem), "the kept lease is gone")
     async with there.acquire(timeout=2), asyncio.timeout(2):
         with pytest.raises(AcquireTimeout):

@@ -41,7 +41,7 @@ MEMBERS = {
         "acquire",
         "adopt",
         "available",
-        "clear",
+        "delete",
         "exists",
         "back_off",
         "lease",

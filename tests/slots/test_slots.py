@@ -369,13 +369,13 @@ async def test_slots_of_evicted_holders_are_free(on_own_server: MakeSlotted, adm
         assert not await permit.release()
 
 
-async def test_the_key_of_slots_has_an_expiry_and_goes_with_clear(
+async def test_the_key_of_slots_has_an_expiry_and_goes_with_delete(
     kind: Kind, redis: Redis, name: str
 ) -> None:
     semaphore = kind(redis, name, slots=GPUS)
     async with semaphore:
         assert await redis.pttl(key_of(semaphore, "slots")) > 0
-    await semaphore.clear()
+    await semaphore.delete()
     assert key_of(semaphore, "slots").encode() not in await keys_of(redis, semaphore)
 
 

@@ -140,15 +140,15 @@ function askEndBackOff() {
   });
 }
 
-function askClear(view) {
+function askDelete(view) {
   ask({
-    title: `Clear ${named}?`,
+    title: `Delete ${named}?`,
     text: [
       `It is deleted from Redis: holders lose ${plural(view.held, "permit", "permits")} and their work is cancelled, ${plural(view.waiting, "request queues", "requests queue")} again, and a set limit is lost.`,
     ],
-    button: "Clear",
+    button: "Delete",
     danger: true,
-    change: () => ({ action: "clear" }),
+    change: () => ({ action: "delete" }),
   });
 }
 
@@ -171,7 +171,7 @@ const BUTTONS = [
   { action: "resume", text: "Resume…", run: askResume, when: (view) => view.setLimit === 0, primary: true },
   { action: "back_off", text: "Back off…", run: askBackOff, when: (view) => !view.backOff },
   { action: "back_off", text: "End back-off…", run: askEndBackOff, when: (view) => view.backOff },
-  { action: "clear", text: "Clear…", run: askClear, danger: true },
+  { action: "delete", text: "Delete…", run: askDelete, danger: true },
 ];
 
 let current = null;

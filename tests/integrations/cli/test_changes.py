@@ -1,4 +1,4 @@
-"""Commands that change a semaphore: limits, pauses, ``revoke`` and ``clear``."""
+"""Commands that change a semaphore: limits, pauses, ``revoke`` and ``delete``."""
 
 import asyncio
 import subprocess
@@ -32,11 +32,11 @@ async def test_a_raised_limit_serves_waiters(kind: Kind, cli: Cli, redis: Redis)
     assert await more.release()
 
 
-async def test_what_a_clear_leaves_is_no_semaphore(kind: Kind, cli: Cli, redis: Redis) -> None:
+async def test_what_a_deletion_leaves_is_no_semaphore(kind: Kind, cli: Cli, redis: Redis) -> None:
     """Some keys stay for a while, because a delayed command may still come."""
     async with kind(redis, "jobs", 1):
         pass
-    assert (await cli("clear", "jobs", "--yes")).code == 0
+    assert (await cli("delete", "jobs", "--yes")).code == 0
     assert await redis.keys("*")
     result = await cli("status", "jobs")
     assert result.error_line == "No semaphore named 'jobs' (prefix 'redsem')."
@@ -92,7 +92,7 @@ NUMBER = "the limit must be a whole number"
         (("-1",), NUMBER),  # which is not taken for an option
         (("1.5",), NUMBER),
         (("many",), NUMBER),
-        (("3", "--clear"), ""),
+        (("3", "--unset"), ""),
         (("9" * 5000,), ""),
     ],
 )
@@ -124,12 +124,12 @@ async def test_revoke_notifies_the_holder_and_serves_the_next_waiter(
 
 
 @pytest.mark.parametrize(("answer", "code", "held"), [("n\n", 1, 1), ("", 1, 1), ("y\n", 0, 0)])
-async def test_clear_asks_for_confirmation(
+async def test_delete_asks_for_confirmation(
     answer: str, code: int, held: int, cli: Cli, redis: Redis
 ) -> None:
     semaphore = FairSemaphore(redis, "jobs", 1)
     permit = await semaphore.acquire()
-    result = await cli("clear", "jobs", answer=answer)
+    result = await cli("delete", "jobs", answer=answer)
     assert result.code == code
     assert "1 permits held and 0 requests waiting" in result.err
     assert (await semaphore.status()).held == held
@@ -137,20 +137,20 @@ async def test_clear_asks_for_confirmation(
     await permit.release()
 
 
-async def test_clear_that_is_interrupted_deletes_nothing(url: str, redis: Redis) -> None:
+async def test_delete_that_is_interrupted_deletes_nothing(url: str, redis: Redis) -> None:
     permit = await FairSemaphore(redis, "jobs", 1).acquire()
-    with terminal("clear", "jobs", "--url", url) as shown:
+    with terminal("delete", "jobs", "--url", url) as shown:
         await shown.shows("Delete it? [y/N]: ")
         assert await shown.interrupt() == 130
     assert shown.screen.splitlines()[-1] == "interrupted"
     assert await permit.release()
 
 
-async def test_clear_without_input_requires_yes(url: str, redis: Redis) -> None:
+async def test_delete_without_input_requires_yes(url: str, redis: Redis) -> None:
     permit = await FairSemaphore(redis, "jobs", 1).acquire()
     done = await asyncio.to_thread(
         subprocess.run,
-        ["sh", "-c", 'exec "$@" <&-', "sh", *COMMAND, "clear", "jobs", "--url", url],
+        ["sh", "-c", 'exec "$@" <&-', "sh", *COMMAND, "delete", "jobs", "--url", url],
         capture_output=True,
         text=True,
         timeout=20,
@@ -158,7 +158,7 @@ async def test_clear_without_input_requires_yes(url: str, redis: Redis) -> None:
     )
     assert (done.returncode, done.stderr) == (
         2,
-        "clear asks for confirmation, but there is no input: use --yes\n",
+        "delete asks for confirmation, but there is no input: use --yes\n",
     )
     assert await permit.release()
 

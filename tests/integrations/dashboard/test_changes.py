@@ -92,7 +92,7 @@ async def test_a_permit_is_revoked(
 async def test_a_semaphore_is_deleted(writable: Site, redis: Redis) -> None:
     sem = FairSemaphore(redis, "gpu", 1)
     permit = await sem.acquire()
-    assert (await writable.post("clear", "gpu")).json()["ok"]
+    assert (await writable.post("delete", "gpu")).json()["ok"]
     await soon(permit.wait_lost())
     assert not await sem.exists()
 

@@ -141,7 +141,7 @@ async def test_a_permit_lost_before_the_headers_gives_503(
     """The client can try again; a 500 would blame the handler."""
     request = service.ask(path)
     await until(front.sem.locked)
-    await front.sem.clear()
+    await front.sem.delete()
     answer = await request.answer()
     service.go()
     assert (answer.status, answer.retry_after) == (503, 1)
@@ -155,7 +155,7 @@ async def test_a_permit_lost_after_the_headers_cuts_the_response_off(
     """Otherwise a client would take a part for the whole."""
     request = service.ask("/stream")
     await request.streams()
-    await front.sem.clear()
+    await front.sem.delete()
     with pytest.raises(CutOff):
         await request.answer()
     await all_free(front.sem)
@@ -173,7 +173,7 @@ async def test_without_cancel_on_loss_a_request_is_finished(
         await until(lambda: service.permits)
         [permit] = service.permits
         assert permit is not None
-        await front.sem.clear()
+        await front.sem.delete()
         await until(lambda: permit.lost)
         service.go()
         assert (await request.answer()).status == 200
@@ -219,7 +219,7 @@ async def test_a_websocket_whose_permit_is_lost_is_closed(front: Front, service:
     """With the code that says to come back later."""
     socket = await service.connect()
     await until(front.sem.locked)
-    await front.sem.clear()
+    await front.sem.delete()
     assert await socket.closed() == 1013
     await all_free(front.sem)
 

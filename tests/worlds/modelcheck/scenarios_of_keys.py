@@ -70,8 +70,8 @@ async def limits_b(job: Job) -> None:
     await job.set_key_limit("b", 1)
 
 
-async def clears(job: Job) -> None:
-    await job.clear()
+async def deletes(job: Job) -> None:
+    await job.delete()
     await with_key("a")(job)
 
 
@@ -155,8 +155,8 @@ def _scenarios() -> Iterator[Scenario]:
         opened((0, 0), (2, 0)),
     )
     yield Scenario(
-        "a clear, and keys",
-        (replace(still, scripts=(clears,)), replace(still, scripts=(a, a))),
+        "a deletion, and keys",
+        (replace(still, scripts=(deletes,)), replace(still, scripts=(a, a))),
         Budget(cuts=more),
         opened((1, 0), (1, 1)),
     )

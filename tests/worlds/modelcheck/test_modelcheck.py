@@ -37,7 +37,7 @@ WITH_SLOTS_TOO = {
     "fair a pause, and a kept lease",
     "fair an adoption that is cancelled",
     "fair weights, and a kept lease",
-    "fair+keys a clear, and keys",
+    "fair+keys a deletion, and keys",
     "fair+keys a heavy head of its key",
     "fair+keys a kick, and a key",
     "fair+keys a link with keys is lost",
@@ -236,7 +236,7 @@ def test_a_grant_too_many_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         ("a detach, again", (Lease, "shorten"), "is trusted as"),
         ("two limits", (State, "is_changed"), "the set limit is 3, after 2 was confirmed"),
         ("a back-off that is ended", (State, "is_changed"), "nobody met another overload"),
-        ("a clear", (State, "is_changed"), "all was cleared, and nobody asks"),
+        ("a deletion", (State, "is_changed"), "all was deleted, and nobody asks"),
         ("a pause", (State, "is_changed"), "the set limit is 0, after None was confirmed"),
         ("a lease that is used again", (ReuseRight, "recalled"), "in spite of 0"),
         (

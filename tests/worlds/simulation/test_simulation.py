@@ -21,7 +21,7 @@ FAULTS = {
     "backed off",
     "broken link",
     "cancelled task",
-    "cleared semaphore",
+    "deleted semaphore",
     "closed client",
     "connection not answered",
     "connection refused",
@@ -49,7 +49,7 @@ RARE = {
     "hub back in its place",
     "late adopt",
     "late backoff",
-    "late clear",
+    "late delete",
     "late detach",
     "late setlimit",
 }  # that a chunk may do without, and all of them together may not
