@@ -112,10 +112,10 @@ async def test_a_heavy_permit_counts_for_its_key_as_often(keyed: MakeKeyed) -> N
 
 async def test_a_permit_that_is_revoked_or_expires_frees_its_key(keyed: MakeKeyed) -> None:
     here, there = keyed(10, lease=1.0)
-    for way in ("kick", "detach"):
+    for way in ("revoke", "detach"):
         (permit,) = await hold(here, "a")
         waiter = await queue_up(there, key="a")
-        if way == "kick":
+        if way == "revoke":
             assert await there.release(permit.id)
         else:
             await permit.detach(expires_in=0.3)

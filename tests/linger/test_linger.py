@@ -416,7 +416,7 @@ async def test_a_deletion_takes_kept_leases(make: Make, other: Client, same_proc
 
 
 @pytest.mark.parametrize("same_process", [True, False])
-async def test_a_kept_lease_may_be_kicked(make: Make, other: Client, same_process: bool) -> None:
+async def test_a_kept_lease_may_be_revoked(make: Make, other: Client, same_process: bool) -> None:
     sem, there = make(1, **KEEPS), make(1, client=other)
     await warm(sem)
     [lease] = kept_by(sem)

@@ -125,7 +125,7 @@ OF_REUSE = (
     mutant(
         "a kept lease that was taken away is used",
         "what was released by its id is used by nobody",
-        "a_kept_lease_may_be_kicked",
+        "a_kept_lease_may_be_revoked",
         ("trust.gone", "LeaseState.IDLE", "LeaseState.ENDED"),
     ),
     mutant(

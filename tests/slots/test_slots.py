@@ -270,7 +270,7 @@ async def test_slots_go_with_keys(client: Client, other: Client, name: str) -> N
 
 
 async def test_random_use_gives_no_slot_twice(slotted: MakeSlotted) -> None:
-    """Tasks of two processes, with cancellations, kicks and permits for several."""
+    """Tasks of two processes, with cancellations, revocations and permits for several."""
     here, there = slotted(range(5), lease=5.0)
     chosen = random.Random(7)
     users: Counter[int | str] = Counter()

@@ -379,11 +379,11 @@ async def test_a_signal_while_it_waits_ends_it(
         assert (await semaphore.status()).waiting == 0
 
 
-@pytest.mark.parametrize("how", ["kick", "delete"])
+@pytest.mark.parametrize("how", ["revoke", "delete"])
 async def test_a_lost_permit_terminates_the_command(how: str, start: Start, redis: Redis) -> None:
     wrapped = await start("jobs", "--", *LISTENS)
     await wrapped.ready()
-    await (revoke(redis) if how == "kick" else FairSemaphore(redis, "jobs", 1).delete())
+    await (revoke(redis) if how == "revoke" else FairSemaphore(redis, "jobs", 1).delete())
     assert await wrapped.says() == "SIGTERM"
     assert await wrapped.ended() == 7
     assert "the permit of 'jobs' is lost" in await wrapped.errors()

@@ -187,7 +187,7 @@ class Job:
         ledger.limits -= 1
         ledger.key_limits[key] = limit
 
-    async def kick(self, identity: str) -> None:
+    async def revoke(self, identity: str) -> None:
         await self.semaphore.release(identity)
 
     def back_off(self, permit: Permit, seconds: float) -> None:

@@ -39,7 +39,7 @@ WITH_SLOTS_TOO = {
     "fair weights, and a kept lease",
     "fair+keys a deletion, and keys",
     "fair+keys a heavy head of its key",
-    "fair+keys a kick, and a key",
+    "fair+keys a revoked permit, and a key",
     "fair+keys a link with keys is lost",
     "fair+keys a permit with a key expires",
     "fair+keys a process with a key dies",
@@ -194,7 +194,7 @@ class OldestFirst(SharedSpecification):
         ("fair a cancellation", ServesNobody, WAITS),
         ("zset mixed limits", LooksAtTheHead, WAITS),
         ("fair+keys a key that is full", ForgetsTheEnded, WAITS),
-        ("fair+keys a kick, and a key", ForgetsTheEnded, WAITS),
+        ("fair+keys a revoked permit, and a key", ForgetsTheEnded, WAITS),
         (
             "fair+keys a permit with a key expires",
             ForgetsTheEnded,
