@@ -23,7 +23,14 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict
 from redis.asyncio import Redis
 
-from redsem_async import AcquireTimeout, FairSemaphore, QueueFull, SemaphoreError, aclose
+from redsem_async import (
+    AcquireTimeout,
+    FairSemaphore,
+    QueueFull,
+    SemaphoreError,
+    SemaphoreFull,
+    aclose,
+)
 from redsem_async.httpx import SemaphoreTransport
 
 MODELS = {"large": 4, "small": 40}  # concurrent calls that the provider allows
@@ -108,6 +115,6 @@ async def busy(_: Request, error: SemaphoreError) -> JSONResponse:
     tenants = (isinstance(error, QueueFull) and error.for_key) or (
         isinstance(error, AcquireTimeout) and error.blocked_by == "key"
     )
-    seconds = max(1, math.ceil(getattr(error, "retry_after", 0)))
+    seconds = max(1, math.ceil(error.retry_after if isinstance(error, SemaphoreFull) else 0))
     headers = {"Retry-After": str(seconds)}
     return JSONResponse({"detail": "try again later"}, 429 if tenants else 503, headers)

@@ -31,7 +31,24 @@ class SemaphoreError(Exception):
         return type(self), self._facts, self.__dict__
 
 
-class AcquireTimeout(SemaphoreError, TimeoutError):
+class SemaphoreFull(SemaphoreError):
+    """No permit was free, and Redis said so. Nothing is held.
+
+    Base class of ``AcquireTimeout`` and ``QueueFull``. Catch it unless you treat them differently.
+
+    Attributes:
+        name (str): the semaphore's name.
+        retry_after (float): an estimate of the seconds until a retry may succeed. Never negative.
+    """
+
+    def __init__(self, name: str, retry_after: float = 0.0) -> None:
+        super().__init__(f"no permit of {name!r} is free")
+        self.name = name
+        self.retry_after = retry_after
+        self._facts = (name, retry_after)
+
+
+class AcquireTimeout(SemaphoreFull, TimeoutError):
     """No permit became free in time. Nothing is held.
 
     The server replied *full*, and the connection stayed open after that reply. Without such a
@@ -59,7 +76,8 @@ class AcquireTimeout(SemaphoreError, TimeoutError):
         reason = _BLOCKED_BY[blocked_by]
         if nested:
             reason += "; this task holds one itself, and may be waiting for its own release"
-        super().__init__(f"no permit of {name!r} became free in {round(waited, 3)} s{reason}")
+        text = f"no permit of {name!r} became free in {round(waited, 3)} s{reason}"
+        super(SemaphoreFull, self).__init__(text)
         self.name = name
         self.waited = waited
         self.retry_after = retry_after
@@ -72,7 +90,7 @@ class AcquireTimeout(SemaphoreError, TimeoutError):
         return type(self)(self.name, self.waited, self.retry_after, self.blocked_by, nested=True)
 
 
-class QueueFull(SemaphoreError):
+class QueueFull(SemaphoreFull):
     """The queue already has ``max_waiters`` waiters. Nothing is held.
 
     Attributes:
@@ -90,7 +108,8 @@ class QueueFull(SemaphoreError):
         for_key: bool = False,  # noqa: FBT001, FBT002 - facts are pickled by position
     ) -> None:
         bound = "max_waiters_per_key" if for_key else "max_waiters"
-        super().__init__(f"the queue of {name!r} is full: {bound}={max_waiters}")
+        text = f"the queue of {name!r} is full: {bound}={max_waiters}"
+        super(SemaphoreFull, self).__init__(text)
         self.name = name
         self.max_waiters = max_waiters
         self.retry_after = retry_after

@@ -22,6 +22,7 @@ from redsem_async._core.errors import (
     PermitLost,
     QueueFull,
     SemaphoreClosed,
+    SemaphoreFull,
 )
 
 from .selector import Choice, Selector
@@ -31,7 +32,7 @@ logger = logging.getLogger("redsem_async")
 OnOutage = Literal["closed", "open"] | int
 """What happens to requests while Redis grants no permits. A number is a limit for this process."""
 
-RetryAfter = Callable[[AcquireTimeout | QueueFull], float]
+RetryAfter = Callable[[SemaphoreFull], float]
 """Returns the seconds for ``Retry-After``, in place of the error's own estimate."""
 
 _REASONS: dict[BlockedBy, str] = {
@@ -137,7 +138,7 @@ class Admission(Generic[Request]):
                 raise
             raise Rejected(UNAVAILABLE, "the permit of this request was lost") from lost
 
-    def _seconds(self, full: AcquireTimeout | QueueFull) -> float:
+    def _seconds(self, full: SemaphoreFull) -> float:
         """What the user's function says. The error's estimate without one, or where it fails."""
         estimate = min(full.retry_after, LONGEST)
         if self._retry_after is None:
@@ -179,7 +180,7 @@ class Admission(Generic[Request]):
             self._asking = True
             try:
                 permit = await choice.acquire(timeout=0)
-            except (AcquireTimeout, QueueFull):
+            except SemaphoreFull:
                 self._note(None)
             else:
                 self._note(None)

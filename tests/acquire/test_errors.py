@@ -21,6 +21,7 @@ from redsem_async import (
     QueueFull,
     SemaphoreClosed,
     SemaphoreError,
+    SemaphoreFull,
     SlotsMismatch,
 )
 from tests.harness.clients import Client, Kind, Make, MakePair, key_of
@@ -30,6 +31,7 @@ from tests.harness.wait import cancelled, give_back, queue_up, soon
 pytestmark = pytest.mark.one_mode
 
 FACTS: dict[type[SemaphoreError], dict[str, object]] = {
+    SemaphoreFull: {"name": "openai", "retry_after": 1.5},
     AcquireTimeout: {"name": "openai", "waited": 2.0, "retry_after": 1.5},
     QueueFull: {"name": "openai", "max_waiters": 10, "retry_after": 3.25},
     PermitLost: {"name": "openai", "permit_id": "secret.1", "reason": "released by its id"},
@@ -108,6 +110,12 @@ def test_except_semaphore_error_catches_every_error(kind: type[SemaphoreError]) 
     message = str(kind(**FACTS[kind]))
     assert "openai" in message
     assert "\n" not in message
+
+
+def test_except_semaphore_full_catches_a_timeout_and_a_full_queue() -> None:
+    """Most callers answer both with «try again later»; an outage or a loss is another matter."""
+    full = {kind for kind in FACTS if issubclass(kind, SemaphoreFull)}
+    assert full == {SemaphoreFull, AcquireTimeout, QueueFull}
 
 
 def test_timeouts_and_outages_are_built_in_errors_too() -> None:

@@ -28,6 +28,7 @@ NAMES = {
     "Semaphore",
     "SemaphoreClosed",
     "SemaphoreError",
+    "SemaphoreFull",
     "SemaphoreGroup",
     "SemaphoreStatus",
     "SlotsMismatch",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, QueueFull, Semaphore, aclose
+from redsem_async import AnySemaphore, FairSemaphore, Semaphore, SemaphoreFull, aclose
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.clients import Connect
 from tests.harness.wait import all_free, cancelled, until, waiting
@@ -72,7 +72,7 @@ async def test_retry_after_is_what_the_function_says_in_whole_seconds(
 ) -> None:
     """Where it says no number, the error's own estimate is sent, and a warning logged."""
 
-    def later(full: AcquireTimeout | QueueFull) -> Any:
+    def later(full: SemaphoreFull) -> Any:
         assert full.name == front.sem.name
         return said
 
