@@ -50,8 +50,7 @@ def upstream_of(model: str) -> httpx.AsyncClient:
         share=True,
         max_waiters_per_key=WAITING,
         lease=5,
-        timeout=60,
-        patience=60,  # until its timeout, a request waits for its share
+        timeout=60,  # and its patience: until then, a request waits for its share
     )
     return httpx.AsyncClient(
         base_url=os.environ["UPSTREAM"],

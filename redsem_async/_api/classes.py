@@ -84,7 +84,8 @@ class FairSemaphore(AnySemaphore):
                 Weights below a millionth count as a millionth, and those above a million as a
                 million.
             patience: seconds after which a waiting request goes first with *share*, so that none
-                starves. A lease by default.
+                starves. By default the semaphore's *timeout*, or six leases if that is None or 0.
+                Without a key it is always a lease.
             max_waiters_per_key: number of waiting requests of one ``key`` at which ``acquire``
                 raises ``QueueFull``.
             prefix: first part of the keys in Redis. All clients of a name use the same.
@@ -113,8 +114,9 @@ class FairSemaphore(AnySemaphore):
         self._weight = weight if callable(weight) else config.weight_of(weight)
         if (weight != 1.0 or patience is not None) and not self._share:
             raise ValueError("weight and patience need share=True")
-        patience = self.lease if patience is None else config.patience_of(patience)
-        self._patience_ms = math.ceil(1000 * patience)
+        if patience is None:  # longer than a queue usually is old, because it switches share off
+            patience = min(self.timeout or 6 * self.lease, config.LONGEST_LEASE)
+        self._patience_ms = math.ceil(1000 * config.patience_of(patience))
 
     @property
     def keyed(self) -> bool:

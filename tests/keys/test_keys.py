@@ -563,6 +563,22 @@ async def test_the_patience_of_each_counts_for_itself() -> None:
     await give_back(*held)
 
 
+@pytest.mark.parametrize(("timeout", "ends"), [(None, 60.0), (0, 60.0), (20.0, 20.0)])
+async def test_patience_is_the_timeout_or_six_leases(timeout: float | None, ends: float) -> None:
+    """Half a minute of waiting is no rarity, and must not switch `share` off."""
+    memory = MemoryBackend()
+    semaphore = FairSemaphore(memory, "jobs", 2, share=True, lease=10.0, timeout=timeout)
+    for passed, first in ((ends - 1.0, "idle"), (ends + 1.0, "busy")):
+        held = await hold(semaphore, "busy", "busy")
+        waiters = {"busy": await queue_up(semaphore, key="busy", timeout=None)}
+        for _ in range(10):  # each is shorter than a lease, so that holders stay
+            memory.advance(passed / 10)
+        waiters["idle"] = await queue_up(semaphore, key="idle", timeout=None)
+        await held.pop().release()
+        held.append(await soon(waiters.pop(first)))
+        await give_back(*held, *waiters.values())
+
+
 async def test_a_request_without_a_key_has_the_patience_of_a_lease() -> None:
     """What has no key does not go before all tenants at once."""
     memory = MemoryBackend()
