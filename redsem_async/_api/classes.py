@@ -306,7 +306,10 @@ def takes_keys(semaphore: object) -> TypeGuard[FairSemaphore]:
 
 
 class Mutex(FairSemaphore):
-    """A ``FairSemaphore`` with a limit of 1, for one holder at a time."""
+    """A ``FairSemaphore`` with a limit of 1, for one holder at a time.
+
+    ``set_limit`` pauses it with 0, and refuses more than 1.
+    """
 
     @names_the_class
     def __init__(
@@ -315,3 +318,19 @@ class Mutex(FairSemaphore):
         if "limit" in options:
             raise TypeError("the limit of a Mutex is 1: for another limit, use FairSemaphore")
         super().__init__(redis, name, 1, prefix=prefix, **options)
+
+    async def set_limit(self, limit: int | None, *, key: str | None = None) -> None:
+        """Set a limit of 0 or 1, as in every semaphore. ``None`` removes it.
+
+        If the caller is cancelled, a command that was already sent may take effect.
+
+        Raises:
+            ModeMismatch: the name is in use by another class, clock or layout, or with other
+                slots.
+            SemaphoreClosed: ``aclose`` was called meanwhile.
+            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+            ValueError, TypeError: for an invalid limit, such as one above 1.
+        """
+        if limit is not None and config.whole(limit, "limit", 0) > 1:
+            raise ValueError(f"the limit of a Mutex is at most 1, not {limit}: use FairSemaphore")
+        await super().set_limit(limit, key=key)

@@ -323,6 +323,17 @@ async def test_a_mutex_lets_one_in(client: Client, other: Client, name: str) -> 
     await give_back(waiter)
 
 
+async def test_a_mutex_refuses_a_limit_above_one(redis: Redis, name: str) -> None:
+    """Two holders at once are what it is there to prevent."""
+    mutex = Mutex(redis, name)
+    with pytest.raises(ValueError, match="the limit of a Mutex is at most 1, not 2"):
+        await mutex.set_limit(2)
+    assert await redis.keys(f"*{name}*") == [], "nothing was sent"
+    for limit in (0, 1, None):
+        await mutex.set_limit(limit)
+        assert (await mutex.status()).set_limit == limit
+
+
 # -- not waiting
 
 
