@@ -14,9 +14,9 @@ BlockedBy = Literal["limit", "key", "paused", "back_off"]
 """What held a request up."""
 _BLOCKED_BY: dict[BlockedBy, str] = {
     "limit": "",
-    "key": ": the limit of its key is reached",
+    "key": ": its key is at its limit",
     "paused": ": the semaphore is paused",
-    "back_off": ": a back-off holds requests up",
+    "back_off": ": a back-off is in progress",
 }
 
 
@@ -75,8 +75,8 @@ class AcquireTimeout(SemaphoreFull, TimeoutError):
     ) -> None:
         reason = _BLOCKED_BY[blocked_by]
         if nested:
-            reason += "; this task holds one itself, and may be waiting for its own release"
-        text = f"no permit of {name!r} became free in {round(waited, 3)} s{reason}"
+            reason += "; this task already holds one, and may be waiting for itself"
+        text = f"timed out after {round(waited, 3)} s waiting for a permit of {name!r}{reason}"
         super(SemaphoreFull, self).__init__(text)
         self.name = name
         self.waited = waited
@@ -212,14 +212,14 @@ class LayoutMismatch(ModeMismatch):
         versions: Sequence[str] = (),
         free_in: float | None = None,
     ) -> None:
-        others = f" (redsem-async {', '.join(versions)})" if versions else ""
+        others = f" (used by redsem-async {', '.join(versions)})" if versions else ""
         older = "this process" if found > own else "the processes that use it"
         free = "some minutes after its last use"
         if free_in is not None:
             free = f"in at most {math.ceil(free_in)} s unless it is used again"
         SemaphoreError.__init__(
             self,
-            f"{name!r} is in use with layout {found} of its keys{others}, but this client has"
+            f"{name!r} is stored in layout {found}{others}, but this client has"
             f" layout {own}: upgrade redsem-async in {older}; the name is free {free}",
         )
         self.name = name
@@ -249,8 +249,8 @@ class SlotsMismatch(ModeMismatch):
         SemaphoreError.__init__(
             self,
             f"{name!r} is in use with the slots {found}, but this client has"
-            f" {wanted}; one list has to be the beginning of the other, and to have the slots of a"
-            " permit that it adopts",
+            f" {wanted}; one list must be a prefix of the other, and must contain the slots of any"
+            " permit it adopts",
         )
         self.name = name
         self.wanted: str | int = wanted

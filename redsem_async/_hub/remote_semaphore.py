@@ -228,7 +228,7 @@ class RemoteSemaphore:
         reply = await self._call(call, future, max(0.0, min(bounds)))
         assert isinstance(reply, Reply)
         if not reply.answers[0]:
-            self.change(trust.gone, lease, "the server does not hold it any more")
+            self.change(trust.gone, lease, "the server no longer holds it")
         if lease.state is not LeaseState.HELD:
             raise lease.loss()
         lease.end()

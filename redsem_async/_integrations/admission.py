@@ -116,7 +116,9 @@ class Admission(Generic[Request]):
             reason = _REASONS[full.blocked_by]
             raise Rejected(self.status, reason, self._seconds(full)) from full
         except QueueFull as full:
-            raise Rejected(self.status, "too many requests wait", self._seconds(full)) from full
+            raise Rejected(
+                self.status, "too many requests are waiting", self._seconds(full)
+            ) from full
         except SemaphoreClosed as closed:
             raise Rejected(UNAVAILABLE, "this server is shutting down") from closed
         except BackendError as error:  # unreachable, or it refuses: out of memory, NOPERM, ...
@@ -195,7 +197,7 @@ class Admission(Generic[Request]):
         if rule == "open":
             return
         if isinstance(rule, str) or self._inside >= rule:
-            raise Rejected(UNAVAILABLE, "permits cannot be granted now") from error
+            raise Rejected(UNAVAILABLE, "temporarily unavailable") from error
 
     def _consequence(self) -> str:
         match self._on_outage:

@@ -185,8 +185,6 @@ async def _serve(guard: Guard, host: str, port: int, name: str, token: str | Non
         server = Server(config)
         await server.serve()
     except SystemExit:  # it could not listen, and has said so
-        fail(
-            "It does not listen: --port chooses another port, and --host another address.", FAILED
-        )
+        fail("could not listen: use --port for another port, --host for another address", FAILED)
     if server.failed is not None:
         raise server.failed

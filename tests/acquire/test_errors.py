@@ -130,7 +130,10 @@ def test_timeouts_and_outages_are_built_in_errors_too() -> None:
 
 def test_messages_say_what_is_true_now() -> None:
     """Without ids: messages end up in logs, and an id is enough to release the permit."""
-    assert str(AcquireTimeout("openai", 2.0)) == "no permit of 'openai' became free in 2.0 s"
+    assert (
+        str(AcquireTimeout("openai", 2.0))
+        == "timed out after 2.0 s waiting for a permit of 'openai'"
+    )
     assert "10" in str(QueueFull("openai", 10))
     lost = PermitLost("openai", "secret.1", "why")
     assert "lost" in str(lost)
@@ -167,14 +170,14 @@ def test_a_layout_mismatch_says_which_side_to_upgrade() -> None:
     """And which versions are on the other side, and when the name is free."""
     newer = LayoutMismatch("jobs", 3, 2, ("0.3.0", "0.4.0"), 187.2)
     assert str(newer) == (
-        "'jobs' is in use with layout 3 of its keys (redsem-async 0.3.0, 0.4.0), but this client"
-        " has layout 2: upgrade redsem-async in this process; the name is free in at most 188 s"
-        " unless it is used again"
+        "'jobs' is stored in layout 3 (used by redsem-async 0.3.0, 0.4.0), but this client has"
+        " layout 2: upgrade redsem-async in this process; the name is free in at most 188 s unless"
+        " it is used again"
     )
     assert (newer.wanted, newer.held, newer.unused) == (2, None, False)
     older = LayoutMismatch("jobs", 0, 2)
     assert str(older) == (
-        "'jobs' is in use with layout 0 of its keys, but this client has layout 2: upgrade"
+        "'jobs' is stored in layout 0, but this client has layout 2: upgrade"
         " redsem-async in the processes that use it; the name is free some minutes after its last"
         " use"
     )

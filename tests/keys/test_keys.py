@@ -279,7 +279,7 @@ async def test_a_timeout_says_which_limit_was_full(keyed: MakeKeyed) -> None:
     here, there = keyed(2)
     held = await hold(here, "a")
     for timeout in (0, 0.2):
-        with pytest.raises(AcquireTimeout, match="the limit of its key") as late:
+        with pytest.raises(AcquireTimeout, match="its key is at its limit") as late:
             await there.acquire(key="a", timeout=timeout)
         assert late.value.blocked_by == "key"
     held += await hold(here, "b")

@@ -173,7 +173,9 @@ async def test_the_documented_user_can_do_everything(
     assert await denied_on([server]) <= HARMLESS
 
 
-@pytest.mark.filterwarnings("ignore:.*was dropped without release:ResourceWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*was garbage-collected without being released:ResourceWarning"
+)
 async def test_not_one_command_is_idle(server: EmbeddedRedis, kind: Kind) -> None:
     """A rule that is never missed would be there for an intruder alone."""
     needless: list[str] = []
@@ -281,7 +283,9 @@ async def test_the_documented_user_is_enough_in_a_cluster(kind: Kind, cluster: C
 
 
 @pytest.mark.release
-@pytest.mark.filterwarnings("ignore:.*was dropped without release:ResourceWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*was garbage-collected without being released:ResourceWarning"
+)
 async def test_not_one_command_is_idle_in_a_cluster(cluster: Cluster) -> None:
     """As with the others: one that is denied is missed, or is in the log."""
     servers, additions = servers_of(cluster), additions_of(cluster)

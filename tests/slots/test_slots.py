@@ -322,7 +322,7 @@ async def test_a_holder_whose_slots_are_lost_is_told_with_its_next_refresh(
     permit = await here.acquire()
     assert await admin.delete(key_of(here, "slots")) == 1
     lost = await soon(permit.wait_lost(), 1.0 / 3 + NOISE)
-    assert lost.reason == "the server does not hold it any more"
+    assert lost.reason == "the server no longer holds it"
     assert await there.try_acquire() is None
     async with there.acquire(timeout=5) as next_one:
         assert next_one.slot in GPUS
@@ -382,10 +382,10 @@ async def test_the_key_of_slots_has_an_expiry_and_goes_with_delete(
 @pytest.mark.parametrize(
     ("slots", "error", "text"),
     [
-        ([], ValueError, "1 to 500 texts or ints, not 0"),
-        (range(501), ValueError, "1 to 500 texts or ints, not 501"),
-        (["a", "a"], ValueError, "'a' is there twice"),
-        ([1, "1"], ValueError, "'1' is there twice"),
+        ([], ValueError, "1 to 500 strings or ints, not 0"),
+        (range(501), ValueError, "1 to 500 strings or ints, not 501"),
+        (["a", "a"], ValueError, "duplicate slot 'a'"),
+        ([1, "1"], ValueError, "duplicate slot '1'"),
         ([""], ValueError, "a slot must have 1 to 512 bytes"),
         (["x" * 513], ValueError, "a slot must have 1 to 512 bytes"),
         (["\ud800"], ValueError, "UTF-8"),

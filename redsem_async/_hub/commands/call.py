@@ -158,7 +158,7 @@ class AdoptBatch(Batch[AdoptCall]):
         if request.state is not RequestState.SENT:
             return  # its caller left, and an abandon is on its way
         if reply.holding is None:
-            reason = "that id holds nothing any more"
+            reason = "the id no longer holds a permit"
             state.turn_down(request, PermitLost(state.name, permit_id(owner, old), reason))
             return
         if owner == state.identity.id:

@@ -22,7 +22,7 @@ async def test_a_raised_limit_serves_waiters(kind: Kind, cli: Cli, redis: Redis)
     result = await cli("set-limit", "jobs", "1")
     assert result.out == (
         "jobs: limit 1; the set limit was 2;"
-        " 2 permits still held, new ones are granted once fewer than 1 are held\n"
+        " 2 permits still held; no new permit until fewer than 1 are held\n"
     )
     assert (await cli("set-limit", "jobs", "none")).out == (
         "jobs: set limit removed, the clients' own limit applies (1)\n"

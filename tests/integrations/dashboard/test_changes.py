@@ -43,7 +43,7 @@ async def test_a_limit_is_set_and_removed(
         done = await writable.post("set_limit", "openai", limit=2)
         assert done.status_code == 200
         assert done.json()["text"] == (
-            "Limit 2; 4 permits still held, new ones are granted once fewer than 2 are held."
+            "Limit 2; 4 permits still held; no new permit until fewer than 2 are held."
         )
         assert (await sem.status()).set_limit == 2
         done = await writable.post("set_limit", "openai", limit=None)

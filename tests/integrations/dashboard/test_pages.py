@@ -142,7 +142,7 @@ async def test_a_name_with_another_layout_is_shown_with_what_to_do(
     await redis.hset("redsem:{newer}:meta", "layout", "99")
     view = await site.view(name="newer")
     assert view["state"] == "error"
-    assert f"layout 99 of its keys (redsem-async {__version__})" in view["words"]
+    assert f"layout 99 (used by redsem-async {__version__})" in view["words"]
 
 
 def site_port(redis: Redis) -> str:

@@ -123,7 +123,7 @@ async def test_no_permit_in_time_is_a_timeout_of_both_kinds(
         assert isinstance(error, kind)
     assert (error.name, error.waited >= 0.05, error.retry_after >= 0) == ("upstream", True, True)
     assert str(error.request.url).endswith("/quick")
-    assert "no permit of 'upstream'" in str(error)
+    assert "a permit of 'upstream'" in str(error)
     assert upstream.requests == 0
     copy = pickle.loads(pickle.dumps(error))
     assert (copy.name, copy.waited, str(copy)) == (error.name, error.waited, str(error))

@@ -50,7 +50,7 @@ async def test_a_request_holds_a_permit_until_its_end(
     [
         ({"timeout": 0.1}, 503, b"all permits are in use"),
         ({"timeout": 0.1, "status": 429}, 429, b"all permits are in use"),
-        ({"semaphore": {"max_waiters": 0}}, 503, b"too many requests wait"),
+        ({"semaphore": {"max_waiters": 0}}, 503, b"too many requests are waiting"),
     ],
     ids=["timeout", "status", "max_waiters"],
 )
