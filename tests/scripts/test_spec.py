@@ -337,8 +337,8 @@ class Agreement(Comparison):
 
     @precondition(lambda self: len(self.sent) > 8)
     @rule()
-    def clear(self) -> None:
-        self.send(HUBS[0], op.Clear(self._next_call(HUBS[0])))
+    def delete(self) -> None:
+        self.send(HUBS[0], op.Delete(self._next_call(HUBS[0])))
 
     def _next_call(self, hub: str) -> int:
         """For a call that acts once: the server takes each number once, and none below it."""

@@ -10,7 +10,7 @@ from redsem_async._protocol.operations import (
     Acquire,
     Adopt,
     BackOff,
-    Clear,
+    Delete,
     Detach,
     Heartbeat,
     Operation,
@@ -21,7 +21,7 @@ from redsem_async._protocol.operations import (
     SetLimit,
     Status,
 )
-from redsem_async._protocol.pushes import Cleared, Recheck, Revoked
+from redsem_async._protocol.pushes import Deleted, Recheck, Revoked
 from redsem_async._protocol.replies import AdoptReply, Answer, AnyReply, Reply
 from redsem_async._redis.scripts import layout
 
@@ -96,8 +96,8 @@ class Specification(ABC):
                 return self._back_off(context, call)
             case Reap():
                 return self._reap(context)
-            case Clear():
-                return self._clear(context, call)
+            case Delete():
+                return self._delete(context, call)
 
     # -- what happens to the store as a whole
 
@@ -229,7 +229,7 @@ class Specification(ABC):
         self._serve(context)
         return self._reply(context, [reaped])
 
-    def _clear(self, context: CallContext, call: Clear) -> Reply:
+    def _delete(self, context: CallContext, call: Delete) -> Reply:
         """Forget everything but the numbers that hubs have used."""
         state = self.state
         if state.is_changed(context, call.call):
@@ -237,7 +237,7 @@ class Specification(ABC):
         for hub in sorted(state.hubs, key=state.alive_until):
             record = state.hubs[hub]
             if hub != context.hub and record.alive_until:
-                self._publish(hub, Cleared(context.name))
+                self._publish(hub, Deleted(context.name))
             state.hubs[hub] = HubRecord(
                 alive_until=record.alive_until,
                 mark=record.mark,

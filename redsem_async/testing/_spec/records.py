@@ -119,7 +119,7 @@ class HubRecord:
         uncounted: those that reach it are not counted, as its `HubInfo` says.
         unreachable: no connection received the last push message to it.
         last_call: the highest number of its adoptions and detaches.
-        last_change: the same of changes (set limits, clears and back-offs).
+        last_change: the same of changes (set limits, deletions and back-offs).
     """
 
     alive_until: int = 0
