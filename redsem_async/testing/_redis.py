@@ -98,6 +98,7 @@ _score = itemgetter(0)
 _member = itemgetter(1)
 
 Value = bytes | dict[bytes, bytes] | SortedSet
+Reply = int | bytes | list[bytes] | list[bytes | None] | None
 Snapshot = dict[bytes, tuple[Value, int | None]]
 T = TypeVar("T", bytes, dict[bytes, bytes], SortedSet)
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -131,18 +132,21 @@ class MemoryRedis:
         self._compile: Any = self._lua.execute(_SETUP, self._ask)
         self._scripts: dict[str, Any] = {}
 
-    def eval(self, script: str, count: int, *keys_and_arguments: bytes | str | int) -> Any:
-        """Run *script*, of which the first *count* arguments are keys, and return its reply.
+    def eval(self, script: str, *keys_and_arguments: bytes | str | int) -> Any:
+        """Run *script*, with the number of its keys, the keys and the arguments of ``EVAL``.
 
         Raises:
             Refused: the reply is an error.
         """
         self._now_us = self._clock_us()
-        parts = [p if isinstance(p, bytes) else str(p).encode() for p in keys_and_arguments]
+        count, *parts = (
+            p if isinstance(p, bytes) else str(p).encode() for p in keys_and_arguments
+        )
+        keys, arguments = parts[: int(count)], parts[int(count) :]
         run, table = self._scripts.get(script), self._lua.table_from
         if run is None:
             run = self._scripts[script] = self._compile(script.encode())
-        return self._reply(run(table(parts[:count]), table(parts[count:])))
+        return self._reply(run(table(keys), table(arguments)))
 
     def command(self, name: str, *arguments: bytes) -> Any:
         """Carry out one command of a client.
@@ -152,6 +156,11 @@ class MemoryRedis:
         """
         self._now_us = self._clock_us()
         return _COMMANDS[name.encode()](self, *arguments)
+
+    def postpone(self, key: bytes, ms: int) -> None:
+        """Have *key* expire so much later, if it expires."""
+        if key in self._expiries:
+            self._expiries[key] += ms
 
     def snapshot(self) -> Snapshot:
         """A copy of all values and expiries."""
@@ -166,16 +175,15 @@ class MemoryRedis:
 
     def _ask(self, name: bytes, *arguments: Any) -> Any:
         """Carry out a command of a script."""
+        command = _COMMANDS.get(name.upper())
+        if command is None:
+            return self._error("ERR Unknown Redis command called from script")
         try:
-            command = _COMMANDS[name.upper()]
-            reply = command(self, *map(_argument, arguments))
-        except KeyError:
-            return self._error(f"ERR Unknown Redis command called from script: {name!r}")
+            reply: Reply = command(self, *map(_argument, arguments))
         except Refused as refused:
             return self._error(str(refused))
         if isinstance(reply, list):
-            parts: list[Any] = reply
-            return self._lua.table_from([False if part is None else part for part in parts])
+            return self._lua.table_from([False if part is None else part for part in reply])
         return False if reply is None else reply
 
     def _error(self, text: str) -> Any:
@@ -262,6 +270,10 @@ class MemoryRedis:
         self._remove(key)
         self._values[key] = value
         return b"OK"
+
+    @_command
+    def info(self, section: bytes) -> bytes:
+        return b"run_id:" + b"0" * 40
 
     @_command
     def time(self) -> list[bytes]:
