@@ -119,7 +119,7 @@ class _Store:
         self._epoch_us = time.time_ns() // 1000 - _clock_us()
         self.links: list[MemoryLink] = []
         self.pipelines: WeakSet[Pipeline] = WeakSet()  # that opened these links, or earlier ones
-        self._redis = MemoryRedis(self.now_us, self._publish)
+        self.redis = MemoryRedis(self.now_us, self._publish)
         self._addresses: dict[tuple[str, str], Address] = {}  # of all names, by prefix and name
         # Links may belong to loops in several threads. A command that runs may publish to other
         # links, which takes the lock again.
@@ -136,7 +136,7 @@ class _Store:
         with self.lock:
             self._addresses[address.prefix, address.name] = address
             try:
-                return codec.reply(operation, self._redis.eval(script.text, *arguments))
+                return codec.reply(operation, self.redis.eval(script.text, *arguments))
             except Refused as refused:
                 return command_error(error_from(str(refused)))
 
@@ -170,17 +170,16 @@ class _Store:
 
     def _keep_waiters(self, address: Address, ms: int) -> None:
         """Let connected hubs live, and requests wait, through the time that is about to pass."""
-        command = self._redis.command
-        _, _, meta, hubs, _, _, queue = (key.encode() for key in address.keys)
-        now_ms = self.now_us() // 1000
-        for hub in {link.hub.encode() for link in self.links}:
-            score = command("ZSCORE", hubs, hub)
-            if score is not None and int(score) > now_ms:
-                until = b"%d" % (int(score) + ms)
-                command("ZADD", hubs, until, hub)
-                command("HSET", meta, hub + b":until", until)
-        for key in (meta, hubs, queue, *map(str.encode, address.first_keys)):
-            self._redis.postpone(key, ms)
+        command, now_ms = self.redis.command, self.now_us() // 1000
+        _, _, meta, hubs, _, _, queue = address.keys
+        for hub in {link.hub for link in self.links}:
+            alive_until = int(command("ZSCORE", hubs, hub) or 0)
+            if alive_until > now_ms:
+                command("ZADD", hubs, alive_until + ms, hub)
+                command("HSET", meta, f"{hub}:until", alive_until + ms)
+        for key in (meta, hubs, queue, *address.first_keys):
+            if (left := command("PTTL", key)) > 0:
+                command("PEXPIRE", key, left + ms)
 
     def _resume(self, pipeline: Pipeline, slept: float) -> None:
         """Do what a process does when it resumes after a suspension of *slept* seconds."""

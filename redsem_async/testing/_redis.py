@@ -7,6 +7,7 @@ expiries and the error replies of Redis. Commands and options that no script use
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -46,14 +47,12 @@ class Refused(Exception):
     """An error reply."""
 
 
+@dataclass(slots=True)
 class SortedSet:
     """Members in the order of their scores, and of their bytes if the scores are equal."""
 
-    __slots__ = ("rows", "scores")
-
-    def __init__(self) -> None:
-        self.scores: dict[bytes, float] = {}
-        self.rows: list[tuple[float, bytes]] = []
+    scores: dict[bytes, float] = field(default_factory=dict[bytes, float])
+    rows: list[tuple[float, bytes]] = field(default_factory=list[tuple[float, bytes]])
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -98,6 +97,7 @@ _score = itemgetter(0)
 _member = itemgetter(1)
 
 Value = bytes | dict[bytes, bytes] | SortedSet
+Argument = bytes | str | int
 Reply = int | bytes | list[bytes] | list[bytes | None] | None
 Snapshot = dict[bytes, tuple[Value, int | None]]
 T = TypeVar("T", bytes, dict[bytes, bytes], SortedSet)
@@ -132,7 +132,7 @@ class MemoryRedis:
         self._compile: Any = self._lua.execute(_SETUP, self._ask)
         self._scripts: dict[str, Any] = {}
 
-    def eval(self, script: str, *keys_and_arguments: bytes | str | int) -> Any:
+    def eval(self, script: str, *keys_and_arguments: Argument) -> Any:
         """Run *script*, with the number of its keys, the keys and the arguments of ``EVAL``.
 
         Raises:
@@ -148,19 +148,14 @@ class MemoryRedis:
             run = self._scripts[script] = self._compile(script.encode())
         return self._reply(run(table(keys), table(arguments)))
 
-    def command(self, name: str, *arguments: bytes) -> Any:
+    def command(self, name: str, *arguments: Argument) -> Any:
         """Carry out one command of a client.
 
         Raises:
             Refused: the reply is an error.
         """
         self._now_us = self._clock_us()
-        return _COMMANDS[name.encode()](self, *arguments)
-
-    def postpone(self, key: bytes, ms: int) -> None:
-        """Have *key* expire so much later, if it expires."""
-        if key in self._expiries:
-            self._expiries[key] += ms
+        return _COMMANDS[name.encode()](self, *map(_bytes, arguments))
 
     def snapshot(self) -> Snapshot:
         """A copy of all values and expiries."""
@@ -381,9 +376,11 @@ _EMPTY = SortedSet()
 def _copied(value: Value) -> Value:
     if not isinstance(value, SortedSet):
         return value if isinstance(value, bytes) else dict(value)
-    copy = SortedSet()
-    copy.scores, copy.rows = dict(value.scores), list(value.rows)
-    return copy
+    return SortedSet(dict(value.scores), list(value.rows))
+
+
+def _bytes(argument: Argument) -> bytes:
+    return argument if isinstance(argument, bytes) else str(argument).encode()
 
 
 def _argument(value: Any) -> bytes:
