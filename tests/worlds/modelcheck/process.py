@@ -4,7 +4,6 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -17,8 +16,6 @@ from redsem_async import (
     Semaphore,
 )
 from redsem_async._protocol.backend import Command, Link, Listener, OneNode
-from redsem_async._protocol.pushes import Recalled
-from tests.worlds.judge import against_reuse
 from tests.worlds.loop import RESOLUTION, running
 from tests.worlds.world import BaseLink, BaseProcess, Violation
 
@@ -33,7 +30,7 @@ TURNS = 1000  # of a loop, in which nothing comes from outside
 
 
 def id_of(permit: Permit) -> str:
-    """The id of its lease. Nobody else uses a lease whose id a permit has told."""
+    """The id of its lease, also once it is lost."""
     return permit._lease.id
 
 
@@ -71,7 +68,7 @@ class FakeLink(BaseLink["Process"]):
 class FakeNode(OneNode):
     """The way from one process to the server."""
 
-    place = "the specification"
+    place = "the scripts in memory"
 
     def __init__(self, process: "Process") -> None:
         self._process = process
@@ -136,14 +133,8 @@ class Job:
             self.acquiring = 0
         if permit.permits != permits:
             raise Violation(f"{self.process.name} got {permit.permits} permits, not {permits}")
-        self.process.uses(permit)
+        self.process.permits.append(permit)
         return permit
-
-    async def leave(self, permit: Permit) -> None:
-        """Leave the block of a permit: nothing is waited for."""
-        self.process.permits.remove(permit)
-        with suppress(PermitLost):
-            await permit.__aexit__(None, None, None)
 
     async def release(self, permit: Permit) -> None:
         try:
@@ -265,13 +256,12 @@ class Process(BaseProcess):
         self.seen = 0  # everything that came to it so far, as a number
         self.backend = FakeNode(self)
         self.semaphore = self._make_semaphore()
-        self._used: set[str] = set()  # leases
         self.jobs = [Job(self, script) for script in party.scripts]
         self.cancellable = [k for k in party.cancels if k < len(self.jobs)]
 
     def _make_semaphore(self) -> AnySemaphore:
         party, mode = self.party, self.world.scenario.mode
-        options: dict[str, Any] = {"lease": party.lease, "linger": party.linger}
+        options: dict[str, Any] = {"lease": party.lease}
         options |= {"slots": range(party.limit)} if "+slots" in mode else {"limit": party.limit}
         if "zset" in mode:
             return Semaphore(self.backend, NAME, **options)
@@ -292,19 +282,6 @@ class Process(BaseProcess):
         """Whether nothing is on its way to or from it."""
         link = self.link
         return self.dialling is None and not (link and (link.going or link.coming))
-
-    def uses(self, permit: Permit) -> None:
-        """A permit is this process's from now on: nobody else has to have its lease first."""
-        identity, link, world = id_of(permit), self.link, self.world
-        self.permits.append(permit)
-        recalled = link is not None and any(isinstance(c.content, Recalled) for c in link.coming)
-        if identity in self._used and world.calm and not recalled:
-            look = world.look(world.model)
-            for reason in against_reuse(look):
-                own = world.owners.get(reason.partition(".")[0]) is self
-                if look.shares or not own:
-                    raise Violation(f"{identity} is used again, in spite of {reason}")
-        self._used.add(identity)
 
     def new_hub(self) -> str:
         self.hubs += 1

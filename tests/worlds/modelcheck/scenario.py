@@ -51,7 +51,6 @@ class Party:
     scripts: tuple[Script, ...]
     limit: int = 1
     lease: float = 10.0
-    linger: float = 0.0
     cancels: tuple[int, ...] = (0, 1, 2)
     breaks: bool = True
     dies: bool = True

@@ -38,14 +38,6 @@ async def keep(job: Job, permit: Permit, until: str = "to release") -> None:
     await job.release(permit)
 
 
-async def enters_twice(job: Job) -> None:
-    """Enter a block and leave it, and enter it again at once."""
-    for _ in range(2):
-        permit = await job.acquire()
-        await job.pause("to leave")
-        await job.leave(permit)
-
-
 async def detaches(job: Job) -> None:
     """Acquire, and detach for a short time; where that fails, once more, or hold on to it."""
     permit = await job.acquire()
@@ -248,49 +240,6 @@ def _scenarios(mode: Mode) -> Iterator[Scenario]:
         begun((0, 0), (1, 0)),
         grain=1.6,
         release=mode == "fair",
-    )
-    keeps = replace(still, linger=1.0, scripts=(enters_twice,))
-    yield Scenario(
-        "a lease that is used again",
-        (replace(keeps, scripts=(enters_twice, holds)), open_minded),
-        Budget(cancels=1),
-        begun((0, 0)),
-        release=True,
-    )
-    yield Scenario(
-        "a recall that is lost",
-        (replace(keeps, breaks=True), waiter),
-        Budget(cuts=1, unnoticed=1, lates=more, ticks=1),
-        opened((0, 0)),
-        grain=0.4,
-        release=True,
-    )
-    yield Scenario(
-        "two that keep leases",
-        (keeps, replace(keeps, breaks=True)),
-        Budget(cuts=1, lates=1),
-        opened((0, 0)),
-        release=True,
-    )
-    yield Scenario(
-        "a pause, and a kept lease",
-        (keeps, Party((suspends,))),
-        Budget(cuts=1),
-        opened((0, 0)),
-    )
-    yield Scenario(
-        "weights, and a kept lease",
-        (replace(keeps, limit=2, scripts=(enters_twice, holds_two)), two),
-        Budget(),
-        opened((0, 0)),
-    )
-    yield Scenario(
-        "a process stands still, with a kept lease",
-        (replace(keeps, dies=True, lease=3.0, linger=0.9), replace(waiter, lease=3.0)),
-        Budget(stops=1, ticks=1 + more),
-        opened((0, 0)),
-        grain=0.8,
-        release=True,
     )
 
 

@@ -66,10 +66,6 @@ async def pauses_a(job: Job) -> None:
     await job.set_key_limit("a", None)
 
 
-async def limits_b(job: Job) -> None:
-    await job.set_key_limit("b", 1)
-
-
 async def clears(job: Job) -> None:
     await job.clear()
     await with_key("a")(job)
@@ -256,32 +252,6 @@ def _scenarios() -> Iterator[Scenario]:
         mode="fair+share",
         grain=0.4,
         release=True,
-    )
-
-    async def enters_both(job: Job) -> None:
-        for key in ("a", "a", "b"):
-            permit = await job.acquire(key=key)
-            await job.pause("to leave")
-            await job.leave(permit)
-
-    yield Scenario(
-        "a kept lease, and keys",
-        (replace(still, limit=1, linger=1.0, scripts=(enters_both,)), replace(loose, limit=1)),
-        Budget(cancels=1),
-        opened((0, 0)),
-        release=True,
-    )
-    yield Scenario(
-        "a kept lease, and the limit of a key",
-        (replace(still, linger=1.0, scripts=(enters_both,)), replace(still, scripts=(limits_b,))),
-        Budget(cancels=1),
-    )
-    yield Scenario(
-        "a kept lease, and shares",
-        (replace(share, limit=1, linger=1.0, scripts=(enters_both, b, a)),),
-        Budget(cancels=1),
-        opened((0, 0)),
-        mode="fair+share",
     )
 
 

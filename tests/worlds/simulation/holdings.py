@@ -21,7 +21,7 @@ from redsem_async._api.classes import takes_keys
 from redsem_async._core.lease import clock_margin, heartbeat_interval
 from redsem_async._hub.lease import Lease, LeaseState
 from redsem_async._protocol.operations import KeyTerms, Request
-from tests.worlds.judge import Permit as Trusted
+from tests.worlds.look import Permit as Trusted
 
 from .judge import CLOCKS, Judge
 from .world import Process, World
@@ -35,10 +35,7 @@ PRECISION = 1e-6
 
 @dataclass(eq=False)
 class Hold:
-    """A permit, for as long as its holder trusts it; looked at after each turn of its process.
-
-    With `linger` several use one lease, which has their id and their token.
-    """
+    """A permit, for as long as its holder trusts it; looked at after each turn of its process."""
 
     process: Process
     name: str
@@ -58,7 +55,6 @@ class Hold:
 
     @property
     def id(self) -> str:
-        # Not by the permit's own property: nobody else uses a lease whose id was read.
         return self.lease.id
 
     def look(self) -> None:
@@ -84,10 +80,10 @@ def _trusted(process: Process, name: str) -> list[tuple[str, Trusted]]:
     ]
 
 
-def _is_fresh(hold: Hold, slack: float = NEWS / 10) -> bool:
-    """Whether the last refresh of its lease is a refresh interval and *slack* ago at most."""
+def _is_fresh(hold: Hold) -> bool:
+    """Whether it is trusted for a lease, less a refresh interval, or nearly so."""
     terms, left = hold.lease.terms, hold.lease.trusted_until - hold.process.loop.time()
-    return left > terms.lease - terms.refresh_interval - slack
+    return left > terms.lease - terms.refresh_interval - 0.3
 
 
 @dataclass(eq=False)
@@ -169,28 +165,11 @@ class Holdings:
         self.holds.append(hold)
         attempt.holds.append(hold)
         world.note(process.name, "holds", hold.id[:4], hold.id[32:], lease.token)
-        if hold.id in self.ids:
-            world.fault("lease used again")
-            self._check(self.unruly or _is_fresh(hold), f"{hold}, whose refresh is due")
-            # A lease that it was passed, and then stood still before it could take it.
-            stood_still = process.stalled_until > world.now - PRECISION
-            moment = process.stalled_at if stood_still else world.now
-            judge.reused(hold.id.partition(".")[0], attempt.semaphore, moment)
-            self._judge_reuse(attempt, permit)
-        elif not attempt.adopts:
-            self._check(
-                self.unruly or _is_fresh(hold, 0.3), f"{hold}, which is trusted too briefly"
-            )
+        self._check(hold.id not in self.ids, f"{hold}, whose id was used before")
+        if not attempt.adopts:
+            self._check(self.unruly or _is_fresh(hold), f"{hold}, which is trusted too briefly")
         self.ids.add(hold.id)
         return hold
-
-    def _judge_reuse(self, attempt: Attempt, permit: Permit) -> None:
-        """A lease is for its key. Where keys share, it goes past no request of its process."""
-        lease, waiting = permit._lease, permit._bound.remote.state.waiting
-        key = lease.key.key if lease.key else None
-        self._check(key == attempt.key, f"{attempt} of {attempt.key!r} uses a lease of {key!r}")
-        shares = "+share" in lease.address.mode
-        self._check(not (shares and waiting), f"{attempt} uses a lease again, and others wait")
 
     def adopt(self, attempt: Attempt, identity: str) -> None:
         attempt.old = identity

@@ -1,27 +1,25 @@
 """What a simulation knows of its server, beside the rules of every world: its books.
 
-The judge keeps books of what clients asked for, and looks at the model around each call.
+The judge keeps books of what clients asked for, and looks at the semaphore around each call.
 """
 
 import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 from weakref import WeakSet
 
 import redsem_async._protocol.operations as op
-from redsem_async import AnySemaphore
 from redsem_async._core.keys import permit_id
 from redsem_async._hub.request import Request
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.replies import AnyReply
-from redsem_async.testing._spec.queue import QueueSpecification
-from redsem_async.testing._spec.records import key_of
-from tests.worlds.judge import Broken, Look, Trusted, against_reuse, own_ids
+from tests.worlds.judge import Broken, Trusted, own_ids
 from tests.worlds.judge import Judge as Rules
+from tests.worlds.look import Look, key_of
 
 from .world import Process, World
 
@@ -73,8 +71,6 @@ class Judge:
         self.grants = 0
         self.heir: dict[str, str] = {}  # who adopted, by the id that it adopted
         self.flushed_at = -math.inf
-        self.prompt = math.inf  # seconds in which everybody learns who waits
-        self._against_reuse: dict[str, float] = {}  # since when each reason has been one
         self._orders: list[Order] = []
         self._limits: list[tuple[float, int | None]] = [(0.0, None)]  # from when on which was set
         self._looks: deque[tuple[float, Look]] = deque()  # the last ones, each after a call
@@ -87,7 +83,6 @@ class Judge:
 
     def ran(
         self,
-        model: QueueSpecification,
         before: Look,
         call: op.Operation,
         hub: str,
@@ -110,13 +105,9 @@ class Judge:
             self.grants += len(new)
         now = self._world.now
         self._since = {i: self._since.get(i, now) for i in after.live}
-        for look in (before, after):  # nobody counts who was dead until now
-            old, self._against_reuse = self._against_reuse, {}
-            for reason in against_reuse(look):
-                self._against_reuse[reason] = old.get(reason, now)
         for owner in {identity.partition(".")[0] for identity in new} - around.notified - {hub}:
-            no_push = model.state.hub_record(owner).no_push
-            self._check(no_push, f"{new} were granted, and nobody was notified")
+            silent = owner in after.silent
+            self._check(silent, f"{new} were granted, and nobody was notified")
         if isinstance(call, op.Abandon) or (isinstance(call, op.Release) and call.owner == hub):
             self._closed |= own_ids(call, hub)
         elif isinstance(call, op.Detach):
@@ -140,7 +131,6 @@ class Judge:
         now_ms = self._world.server_us // 1000
         self._rules.flushed(self._last, now_ms)
         self._since.clear()
-        self._against_reuse.clear()
         for order in self._orders:
             order.done = False  # what is asked for still is carried out anew
         self._limit_is(None)
@@ -197,19 +187,6 @@ class Judge:
     def given_up(self, order: Order) -> None:
         """Nobody waits for an answer to *order* any more."""
         order.given_up, order.hubs = self._world.now, frozenset(order.by.hubs)
-
-    def reused(self, hub: str, semaphore: AnySemaphore, moment: float) -> None:
-        """A lease of *hub* is used again since *moment*: nothing has been against it for long.
-
-        Where *hub* does not learn of it, its right ends after a refresh interval.
-        """
-        longest = min(CLOCKS * semaphore._terms.refresh_interval, self.prompt)
-        for reason in against_reuse(replace(self._last, now_us=self._world.server_us)):
-            since = self._against_reuse[reason]
-            self._check(
-                reason.startswith(hub) or since > moment - longest,
-                f"{hub} uses a lease again, in spite of {reason} since {since:.3f}",
-            )
 
     def held_since(self, identity: str, margin: float = 0.0) -> float:
         """From when on a permit has been held under *identity*, without a break until now.
