@@ -12,14 +12,6 @@ from importlib import import_module
 from operator import itemgetter
 from typing import Any, TypeVar
 
-try:
-    _lua51: Any = import_module("lupa.lua51")  # whose types are known to one checker of two
-except ImportError as error:  # pragma: no cover - the extra is there wherever this is tested
-    raise ImportError(
-        "MemoryBackend runs the Lua scripts in memory, which needs lupa: "
-        "pip install 'redsem-async[testing]'"
-    ) from error
-
 _SETUP = b"""
 local ask = ...
 redis = {
@@ -128,7 +120,7 @@ class MemoryRedis:
         self._now_us = 0  # of the script that runs
         self._values: dict[bytes, Value] = {}
         self._expiries: dict[bytes, int] = {}  # in milliseconds
-        self._lua: Any = _lua51.LuaRuntime(encoding=None, register_eval=False)
+        self._lua = _lua_runtime()
         self._compile: Any = self._lua.execute(_SETUP, self._ask)
         self._scripts: dict[str, Any] = {}
 
@@ -364,6 +356,17 @@ class MemoryRedis:
         self, key: bytes, low: bytes, high: bytes, *options: bytes
     ) -> list[bytes | None]:
         return _chosen(self._sorted(key).by_text(low, high), options)
+
+
+def _lua_runtime() -> Any:
+    try:
+        lua51: Any = import_module("lupa.lua51")  # whose types are known to one checker of two
+    except ImportError as error:
+        raise ImportError(
+            "MemoryBackend runs the Lua scripts in memory, which needs lupa: "
+            "pip install 'redsem-async[testing]'"
+        ) from error
+    return lua51.LuaRuntime(encoding=None, register_eval=False)
 
 
 _EMPTY = SortedSet()

@@ -5,12 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from redsem_async._core.keys import permit_id
+from redsem_async._protocol.pushes import Granted
+from redsem_async._redis.codec import push_of
 from tests.scripts.recording import Record, Write
 from tests.scripts.violations import Findings
 from tests.worlds.look import Look, Permit, holders_in, keys_of_holders, look_of
 
 EXPIRY_SLACK = 5  # ms by which an expiry may differ: before 8.0 TIME goes on while a script runs
 KINDS = ("holders", "tokens", "meta", "hubs", "extra", "limit", "queue")
+PUBLISH = ("PUBLISH", "SPUBLISH")
 STAYING = ("limit", "key-limits")  # keys without an expiry
 BAND = 2**42  # `extra` has '<id>:<power>' -> expiry + power * BAND: 2**power permits of id
 
@@ -72,6 +76,7 @@ class Keys(defaultdict[str, dict[str, Any]]):
         )
         self._check_expiries(record, touched, changes)
         self._check_leaks(changes)
+        self._check_told(record, changes)
         return changes
 
     def _expired(self, record: Record) -> list[str]:
@@ -106,7 +111,7 @@ class Keys(defaultdict[str, dict[str, Any]]):
         arguments = write.arguments
         kind = self._kind(write.key)
         match write.command:
-            case "PUBLISH" | "SPUBLISH":
+            case command if command in PUBLISH:
                 return []
             case "DEL" | "UNLINK":
                 kinds = [kind, *map(self._kind, arguments)]
@@ -179,3 +184,18 @@ class Keys(defaultdict[str, dict[str, Any]]):
             if identity in {*self["tokens"], *heavy, *keyed, *self["slots"]}:
                 self._broken("nothing leaks", f"a part of {identity} stayed behind")
 
+    def _check_told(self, record: Record, changes: Changes) -> None:
+        """Whoever is granted a permit by another's call is told, as far as that is known."""
+        told: set[str] = set()
+        for write in record.writes:
+            hub = write.key.rpartition(":@")[2]
+            if write.command in PUBLISH and (
+                write.receivers or self["meta"].get(f"{hub}:no_push") == "2"
+            ):
+                push = push_of(write.arguments[0].encode())
+                if isinstance(push, Granted):
+                    told |= {permit_id(hub, number) for number, _ in push.grants}
+        for identity in changes.added.keys() - told:
+            hub = identity.partition(".")[0]
+            if hub != record.hub and hub not in changes.after.silent:
+                self._broken("who is granted is told", f"{identity} by {record.call}")

@@ -37,6 +37,7 @@ TOKENS = "fencing tokens grow"
 SLOTS = "no slot is given twice"
 ASKED = "a grant is what was asked for"
 KEPT = "a permit is its holder's"
+ONCE = "a number is granted once"
 ANSWERS = "the answer is what happened"
 ORDER = "nobody is passed whose turn it is"
 BACK_OFF = "a back-off is kept until its end"
@@ -241,6 +242,8 @@ class Judge:
             if request is None:
                 yield Broken(ASKED, f"{identity} was granted and had not asked")
                 continue
+            if identity not in known and request.number <= before.marks.get(hub, 0):
+                yield Broken(ONCE, f"{identity} was granted, and its number was used before")
             right = (permit.permits, permit.key) == (request.permits, key_of(request))
             if not right or permit.expiry_ms > after.now + request.lease_ms:
                 yield Broken(ASKED, f"{identity} was granted {permit}, having asked {request}")

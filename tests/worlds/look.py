@@ -17,6 +17,7 @@ from redsem_async._hub.lease import Lease
 from redsem_async._protocol.operations import DEFAULT_OPTIONS, Acquire, KeyTerms, Request
 from redsem_async._protocol.replies import Ramp
 
+HUB = 32  # characters of its id
 DOUBLINGS = 20  # of a ramp, which is over when it allows a million permits
 # The score of a parked request is its ticket less this, or twice if its hub is unreachable.
 PARKED = 2**52
@@ -165,6 +166,7 @@ class Look:
         by_server: it is kept by the server's clock.
         back_offs: by key, or None for that of all requests. They may be over.
         silent: hubs that no message reaches, as they say.
+        marks: the highest number that each hub has used.
     """
 
     now_us: int
@@ -178,6 +180,7 @@ class Look:
     by_server: bool = field(default=True, compare=False)
     back_offs: Mapping[str | None, BackOff] = field(default_factory=dict[str | None, BackOff])
     silent: Collection[str] = field(default=(), compare=False)
+    marks: Mapping[str, int] = field(default_factory=dict[str, int], compare=False)
     live: dict[str, Permit] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -255,7 +258,8 @@ def look_of(contents: Contents, address: Address, now_us: int) -> Look:
         address.slotted,
         address.clock == "server",
         _back_offs(contents),
-        [field.partition(":")[0] for field in meta if meta[field] == "1" and "no_push" in field],
+        [name[:HUB] for name, said in meta.items() if said == "1" and name[HUB:] == ":no_push"],
+        {name: int(mark) for name, mark in meta.items() if len(name) == HUB},
     )
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -73,11 +73,32 @@ class ScriptServer:
             if now_us // 1000 < until:
                 same = last.now_us == now_us + ahead
                 return last if same else replace(last, now_us=now_us + ahead)
-        found, until = self._contents(address)
+        found, until = self.contents(address)
         ahead = int(found["meta"].get("ahead", 0))
         look = look_of(found, address, now_us + ahead)
         self._looks[state] = until, ahead, look
         return look
+
+    def contents(self, address: Address) -> tuple[Contents, float]:
+        """What each key of a semaphore has, and until when at least, in milliseconds."""
+        found, until = defaultdict[str, dict[str, Any]](dict), math.inf
+        for kind, (value, expires) in self.keys_of(address):
+            if expires is None or expires > self.now_us // 1000:
+                found[kind] = _texts(value)
+                until = min(until, expires or until)
+        return found, until
+
+    def keys_of(self, address: Address) -> Iterator[tuple[str, tuple[Value, int | None]]]:
+        """The keys of a semaphore by kind, with their expiries."""
+        base = f"{address.prefix}:{{{address.name}}}:"
+        for key, kept in self._snapshot().items():
+            if (name := key.decode()).startswith(base):
+                yield name[len(base) :], kept
+
+    def lose(self, address: Address, kind: str) -> None:
+        """One key is evicted."""
+        self._redis.command("DEL", f"{address.prefix}:{{{address.name}}}:{kind}")
+        self._looks.clear()
 
     def flush(self) -> None:
         """Lose everything."""
@@ -105,17 +126,6 @@ class ScriptServer:
 
     def _snapshot(self) -> Snapshot:
         return self._redis.snapshot()
-
-    def _contents(self, address: Address) -> tuple[Contents, float]:
-        """What each key of a semaphore has, and until when at least, in milliseconds."""
-        base = f"{address.prefix}:{{{address.name}}}:"
-        found, until = defaultdict[str, dict[str, Any]](dict), math.inf
-        for key, (value, expires) in self._snapshot().items():
-            name = key.decode()
-            if name.startswith(base) and (expires is None or expires > self.now_us // 1000):
-                found[name[len(base) :]] = _texts(value)
-                until = min(until, expires or until)
-        return found, until
 
 
 _current: list[ScriptServer] = []  # the last one: worlds come one after another
