@@ -126,9 +126,11 @@ def servers(session: nox.Session) -> None:
 @here(default=False)
 def portability(session: nox.Session) -> None:
     """Run the tests on servers that lack what services and forks of Redis lack."""
-    lacks, tests = CHECKS["lacks"], CHECKS["before-a-release"]["linger"]["arguments"]
+    lacks = CHECKS["lacks"]
+    without = (f"--ignore=tests/{part}" for part in ("integrations", "meta", "scripts", "worlds"))
+    usual = session.posargs or ["-n3", "-m", "not release and not timing", *without]
     each = {what: {"REDSEM_LACKS": what} for what in lacks}
-    one_after_the_other(session, each, lambda what: [*(session.posargs or tests), *lacks[what]])
+    one_after_the_other(session, each, lambda what: [*usual, *lacks[what]])
 
 
 @here(default=False)

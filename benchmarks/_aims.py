@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from benchmarks._bench import Table
 
 EITHER = "(Fair)?Semaphore"
-LINGERING = f"{EITHER}, linger"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +34,9 @@ class Aim:
 
 AIMS = (
     Aim("P1", EITHER, "time, × two minimal evalsha", "≤", 0.60),
-    Aim("P1", LINGERING, "time, × two minimal evalsha", "≤", 0.03),
     Aim("P2", f"{EITHER}, [0-9,]+ tasks", "÷ best Python peer", "≥", 15),
     Aim("P2", f"{EITHER}, [0-9,]+ tasks", "÷ Node", "≥", 1.3),
-    Aim("P2", f"{LINGERING}, .*", "÷ best Python peer", "≥", 30),
-    Aim("P2", f"{LINGERING}, .*", "÷ Node", "≥", 3),
-    Aim("P2", f"{LINGERING}, .*", "÷ scripts of 50 ids", "≥", 1),
     Aim("P3", EITHER, "÷ asyncio.Semaphore", "≥", 0.80),
-    Aim("P3", LINGERING, "÷ asyncio.Semaphore", "≥", 0.93),
     Aim("P3", EITHER, "longest wait ÷ median", "≤", 1.3),
     Aim("P4", EITHER, "time, × hop + trip", "≤", 0.80),
     Aim("P4", EITHER, "× fastest Python peer", "≤", 1),
@@ -59,7 +53,6 @@ AIMS = (
     Aim("P9", "Semaphore", "p99, × FairSemaphore", "≤", 3),
     Aim("P10", f"{EITHER}, 1 task", "a pair, round trips", "≤", 1.1),
     Aim("P10", f"{EITHER}, 200 tasks", "acquire p50, round trips", "≤", 1.6),
-    Aim("P12", f"{EITHER}: recall", "time, × a hand-off", "≤", 1.2),
     Aim("P13", "pair, a key", "× without a key", "≤", 1.3),
     Aim("P13", r"pair, a key \(share\)", "× without a key", "≤", 1.4),
     Aim("P13", "pair, .* of another wait", "× without that line", "≤", 1.3),

@@ -20,11 +20,11 @@ from functools import partial
 from typing import Self
 
 from benchmarks._bench import Bench, Leaked, LimitExceeded
-from benchmarks._libraries import ALL_OURS, PEERS, Library, OpenSemaphore, Options
+from benchmarks._libraries import OURS, PEERS, Library, OpenSemaphore, Options
 
 PAIRS = "pairs/s"
 TO_PEER = "÷ best Python peer"
-OUR_LABELS = {library.label for library in ALL_OURS}
+OUR_LABELS = {library.label for library in OURS}
 
 
 @dataclass(frozen=True, slots=True)

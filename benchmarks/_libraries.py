@@ -15,7 +15,6 @@ from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, Semaphore
 
-LINGER = 0.5  # seconds
 POLL = 0.01  # seconds between two attempts; the book leaves the interval to the caller
 EXPIRY = 3600  # seconds until an unused list of tokens is reset
 
@@ -91,14 +90,12 @@ def client_for(options: Options) -> Redis:
 
 @asynccontextmanager
 async def _ours(
-    options: Options, *, kind: type[Semaphore | FairSemaphore], lingers: bool
+    options: Options, *, kind: type[Semaphore | FairSemaphore]
 ) -> AsyncGenerator[OpenSemaphore]:
-    linger = min(LINGER, options.lease / 10) if lingers else 0.0
     async with Redis.from_url(options.url) as client:
-        semaphore = kind(client, options.name, options.limit, lease=options.lease, linger=linger)
+        semaphore = kind(client, options.name, options.limit, lease=options.lease)
 
         async def held() -> int:
-            await asyncio.sleep(1.5 * linger)  # what the process keeps goes back
             return (await semaphore.status(max_entries=0)).held
 
         yield OpenSemaphore(semaphore.acquire, held, semaphore.clear)
@@ -236,14 +233,10 @@ async def _book(options: Options) -> AsyncGenerator[OpenSemaphore]:
         )
 
 
-def _library(kind: type[Semaphore | FairSemaphore], *, lingers: bool) -> Library:
-    label = f"{kind.__name__}, linger" if lingers else kind.__name__
-    return Library(label, partial(_ours, kind=kind, lingers=lingers), ours=True)
-
-
-OURS = FAIR, ZSET = tuple(_library(kind, lingers=False) for kind in (FairSemaphore, Semaphore))
-LINGERING = tuple(_library(kind, lingers=True) for kind in (FairSemaphore, Semaphore))
-ALL_OURS = (*OURS, *LINGERING)
+OURS = FAIR, ZSET = tuple(
+    Library(kind.__name__, partial(_ours, kind=kind), ours=True)
+    for kind in (FairSemaphore, Semaphore)
+)
 PY_REDIS_SEMAPHORE = Library("py-redis-semaphore", _py_redis_semaphore, "redis_semaphore")
 PEERS = (
     PY_REDIS_SEMAPHORE,
@@ -253,4 +246,4 @@ PEERS = (
 )
 REDIS_LOCK = Library("redis.asyncio.Lock", _redis_lock, polls=True)
 IN_PROCESS = Library("asyncio.Semaphore", _in_process)
-LIBRARIES = {library.label: library for library in (*ALL_OURS, *PEERS, REDIS_LOCK, IN_PROCESS)}
+LIBRARIES = {library.label: library for library in (*OURS, *PEERS, REDIS_LOCK, IN_PROCESS)}

@@ -12,7 +12,7 @@ PICTURE = Path("docs/pictures")
 OURS, OTHERS = "#3b7dbd", "#9aa3ad"
 INK = {"light": "#1f2430", "dark": "#e6e9ef"}  # of text and axes, on no background
 PAIRS, FIRST = "pairs/s", "acquire p50, ms"
-LEFT_OUT = re.compile("linger|tasks|evalsha|scripts|baseline")
+LEFT_OUT = re.compile("tasks|evalsha|scripts|baseline")
 PANELS = (  # case, end of the labels in the table, column, title, longest bar
     ("P1", "", PAIRS, "One task: pairs a second", 8_000),
     ("P2", ", 50 tasks", PAIRS, "50 tasks in one process: pairs a second", 60_000),

@@ -283,9 +283,6 @@ class _Telemetry(Observer):
         self._back_offs = meter.create_counter(
             "redsem.back_offs", "{back_off}", "Back-offs that this process began"
         )
-        self._reused = meter.create_counter(
-            "redsem.leases.reused", "{lease}", "Grants with a lease that was used before (linger)"
-        )
 
     # -- requests
 
@@ -299,8 +296,6 @@ class _Telemetry(Observer):
         self._record_outcome("granted", event)
         attributes = self._held_as[event.permit_id] = self._attributes(event)
         self._held.add(event.permits, attributes)
-        if event.reused:
-            self._reused.add(1, attributes)
         if self._tracer is not None:
             facts: Attributes = {
                 "redsem.permits": event.permits,

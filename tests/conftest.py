@@ -7,16 +7,14 @@
 On any server, tests keep to names of their own and flush nothing; a test that cannot takes
 a server of its own from `embedded`. Under xdist, each worker has its server.
 
-With ``REDSEM_LINGER=0.1`` semaphores of `make` keep their leases for that many seconds, as far
-as a test does not say what it needs, and tests without `make` are left out. With
-``REDSEM_LACKS=time`` the server lacks something, and tests on servers of their own are left out.
-With ``REDSEM_TEST_ACL=1`` the library may do what the documented user may: see `restricted.py`.
+With ``REDSEM_LACKS=time`` the server lacks something, and tests on servers of their own are left
+out. With ``REDSEM_TEST_ACL=1`` the library may do what the documented user may: see
+`restricted.py`.
 """
 
 import gc
 import importlib.util
 import logging
-import os
 import re
 import secrets
 import signal
@@ -47,8 +45,6 @@ from tests.harness.servers import (
 )
 from tests.harness.topologies import Cluster, embedded_cluster
 from tests.harness.wait import EXACT, NOISE
-
-LINGER = float(os.environ.get("REDSEM_LINGER", "0"))  # seconds
 
 _SERVERS = pytest.StashKey[set[str]]()
 
@@ -308,9 +304,6 @@ def _unique(request: pytest.FixtureRequest) -> str:
 
 def _maker(kind: Kind, first: Client, name: str) -> Make:
     def make(limit: int = 1, *, client: Any = None, **options: Any) -> AnySemaphore:
-        if LINGER:
-            interval = options.get("refresh_interval") or options.get("lease", 60.0) / 3
-            options.setdefault("linger", min(LINGER, interval))
         return kind(client or first, options.pop("name", name), limit, **options)
 
     return make
@@ -350,13 +343,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     def is_asked_for(item: pytest.Item) -> bool:
         causes = (number for mark in item.iter_markers("fault") for number in mark.args)
         fixtures: list[str] = getattr(item, "fixturenames", [])
-        makes = any(name.startswith("make") for name in fixtures)
         shares = "server_url" in fixtures or "client" in fixtures
-        return (
-            (fault is None or fault in causes)
-            and (makes or not LINGER)
-            and (shares or not lacking.REQUESTED)
-        )
+        return (fault is None or fault in causes) and (shares or not lacking.REQUESTED)
 
     config.hook.pytest_deselected(items=[item for item in items if not is_asked_for(item)])
     items[:] = filter(is_asked_for, items)

@@ -1,4 +1,4 @@
-"""P4 and P12: a permit passes from one process to another, by its release or by a recall."""
+"""P4: a permit passes from one process to another."""
 
 import asyncio
 import time
@@ -14,18 +14,11 @@ from benchmarks._bench import Bench, Case, LimitExceeded
 from benchmarks._children import Child, Context, child
 from benchmarks._comparison import Burst, Bursts, Comparison, medians, name_for, quotients
 from benchmarks._libraries import OURS, PEERS, REDIS_LOCK, OpenSemaphore, Options
-from redsem_async import FairSemaphore, Semaphore
 
 HOP = "baseline: publish to message"
 TRIP = "baseline: round trip"
 PAUSE = 0.01  # seconds until the other process waits
 MAX_TURN = 3.0  # seconds for a turn, if waiters poll
-LIMIT = 10
-LINGER = 3.0  # seconds: longer than a turn takes
-KINDS: dict[str, type[FairSemaphore | Semaphore]] = {
-    "FairSemaphore": FairSemaphore,
-    "Semaphore": Semaphore,
-}
 
 
 async def _take(context: Context, label: str, options: Options) -> tuple[float, float]:
@@ -138,52 +131,6 @@ async def _repeat(bench: Bench, once: Callable[[], Coroutine[Any, Any, float | N
     return Burst(len(waits), sum(waits), waits)
 
 
-async def _keep(context: Context, label: str, url: str, name: str) -> None:
-    """A job: use all permits at a time, and keep them afterwards."""
-    client = await context.once(url, lambda: Redis.from_url(url))
-    semaphore = KINDS[label](client, name, LIMIT, linger=LINGER)
-
-    async def use() -> None:
-        async with semaphore:
-            await asyncio.sleep(0.001)
-
-    await asyncio.gather(*(use() for _ in range(LIMIT)))
-
-
-async def _recalls(bench: Bench) -> None:
-    async with (
-        Comparison(bench) as comparison,
-        child(bench.loop) as other,
-        Redis.from_url(bench.url) as client,
-    ):
-
-        async def recall(label: str) -> float:
-            # A name of its own: after a recall, a process does not keep permits for a second.
-            name = name_for("p12")
-            await other.run(_keep, label, bench.url, name)
-            semaphore = KINDS[label](client, name, LIMIT)
-            kept = (await semaphore.status(max_entries=0)).held
-            if kept != LIMIT:
-                raise RuntimeError(
-                    f"{kept} permits were kept, not {LIMIT}: no recall was measured"
-                )
-            asked = time.monotonic()
-            async with semaphore:
-                return time.monotonic() - asked
-
-        options = Options(url=bench.url, name="p12", limit=1, tasks=2)
-        await comparison.enter(OURS, options, partial(_handoffs, bench, other))
-        for label in KINDS:
-            comparison.add(f"{label}: recall", partial(_repeat, bench, partial(recall, label)))
-        bursts = await comparison.run()
-
-        def over_handoff(label: str, own: Bursts) -> list[float] | None:
-            passed = bursts[label.removesuffix(": recall")]
-            return quotients(medians(own), medians(passed)) if passed is not own else None
-
-        comparison.report({"time, × a hand-off": over_handoff})
-
-
 P4 = Case(
     "P4",
     "Hand-off of a permit between processes",
@@ -192,12 +139,4 @@ P4 = Case(
     " Baselines: redis-py's publish until the message is read in the other process, and a round"
     " trip with redis-py, both after the same pause of 10 ms as a release.",
     measure,
-)
-P12 = Case(
-    "P12",
-    "Recall of permits that another process keeps",
-    f"One process keeps {LIMIT} unused permits (linger), which are all that there are, and another"
-    " process acquires one of them. The time is from the call of acquire until the block runs."
-    " Beside it, in the same rounds, a hand-off between the two processes as in P4.",
-    _recalls,
 )

@@ -18,7 +18,7 @@ from benchmarks._comparison import (
     quotients,
     rates,
 )
-from benchmarks._libraries import ALL_OURS, IN_PROCESS, PEERS, REDIS_LOCK, Library
+from benchmarks._libraries import IN_PROCESS, OURS, PEERS, REDIS_LOCK, Library
 from benchmarks._node import LABEL, NodeUnavailable, node
 
 TO_NODE = "÷ Node"
@@ -61,7 +61,7 @@ def _report(comparison: Comparison, columns: Mapping[str, Column]) -> None:
 async def _one_task(bench: Bench) -> None:
     async with (
         Scripts.at(bench.url) as scripts,
-        _compare(bench, (*ALL_OURS, *PEERS, REDIS_LOCK), Load(tasks=1, limit=1)) as comparison,
+        _compare(bench, (*OURS, *PEERS, REDIS_LOCK), Load(tasks=1, limit=1)) as comparison,
     ):
         comparison.add(TWO_CALLS, partial(scripts.pairs, 1, bench.effort.burst))
         baseline = rates((await comparison.run())[TWO_CALLS])
@@ -74,7 +74,7 @@ async def _many_tasks(bench: Bench) -> None:
         load, setting = Load(tasks=tasks, limit=2 * tasks), f"{tasks:,} tasks"
         async with (
             Scripts.at(bench.url) as scripts,
-            _compare(bench, (*ALL_OURS, *PEERS), load, setting) as comparison,
+            _compare(bench, (*OURS, *PEERS), load, setting) as comparison,
         ):
             comparison.add(BATCHES, partial(scripts.pairs, BATCH, bench.effort.burst))
             await comparison.run()
@@ -82,7 +82,7 @@ async def _many_tasks(bench: Bench) -> None:
 
 
 async def _contended(bench: Bench) -> None:
-    async with _compare(bench, (*ALL_OURS, *PEERS, IN_PROCESS), CONTENDED) as comparison:
+    async with _compare(bench, (*OURS, *PEERS, IN_PROCESS), CONTENDED) as comparison:
         await comparison.run()
         to_baseline = comparison.faster_than(IN_PROCESS.label)
         _report(comparison, {f"÷ {IN_PROCESS.label}": to_baseline, UNEVEN: _unevenness})

@@ -21,7 +21,7 @@ from benchmarks._comparison import (
     of_pairs,
     quotients,
 )
-from benchmarks._libraries import ALL_OURS, FAIR, PEERS, ZSET, OpenSemaphore, Options
+from benchmarks._libraries import FAIR, OURS, PEERS, ZSET, OpenSemaphore, Options
 from benchmarks._stats import cpu_time
 
 PROCESSES = 4
@@ -87,7 +87,7 @@ async def _measure(bench: Bench) -> None:
             return Burst(len(waits), over - begin, waits, figures)
 
         options = Options(url=bench.url, name="p9", limit=LOAD.limit, tasks=LOAD.tasks)
-        await comparison.enter((*ALL_OURS, *PEERS), options, turn)
+        await comparison.enter((*OURS, *PEERS), options, turn)
         bursts = await comparison.run()
 
         def tail_over_fair(label: str, own: Bursts) -> list[float] | None:

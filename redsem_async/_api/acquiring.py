@@ -9,9 +9,8 @@ from redsem_async._core.config import Terms
 from redsem_async._core.errors import AcquireTimeout, PermitLost, SemaphoreClosed
 from redsem_async._core.keys import parse_permit_id
 from redsem_async._core.lease import reply_timeout
-from redsem_async._hub import reuse
 from redsem_async._hub.estimates import holders_around
-from redsem_async._hub.lease import ENTERED, Lease, LeaseState
+from redsem_async._hub.lease import ENTERED, LeaseState
 from redsem_async._hub.request import Request
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import KeyTerms
@@ -39,12 +38,6 @@ async def acquire(
     deadline = math.inf
     if timeout is not None:
         deadline = started + (timeout if waits else reply_timeout(terms.lease))
-    if terms.linger:
-        lease, now = reuse.take(remote.state, terms, permits, key, started), started
-        if lease is not None and reuse.others_are_due(remote.state):
-            lease, now = await remote.let_others_run(lease), clock()
-        if lease is not None:
-            return _permit(bound, lease, lease, started, now, cancel_on_loss=cancel_on_loss)
     asked = (remote.address, terms, permits, started, waits, loop.create_future())
     request = Request(*asked, deadline, ahead, key)
     if remote.identity.closing:
@@ -75,7 +68,7 @@ async def adopt(
 
 async def _outcome(bound: Bound, request: Request, *, cancel_on_loss: bool) -> Permit:
     """Wait until *request* is served or refused."""
-    remote, _, loop = bound
+    remote, refresher, loop = bound
     state, remark = remote.state, None
     if request.deadline == math.inf and ENTERED.get() and holders_around(state, request):
         task = id(asyncio.current_task())
@@ -99,25 +92,11 @@ async def _outcome(bound: Bound, request: Request, *, cancel_on_loss: bool) -> P
             holders = holders_around(state, request, error.blocked_by)
             error = error.of_a_holder() if id(asyncio.current_task()) in holders else error
         raise _refused(request, error)
-    started, now = request.started, clock()
-    return _permit(bound, lease, request, started, now, cancel_on_loss=cancel_on_loss)
-
-
-def _permit(
-    bound: Bound,
-    lease: Lease,
-    asked: Lease | Request,
-    started: float,
-    now: float,
-    *,
-    cancel_on_loss: bool,
-) -> Permit:
-    """The permit of the caller, who gets *lease* for what was *asked*."""
-    remote, refresher, _ = bound
+    now = clock()
     refresher.add(lease, remote, now)
-    permit = Permit(bound, lease, now, now - started, cancel_on_loss)
+    permit = Permit(bound, lease, now, now - request.started, cancel_on_loss)
     for notifier in observers.notifiers:
-        notifier.granted(lease, asked, permit.waited)
+        notifier.granted(lease, request, permit.waited)
         if lease.state is LeaseState.LOST:  # before its caller came to know that it was granted
             notifier.lost(lease, lease.lost_reason or "", cancels=False)
     return permit

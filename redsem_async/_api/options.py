@@ -16,7 +16,6 @@ class Options(TypedDict, total=False):
     clock: Clock
     label: str | None
     cancel_on_loss: bool
-    linger: float
     max_hold: float | None
     max_back_off: float
     slots: Sequence[Slot] | None

@@ -13,7 +13,6 @@ from redsem_async._core.cancellation import finish
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Slot
 from redsem_async._core.errors import BackendError, PermitLost, SemaphoreError
-from redsem_async._core.keys import permit_id
 from redsem_async._core.lease import Outcome, reply_timeout
 from redsem_async._hub import trust
 from redsem_async._hub.lease import Guard, Lease, LeaseState
@@ -43,10 +42,8 @@ class Permit:
         "_acquired_at",
         "_bound",
         "_cancel_on_loss",
-        "_fresh_id",
         "_guarded",
         "_lease",
-        "_ours",
         "_since",
         "_waited",
     )
@@ -61,8 +58,6 @@ class Permit:
     ) -> None:
         self._bound = bound
         self._lease = lease
-        self._ours = True  # the lease is not another permit's
-        self._fresh_id: str | None = None  # where another permit has the id of the lease
         self._since = since
         self._waited = waited
         self._cancel_on_loss = cancel_on_loss
@@ -70,24 +65,13 @@ class Permit:
         self._acquired_at: str | None = line_outside() if bound.loop.get_debug() else None
 
     def __repr__(self) -> str:
-        lease = self._lease  # not the properties, because reading those has an effect
-        state, token = (lease.state.name.lower(), lease.token) if self._ours else ("ended", 0)
-        return f"<Permit of {self.name!r} {state}, fencing token {token}>"
+        state = self._lease.state.name.lower()
+        return f"<Permit of {self.name!r} {state}, fencing token {self.fencing_token}>"
 
     @property
     def id(self) -> str:
-        """The id of this permit in every process. A client that knows it can release it.
-
-        With ``linger``, another permit may use the same lease after the block. If the id was not
-        read before that, it is then a new one, under which nothing is held.
-        """
-        if self._ours:
-            self._lease.is_known = True
-            return self._lease.id
-        if self._fresh_id is None:
-            number = self._bound.remote.identity.new_number()
-            self._fresh_id = permit_id(self._lease.hub_id, number)
-        return self._fresh_id
+        """The id of this permit in every process. A client that knows it can release it."""
+        return self._lease.id
 
     @property
     def name(self) -> str:
@@ -119,13 +103,8 @@ class Permit:
 
         Send it along with every write where only one holder at a time may write, and have the
         receiver reject a token lower than the highest it has seen. That rejects late
-        writes, even of a holder that has not yet noticed the loss of its permit. With
-        ``linger`` it is 0 if it is read for the first time after the block, because another
-        permit may have the token by then.
+        writes, even of a holder that has not yet noticed the loss of its permit.
         """
-        if not self._ours:
-            return 0
-        self._lease.is_known = True
         return self._lease.token
 
     @property
@@ -139,7 +118,7 @@ class Permit:
 
         0 or less when it can't be trusted now.
         """
-        if not self._ours or self._lease.state is not LeaseState.HELD:
+        if self._lease.state is not LeaseState.HELD:
             return -math.inf
         return self._lease.trusted_until - clock()
 
@@ -147,7 +126,7 @@ class Permit:
     def lost(self) -> bool:
         """Whether the permit was lost, or may have been. A release is not a loss."""
         lease = self._lease
-        if self._trusted() or not self._ours:
+        if self._trusted():
             return False
         return lease.lost_reason is not None or lease.state is LeaseState.HELD
 
@@ -161,18 +140,11 @@ class Permit:
             PermitLost: the permit is lost, may be, or was released.
         """
         if not self._trusted():
-            raise self._loss(trust.doubt(self._bound.remote.state, self._lease))
-
-    def _loss(self, doubt: str | None = None) -> PermitLost:
-        if not self._ours:
-            return PermitLost(self.name, self.id, "it was released")
-        return self._lease.loss(doubt)
+            raise self._lease.loss(trust.doubt(self._bound.remote.state, self._lease))
 
     def _trusted(self) -> bool:
         """Whether the permit may be trusted now. If not, the event loop marks it as lost."""
         lease = self._lease
-        if not self._ours:
-            return False
         if lease.trusted_at(clock()):
             return True
         loop, state = self._bound.loop, self._bound.remote.state
@@ -193,8 +165,6 @@ class Permit:
         lease = self._lease
         if not self.lost:
             future = self._loop().create_future()
-            if not self._ours:
-                await future
             if lease.wakes_on_loss is None:
                 lease.wakes_on_loss = []
             lease.wakes_on_loss.append(future)
@@ -202,7 +172,7 @@ class Permit:
                 await future
             finally:
                 lease.wakes_on_loss.remove(future)
-        return self._loss()
+        return lease.loss()
 
     def back_off(self, seconds: float, *, key: bool = False) -> None:
         """Hold up grants in all processes for *seconds*, because an upstream is overloaded.
@@ -238,8 +208,7 @@ class Permit:
             log_cut(remote, pause, now)
             pause = terms.max_back_off
         if pause:
-            token = lease.token if self._ours else 0
-            operation = BackOff(math.ceil(1000 * pause), token, key=of_key)
+            operation = BackOff(math.ceil(1000 * pause), lease.token, key=of_key)
             call, loop = BackOffCall(operation, now + pause), self._bound.loop
             if _running_loop() is loop:
                 remote.back_off(call)
@@ -280,7 +249,7 @@ class Permit:
         """
         loop = self._loop()
         lease = self._lease
-        if not self._ours or lease.state is LeaseState.ENDED:
+        if lease.state is LeaseState.ENDED:
             return False
         lost = lease.state is LeaseState.LOST
         now = clock()
@@ -323,7 +292,6 @@ class Permit:
             expires = config.expires_in_of(expires_in)
         self.check()
         expires = min(expires, lease.hold_left(clock()))
-        lease.is_known = True
         remote, refresher, _ = self._bound
         # A refresh written later would make a short expiry a whole lease again.
         refresher.remove(lease)
@@ -333,7 +301,7 @@ class Permit:
             if lease.state is LeaseState.HELD:
                 refresher.add(lease, remote, clock())
             if isinstance(error, BackendError) and not self._trusted():
-                raise self._loss() from error
+                raise lease.loss() from error
             raise
         return self.id
 
@@ -350,13 +318,13 @@ class Permit:
             raise RuntimeError("a permit can guard a block only inside a task")
         if self._guarded is not None:
             raise RuntimeError("this permit already guards a block")
-        if not self._ours or lease.state is LeaseState.ENDED:
+        if lease.state is LeaseState.ENDED:
             raise RuntimeError("this permit was released: it cannot guard a block")
         cancel, now = self._cancel_on_loss, clock()
         trusted = now < lease.trusted_until and lease.state is LeaseState.HELD
         if cancel and not trusted and self.lost:
             self._leave(now)
-            raise self._loss()
+            raise lease.loss()
         self._guarded = Guard(lease, task, cancel)
         if ends_with_task:
             lease.ends_with = weakref.ref(task)
@@ -378,20 +346,16 @@ class Permit:
         lease, now = self._lease, clock()
         trusted = now < lease.trusted_until and lease.state is LeaseState.HELD
         lost = not trusted and self.lost
-        if self._ours and lease.state is not LeaseState.ENDED:
+        if lease.state is not LeaseState.ENDED:
             self._leave(now)
         if lost and self._cancel_on_loss and (exc is None or cancelled_by_loss):
-            raise self._loss() from exc
+            raise lease.loss() from exc
 
     def _leave(self, now: float) -> None:
         if asyncio.get_running_loop() is not self._bound.loop:
             raise self._foreign()
         lease = self._lease
         remote, refresher, _ = self._bound
-        if lease.terms.linger and remote.retain(lease, now, now - self._since):
-            refresher.pause(lease)
-            self._ours = False
-            return
         refresher.remove(lease)
         _ = remote.release(lease, now, now - self._since)
 
@@ -409,7 +373,7 @@ class Permit:
 
     def __del__(self) -> None:
         state = self._lease.state
-        if state not in _TAKEN or not self._ours:
+        if state not in _TAKEN:
             return
         loop = self._bound.loop
         if loop.is_closed():

@@ -46,7 +46,6 @@ class AnySemaphore(StoredSemaphore):
         prefix: str = "redsem",
         label: str | None = None,
         cancel_on_loss: bool = True,
-        linger: float = 0.0,
         max_hold: float | None = None,
         slots: Sequence[Slot] | None = None,
         max_back_off: float = 60.0,
@@ -70,11 +69,6 @@ class AnySemaphore(StoredSemaphore):
             prefix: first part of the keys in Redis. All clients of a name use the same.
             label: name of this process in ``status()``.
             cancel_on_loss: whether the loss of a permit cancels the block that it guards.
-            linger: seconds for which an unused lease is kept for the next caller of this
-                process, at most the refresh interval. While no other process wants the
-                semaphore, leaving a block and entering the next then send no command. Do not use
-                it for code that blocks the event loop, because kept leases are only released when
-                the loop runs.
             max_hold: seconds for which a permit may be held, counted from its grant, at least a
                 lease. Then it is lost (``PermitLost``), even if it was detached and adopted.
                 ``None`` sets no bound. All clients of a name should use the same.
@@ -96,7 +90,7 @@ class AnySemaphore(StoredSemaphore):
             raise TypeError(f"{type(self).__name__}(): {needs}; {how_to_call(type(self))}")
         terms = config.terms_of(
             *(limit, slots, lease, refresh_interval, max_waiters),
-            *(linger, max_hold, max_back_off),
+            *(max_hold, max_back_off),
         )
         if slots is not None:
             self._mode = with_slots(self._mode)

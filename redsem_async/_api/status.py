@@ -22,8 +22,6 @@ class Client:
         pid: its process id there.
         limit: the limit that it declares.
         key_limit: the limit that it declares for each key. None without one, or for a function.
-        reuses_leases: whether it may give a released permit to its own next caller (``linger``).
-            Some of the permits that it holds may then be unused.
         version: of this library in the process. None if unknown.
         lease: seconds after which its permits expire unless it refreshes them.
         refresh_interval: seconds between two of its refreshes.
@@ -35,7 +33,6 @@ class Client:
     pid: int | None = None
     limit: int | None = None
     key_limit: int | None = None
-    reuses_leases: bool = False
     version: str | None = None
     lease: float | None = None
     refresh_interval: float | None = None
@@ -171,10 +168,7 @@ def status_of(
     key_limit: Callable[[str], int | None],
 ) -> SemaphoreStatus:
     """Return the public status for a reply."""
-    clients = {
-        hub: client_of(hub, description, reuses_leases=hub in reply.reusing)
-        for hub, description in reply.hubs.items()
-    }
+    clients = {hub: client_of(hub, description) for hub, description in reply.hubs.items()}
     limit = terms.limit if reply.set_limit is None else reply.set_limit
     slots: Sequence[Slot] = reply.slots
     if terms.slots is not None:
@@ -247,7 +241,7 @@ def back_off_of(ramp: Ramp | None, limit: int) -> BackOff | None:
     return BackOff(0.0 if ramp.permits else ramp.lasts_ms / 1000, ramp.permits)
 
 
-def client_of(hub: str, description: str, *, reuses_leases: bool = False) -> Client:
+def client_of(hub: str, description: str) -> Client:
     """The process of *hub*, as it described itself. A fact of a wrong type is unknown."""
     facts = facts_of(description)
     return Client(
@@ -257,7 +251,6 @@ def client_of(hub: str, description: str, *, reuses_leases: bool = False) -> Cli
         pid=_count(facts.get("pid")),
         limit=_count(facts.get("limit")),
         key_limit=_count(facts.get("key_limit")),
-        reuses_leases=reuses_leases,
         version=_text(facts.get("version")),
         lease=_seconds(facts.get("lease")),
         refresh_interval=_seconds(facts.get("refresh_interval")),

@@ -30,7 +30,6 @@ class Terms(NamedTuple):
         max_waiters: the longest queue that a request joins. ``None`` for any length.
         refresh_interval: seconds between two refreshes.
         lease_ms: the lease in milliseconds, for the server.
-        linger: seconds for which a lease that is not used is kept for the next caller.
         max_hold: seconds after its grant in which a permit is refreshed. ``None`` for any time.
         max_waiters_per_key: the longest queue of its key that a request joins.
         slots: what the permits stand for. None for nothing in particular.
@@ -42,7 +41,6 @@ class Terms(NamedTuple):
     max_waiters: int | None
     refresh_interval: float
     lease_ms: int
-    linger: float = 0.0
     max_hold: float | None = None
     max_waiters_per_key: int | None = None
     slots: tuple[Slot, ...] | None = None
@@ -205,7 +203,6 @@ def terms_of(
     lease: object,
     refresh_interval: object,
     max_waiters: object,
-    linger: object,
     max_hold: object,
     max_back_off: object,
 ) -> Terms:
@@ -225,8 +222,6 @@ def terms_of(
                 f"refresh_interval must be above 0 and below the lease of {shown(lease)} s,"
                 f" not {shown(interval)}"
             )
-    bounds = f"at least 0 and at most the refresh interval of {shown(interval)} s"
-    kept = bounded(linger, "linger", 0.0, interval, bounds)
     longest = None
     if max_hold is not None:
         bounds = f"at least the lease of {shown(lease)} s and at most {LONGEST_LEASE:.0f} s"
@@ -237,7 +232,6 @@ def terms_of(
         max_waiters=None if max_waiters is None else whole(max_waiters, "max_waiters", 0),
         refresh_interval=interval,
         lease_ms=math.ceil(1000 * lease),
-        linger=kept,
         max_hold=longest,
         slots=checked,
         max_back_off=pause_of(max_back_off, "max_back_off", LONGEST_LEASE),

@@ -20,14 +20,10 @@ def add(state: SemaphoreState, call: Call) -> None:
 
 
 def back_off(state: SemaphoreState, call: BackOffCall) -> None:
-    """Write *call*, or one that is to be written, before what serves a waiter.
-
-    The right to reuse leases ends, because leases that are used again need no grant.
-    """
+    """Write *call*, or one that is to be written, before what serves a waiter."""
     known = (each for each in state.changes if isinstance(each, BackOffCall))
     if not any(each.join(call) for each in known):
         add(state, call)
-    state.end_right()
 
 
 def write_again(state: SemaphoreState, call: Call) -> None:

@@ -102,7 +102,6 @@ class Hub:
         self.identity.closing = True
         try:
             for remote in list(self._semaphores.values()):
-                remote.state.end_right()
                 remote.change(machine.fail_waiting, partial(SemaphoreClosed, remote.address.name))
             if drain > 0:
                 await self._until_quiet(drain)

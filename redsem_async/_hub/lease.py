@@ -1,7 +1,6 @@
 """A lease is what Redis keeps for this process, with an id, an expiry and a fencing token.
 
-A permit is one task's use of a lease. Most leases are used once. With ``linger`` a lease may be
-idle for a while and then be used again. `_NEXT` has every transition between its states.
+A permit is a task's use of a lease. `_NEXT` has every transition between its states.
 """
 
 import asyncio
@@ -24,22 +23,18 @@ class LeaseState(enum.IntEnum):
 
     GRANTED = enum.auto()  # nothing yet, as the lease is refreshed first
     HELD = enum.auto()  # a permit
-    IDLE = enum.auto()  # no permit, but ready for the next caller of this process
     LOST = enum.auto()  # a permit that is not to be trusted any more
     ENDED = enum.auto()  # nothing, because it was released or detached
 
 
 class _Event(enum.IntEnum):
     HANDED_OUT = enum.auto()
-    LEFT = enum.auto()
     LOST = enum.auto()
     ENDED = enum.auto()
 
 
 _NEXT: dict[tuple[_Event, LeaseState], LeaseState] = {
     (_Event.HANDED_OUT, LeaseState.GRANTED): LeaseState.HELD,
-    (_Event.HANDED_OUT, LeaseState.IDLE): LeaseState.HELD,
-    (_Event.LEFT, LeaseState.HELD): LeaseState.IDLE,
     (_Event.LOST, LeaseState.HELD): LeaseState.LOST,
 } | {(_Event.ENDED, state): LeaseState.ENDED for state in LeaseState}
 
@@ -63,7 +58,6 @@ class Lease:
         number: the half of its id that this process drew.
         adopted: taken over from another process.
         slots: that it has, by their places in `terms.slots`.
-        reused: whether it was used before by another permit.
         trusted_until: until when the permit may be trusted unless it is refreshed.
         hold_ends: when trust ends although it is refreshed, because of ``max_hold``.
         renewable_after: a refresh that was sent before does not extend that trust.
@@ -72,8 +66,6 @@ class Lease:
         ends_with: the task of its block, after whose end nothing refreshes it.
         wakes_on_loss: futures of those that wait for its loss.
         refreshed_at: when its first refresh is due, while that is noted. See `_keepalive`.
-        is_known: a caller has read its id or token, so that its lease is for one permit only.
-        idle_until: when an idle lease is released unless it was used.
     """
 
     __slots__ = (
@@ -84,15 +76,12 @@ class Lease:
         "guard",
         "hold_ends",
         "hub_id",
-        "idle_until",
-        "is_known",
         "key",
         "lost_reason",
         "number",
         "permits",
         "refreshed_at",
         "renewable_after",
-        "reused",
         "slots",
         "state",
         "terms",
@@ -128,11 +117,8 @@ class Lease:
             self.hold_ends = since + terms.max_hold - clock_margin(terms.lease)
             self.trusted_until = min(trusted_until, self.hold_ends)
         self.adopted: bool = False
-        self.reused: bool = False
-        self.is_known: bool = False
         self.renewable_after: float = -math.inf
         self.unsettled: int = 0
-        self.idle_until: float = 0.0
         self.refreshed_at: float | None = None
         self.lost_reason: str | None = None
         self.guard: Guard | None = None
@@ -144,13 +130,6 @@ class Lease:
     def hand_out(self) -> None:
         """A caller gets its permit."""
         self.state = _NEXT[_Event.HANDED_OUT, self.state]
-
-    def rest(self, until: float) -> None:
-        """The permit is released here, but not to the server. The lease is idle *until* then."""
-        self.state = _NEXT[_Event.LEFT, self.state]
-        self.idle_until = until
-        self.reused = True
-        self.ends_with = None
 
     def lose(self, reason: str) -> None:
         """The permit cannot be trusted any more. Wakes those that wait for its loss."""
@@ -175,7 +154,7 @@ class Lease:
     @property
     def holding(self) -> bool:
         """Whether the server holds the lease for this process, as far as is known here."""
-        return self.state <= LeaseState.IDLE
+        return self.state <= LeaseState.HELD
 
     @property
     def is_nobodys(self) -> bool:
@@ -184,12 +163,6 @@ class Lease:
             return False
         task = self.ends_with()
         return task is None or task.done()
-
-    def fits(self, terms: Terms, permits: int, key: KeyTerms | None = None) -> bool:
-        """Whether a caller with these terms may use the lease."""
-        same_key = key is self.key or key == self.key
-        same_terms = terms is self.terms or terms == self.terms
-        return permits == self.permits and same_terms and same_key
 
     def refresh_is_due(self, now: float) -> bool:
         """Whether the last refresh, or the grant, is a refresh interval ago."""

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import SemaphoreClosed, SemaphoreError
 from redsem_async._core.lease import liveness_timeout, reply_timeout
-from redsem_async._protocol.pushes import Cleared, Granted, Push, Recalled, Recheck, Revoked
+from redsem_async._protocol.pushes import Cleared, Granted, Push, Recheck, Revoked
 
-from . import calls, deadlines, handout, reuse, trust
+from . import calls, deadlines, handout, trust
 from .commands import release
 from .commands.abandon import AbandonBatch
 from .commands.acquire import AcquireBatch
@@ -45,8 +45,8 @@ def next_command(state: SemaphoreState, now: float) -> AnyBatch | None:
     if state.calls and calls.first(state) is not None:
         return take_call(state)
     if state.heartbeats.due:
-        return HeartbeatBatch.take(state, now)
-    return AcquireBatch.take(state, now) if state.new else None
+        return HeartbeatBatch.take(state)
+    return AcquireBatch.take(state) if state.new else None
 
 
 def is_active(state: SemaphoreState) -> bool:
@@ -65,7 +65,7 @@ def is_active(state: SemaphoreState) -> bool:
 
 
 def is_idle(state: SemaphoreState) -> bool:
-    """Whether time changes nothing but a right to reuse leases."""
+    """Whether time changes nothing."""
     if state.requests or state.leases or state.first_new():
         return False
     return not any(call.wanted for call in (*state.calls, *state.changes))
@@ -76,7 +76,7 @@ def rest(state: SemaphoreState) -> None:
     state.deadlines.clear()
     state.heartbeats.stop()
     state.by_message.clear()
-    state.look_at = state.right.look_at
+    state.look_at = math.inf
 
 
 # -- what happens
@@ -85,19 +85,13 @@ def rest(state: SemaphoreState) -> None:
 def look(state: SemaphoreState, now: float) -> None:
     """Time has passed."""
     next_deadline = deadlines.look(state, now)
-    heartbeats, right = state.heartbeats, state.right
+    heartbeats = state.heartbeats
     if now >= heartbeats.look_at:
         heartbeats.stop()
         if state.waiting and not heartbeats.in_flight:
             state.beat()
-    if now >= right.look_at:
-        if right.look(now):
-            state.give_all_idle_back()
-        elif right.to_be_renewed(now):
-            state.beat()
-    next_idle = reuse.look(state, now)
     next_refresh = _refresh_by_message(state, now)
-    state.look_at = min(next_deadline, heartbeats.look_at, right.look_at, next_idle, next_refresh)
+    state.look_at = min(next_deadline, heartbeats.look_at, next_refresh)
 
 
 def _refresh_by_message(state: SemaphoreState, now: float) -> float:
@@ -122,9 +116,6 @@ def pushed(state: SemaphoreState, push: Push, fresh_at: float | None) -> None:
             trust.revoked(state, numbers)
         case Cleared():
             trust.cleared(state)
-        case Recalled():
-            if state.right.recalled(clock()):
-                state.give_all_idle_back()
         case Recheck():
             if state.waiting:
                 state.beat()
@@ -132,7 +123,7 @@ def pushed(state: SemaphoreState, push: Push, fresh_at: float | None) -> None:
 
 def reconnected(state: SemaphoreState) -> None:
     """The connection is new. The hub introduces itself again, and asks about all that waits."""
-    state.introduce_again()
+    state.introduction.sent = False
     state.unsure = tuple(state.waiting)  # messages may have been missed
     state.outlasted = False
     if state.waiting:
@@ -141,7 +132,7 @@ def reconnected(state: SemaphoreState) -> None:
 
 def forget_in_flight(state: SemaphoreState) -> None:
     """The connection was closed on purpose, so no reply will come."""
-    state.introduce_again()
+    state.introduction.sent = False
     state.heartbeats.forget()
     state.changes = deque(each for each in state.changes if not each.in_flight)
     _drop_leaving(state)
@@ -194,8 +185,6 @@ def close(state: SemaphoreState, lease: Lease) -> None:
         case LeaseState.HELD:
             trust.lose(state, lease, "the semaphore was closed in this process", expected=True)
             _ = state.release(lease, clock())
-        case LeaseState.IDLE:
-            state.give_back_idle(lease)
         case LeaseState.GRANTED:
             state.refuse(state.requests[lease.number], SemaphoreClosed(state.name))
         case _:

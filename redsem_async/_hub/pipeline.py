@@ -30,7 +30,6 @@ from .outage import Outage
 from .redirects import Redirects
 from .remote_semaphore import RemoteSemaphore
 from .route import LinkState
-from .state import SemaphoreState
 from .window import Window
 
 logger = logging.getLogger("redsem_async")
@@ -269,7 +268,7 @@ class Pipeline:
     def unsubscribed(self, address: Address) -> None:
         remote = self.semaphores.get(address)
         if remote is not None:
-            remote.state.introduce_again()
+            remote.state.introduction.sent = False
             if remote.active:
                 remote.state.beat()  # its reply says which server keeps the semaphore
             self.settle(remote)
@@ -277,7 +276,7 @@ class Pipeline:
     def push_unavailable(self, error: Exception) -> None:
         self.state.no_push = True
         for remote in list(self.semaphores.values()):
-            remote.change(SemaphoreState.introduce_again)
+            remote.state.introduction.sent = False
         if not self.identity.warned_of_no_push:
             self.identity.warned_of_no_push = True
             text = "no push messages come from %s (%s): waiters are served by heartbeats alone"
@@ -302,8 +301,6 @@ class Pipeline:
         self.stirred.set()
         if self.has_work():
             self.outage.begin(error)
-        for remote in list(self.semaphores.values()):
-            remote.state.introduce_again()
         self._write_again()
         for remote in list(self.semaphores.values()):
             self.settle(remote)

@@ -16,7 +16,7 @@ from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import Adopt, BackOff, Clear, Detach, Operation, SetLimit
 from redsem_async._protocol.replies import AnyReply, Reply
 
-from . import calls, machine, reuse, trust
+from . import calls, machine, trust
 from .commands.refresh import max_hold_ms_of
 from .estimates import note_hold
 from .identity import HubIdentity
@@ -109,8 +109,6 @@ class RemoteSemaphore:
         state, terms = self.state, request.terms
         if terms.lease < state.shortest_lease:
             self.writer.expect_lease(terms.lease)
-        if terms.linger or state.idle:
-            reuse.make_room(state, terms)
         if not request.waits:
             self.writer.probe_now()
         state.ask(request)
@@ -134,25 +132,6 @@ class RemoteSemaphore:
         state.look_again(request, request.deadline)
         self.writer.settle(self)
 
-    async def let_others_run(self, lease: Lease) -> Lease | None:
-        """Let the loop run before the caller uses *lease*, which was idle.
-
-        Returns None where the lease is gone then. If it is cancelled, it releases the lease.
-        """
-        state = self.state
-        state.uses_in_a_row = 0
-        state.yielding += 1
-        try:
-            await asyncio.sleep(0)
-        except BaseException:
-            self.give_back(lease)
-            raise
-        finally:
-            state.yielding -= 1
-        if lease.state is LeaseState.LOST or not reuse.is_fresh(state, lease, clock()):
-            self.give_back(lease)  # the right has ended, or the loop was blocked for long
-        return lease if lease.state is LeaseState.HELD else None
-
     # -- permits
 
     def release(
@@ -165,21 +144,9 @@ class RemoteSemaphore:
         self.writer.settle(self, asked=future is not None, size=len(state.releases[lease.hub_id]))
         return pending
 
-    def retain(self, lease: Lease, now: float, held: float) -> bool:
-        """Pass a lease on to another caller here, or keep it. False where it is to be released."""
-        state = self.state
-        if not reuse.leave(state, lease, now):
-            return False
-        note_hold(state, lease.permits * held)
-        if state.stirred or state.look_at < self.look_at:
-            self.writer.settle(self)
-        return True
-
     def give_back(self, lease: Lease) -> None:
-        """Release a lease that no task here uses, or came to use."""
-        if lease.state is LeaseState.IDLE:
-            self.state.give_back_idle(lease)
-        elif lease.state is not LeaseState.ENDED:
+        """Release a lease that no task here uses."""
+        if lease.state is not LeaseState.ENDED:
             _ = self.state.give_back(lease, clock(), trusted=False)
         self.writer.settle(self)
 

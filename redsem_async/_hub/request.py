@@ -51,10 +51,7 @@ _NEXT: dict[tuple[_Event, RequestState], RequestState] = {
     (_Event.ASKED_AGAIN, RequestState.GRANTED): RequestState.NEW,
     (_Event.GRANTED, RequestState.SENT): RequestState.GRANTED,
     (_Event.GRANTED, RequestState.WAITING): RequestState.GRANTED,
-    # With a lease of this process that is used again, if it was not told to wait.
-    (_Event.SERVED, RequestState.NEW): RequestState.DONE,
     (_Event.SERVED, RequestState.SENT): RequestState.DONE,
-    (_Event.SERVED, RequestState.WAITING): RequestState.DONE,
     (_Event.SERVED, RequestState.GRANTED): RequestState.DONE,
 } | {(_Event.ENDED, state): RequestState.DONE for state in RequestState}
 

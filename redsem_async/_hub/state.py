@@ -5,23 +5,20 @@ push messages change it again. Nothing here needs an event loop or a socket. Aft
 `stirred` and `look_at` say what the caller has to do.
 
 The parts of the machine are functions on this state. `handout` has a grant on its way to its
-caller, `reuse` the idle leases, and `machine` what is written next. The others are `trust`,
-`deadlines`, `calls`, `estimates`, and the batches in `commands`.
+caller, and `machine` what is written next. The others are `trust`, `deadlines`, `calls`,
+`estimates`, and the batches in `commands`.
 """
 
 import heapq
-import logging
 import math
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from operator import attrgetter
-from weakref import WeakSet
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.keys import Address
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.backend import SemaphoreRef
-from redsem_async._protocol.operations import RightRequest
 
 from .heartbeats import Heartbeats
 from .identity import HubIdentity
@@ -29,15 +26,12 @@ from .introduction import Introduction
 from .lease import Lease, LeaseState
 from .pending import Call, Change, Confirmed, PendingRefresh, PendingRelease
 from .request import Request, RequestState
-from .right import ReuseRight
 from .route import LinkState, Route
 
 MAX_BATCH = 256  # requests or permits in one script, because it holds the server for as long
 MAX_KEYED = 32  # the same where each may have another key, because all of these are looked at
 
 CLEAN_UP = 64  # deadlines, from which on those of the past are looked for
-
-logger = logging.getLogger("redsem_async")
 
 
 class SemaphoreState(SemaphoreRef):
@@ -64,16 +58,11 @@ class SemaphoreState(SemaphoreRef):
         waiting: requests that were told to wait, first come first.
         unsure: waiters to be asked about before all others.
         overdue: requests whose deadline has come, so that the next reply decides.
-        ahead: of the requests, those with a head start (fair).
         acquires_in_flight: the last number of each acquire that has no reply yet.
         deadlines: a heap of when to look at which request.
         outlasted: by an outage, so that the server forgets those that leave.
 
         shortest_lease: of any request so far, in seconds (longest_lease likewise).
-        idle: leases without a permit, the latest last.
-        right: to reuse leases.
-        uses_in_a_row: of idle leases, since the event loop ran for others last.
-        yielding: how many tasks let others run before they use the lease that they have taken.
         own_hold: for how long requests of this process held their permits recently, in seconds
             times permits. None before the first release.
         others_hold: the same of all processes, as a reply told it.
@@ -109,15 +98,10 @@ class SemaphoreState(SemaphoreRef):
         self.waiting: OrderedDict[Request, None] = OrderedDict()
         self.unsure: tuple[Request, ...] = ()
         self.overdue: dict[Request, None] = {}
-        self.ahead: WeakSet[Request] = WeakSet()
         self.acquires_in_flight: deque[int] = deque()
         self.deadlines: list[tuple[float, int, Request]] = []
         self.shortest_lease: float = math.inf
         self.longest_lease: float = 0.0
-        self.idle: list[Lease] = []
-        self.right: ReuseRight = ReuseRight()
-        self.uses_in_a_row: int = 0
-        self.yielding: int = 0
         self.own_hold: float | None = None
         self.others_hold: float | None = None
         self.hold_told_at: float = -math.inf
@@ -149,16 +133,8 @@ class SemaphoreState(SemaphoreRef):
             self.new = deque(sorted(self.new, key=attrgetter("place")))
         new = self.new
         while new and new[0].state is not RequestState.NEW:
-            new.popleft()  # its caller left, or got a lease that was used before
+            new.popleft()  # its caller left
         return new[0] if new else None
-
-    @property
-    def oldest_is_first(self) -> bool:
-        """Whether the oldest waiter is the next, with no head starts and no keys that share."""
-        return (
-            not any(request.pending for request in self.ahead)
-            and "+share" not in self.address.mode
-        )
 
     # -- asking
 
@@ -168,9 +144,7 @@ class SemaphoreState(SemaphoreRef):
         self.longest_lease = max(self.longest_lease, lease)
         self.shortest_lease = min(self.shortest_lease, lease)
         self.new.append(request)
-        if request.ahead:
-            self.ahead.add(request)
-            self.unsorted = True
+        self.unsorted |= request.ahead > 0
         if request.deadline < math.inf:
             self.look_again(request, request.deadline)
         self.stirred = True
@@ -242,21 +216,17 @@ class SemaphoreState(SemaphoreRef):
         """The caller left without a permit. Whatever it was or will be granted is undone."""
         state, lease = request.state, request.lease
         if state <= RequestState.WAITING:
-            self.withdraw(request)
+            self.stop_waiting(request)
+            if request.number:
+                # An acquire that is sent after the abandon cannot tell whether this one's has run.
+                self.drains |= state is RequestState.SENT
+                self.leaving.append(request)
+                self.stirred = True
         request.end()
         if lease is not None and lease.state is not LeaseState.ENDED:
             self.requests.pop(request.number, None)
             self.overdue.pop(request, None)
             self.give_back(lease, clock(), trusted=False)
-
-    def withdraw(self, request: Request) -> None:
-        """Undo at the server what *request* asked for, and what it is granted yet."""
-        self.stop_waiting(request)
-        if request.number:
-            # An acquire that is sent after the abandon cannot tell whether this one's has run.
-            self.drains |= request.state is RequestState.SENT
-            self.leaving.append(request)
-            self.stirred = True
 
     def refuse(self, request: Request, error: Exception) -> None:
         """End a request whose caller waits, with *error*, and undo it at the server."""
@@ -310,50 +280,6 @@ class SemaphoreState(SemaphoreRef):
             self.give_back(lease, clock(), trusted=False)
             request.lease = None
             self.ask_anew(request)
-
-    def give_back_idle(self, lease: Lease) -> None:
-        """Release a lease that no task here uses."""
-        if lease.state is LeaseState.IDLE:
-            self.idle.remove(lease)
-            self.give_back(lease, clock(), trusted=False)
-
-    def give_all_idle_back(self) -> None:
-        """Release every idle lease. The right has ended, or a request here cannot use them."""
-        for lease in list(self.idle):
-            self.give_back_idle(lease)
-
-    def introduce_again(self) -> None:
-        """The server may not know this hub any more, or not reach it by push messages.
-
-        Then it may have recalled the right to reuse leases, and this process did not notice.
-        """
-        self.introduction.sent = False
-        self.end_right()
-
-    # -- the right to reuse leases
-
-    def ask_for_right(self, now: float) -> RightRequest | None:
-        """What the command that is written now asks for."""
-        if self.route.redirect or self.route.link.no_push:
-            return None  # no recall would come
-        return self.right.ask(now)
-
-    def right_answered(
-        self,
-        given: bool,  # noqa: FBT001 - as the reply has it
-        asked: RightRequest,
-        sent_at: float,
-        now: float,
-    ) -> None:
-        """The command that asked, sent at *sent_at*, has its reply."""
-        if self.right.answered(given, asked, sent_at, now):
-            self.give_all_idle_back()
-        self.look_at = min(self.look_at, self.right.look_at)
-
-    def end_right(self) -> None:
-        """The link, the server or the limit changed, or the semaphore is closed."""
-        if self.right.end():
-            self.give_all_idle_back()
 
     # -- refreshing
 

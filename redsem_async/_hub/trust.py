@@ -23,10 +23,6 @@ def gone(state: SemaphoreState, lease: Lease, reason: str, *, expected: bool = F
         case LeaseState.HELD:
             state.leases.pop(lease.number, None)
             lose(state, lease, reason, expected=expected)
-        case LeaseState.IDLE:
-            state.leases.pop(lease.number, None)
-            state.idle.remove(lease)
-            lease.end()
         case LeaseState.GRANTED:  # its caller does not have it yet
             state.give_back_and_retry(state.requests[lease.number])
         case _:
@@ -75,7 +71,7 @@ def revoked(state: SemaphoreState, numbers: Iterable[int]) -> None:
 
 def cleared(state: SemaphoreState) -> None:
     """The semaphore was deleted. Holders lose their permits, and waiters start again."""
-    state.introduce_again()
+    state.introduction.sent = False
     state.seen_limit, state.seen_back_off_until = None, 0.0
     for lease in state.holding():
         gone(state, lease, "the semaphore was cleared")

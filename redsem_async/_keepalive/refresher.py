@@ -11,7 +11,7 @@ from contextvars import Context
 from redsem_async._core.clock import now as clock
 from redsem_async._core.lease import Outcome, clock_margin, refresh_due
 from redsem_async._hub.hub import Hub
-from redsem_async._hub.lease import Lease, LeaseState
+from redsem_async._hub.lease import Lease
 from redsem_async._hub.pending import Wakeup
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
 from redsem_async._hub.tasks import start_task
@@ -32,9 +32,7 @@ class Refresher:
         self._trust_ends: dict[Lease, asyncio.TimerHandle] = {}  # of those with a task
 
     def add(self, lease: Lease, remote: RemoteSemaphore, now: float) -> None:
-        """Keep *lease* refreshed from *now* on, unless that is noted already."""
-        if lease.refreshed_at is not None:
-            return
+        """Keep *lease* refreshed from *now* on."""
         terms = lease.terms
         since = lease.trusted_until - terms.lease + clock_margin(terms.lease)
         due = refresh_due(since, terms.refresh_interval)
@@ -49,11 +47,6 @@ class Refresher:
         group[lease] = remote
         lease.refreshed_at = due
 
-    def pause(self, lease: Lease) -> None:
-        """*lease* is for another caller. If it is idle when a refresh is due, it is released."""
-        if lease.refreshed_at not in self._due:
-            self.remove(lease)
-
     def remove(self, lease: Lease) -> None:
         """Stop refreshing."""
         due, lease.refreshed_at = lease.refreshed_at, None
@@ -67,10 +60,6 @@ class Refresher:
     def _start(self, due: float) -> None:
         self._stalls.timer_runs(due)
         for lease, remote in self._due.pop(due).items():
-            if lease.state is LeaseState.IDLE:
-                lease.refreshed_at = None
-                remote.give_back(lease)
-                continue
             # Decided here and not by the task, because this may come after a long stall, and the
             # body has to be cancelled before it continues.
             if lose_unless_trusted(remote.state, lease):

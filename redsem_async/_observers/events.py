@@ -50,13 +50,10 @@ class Granted(Outcome):
     Attributes:
         fencing_token: of the permit.
         permit_id: of the permit. A secret, and the same in all of its events.
-        reused: whether the lease was used before by another permit of this process (``linger``).
-            Id and token are those of the lease.
     """
 
     fencing_token: int
     permit_id: str = field(repr=False)
-    reused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,6 @@ class PermitFacts(Subject, Protocol):
     """A permit."""
 
     token: int
-    reused: bool
 
     @property
     def id(self) -> str: ...
@@ -61,7 +60,7 @@ class Notifier:
         self.observer: events.Observer = observer
         self.keys: bool = keys  # whether events carry the key of a request
         self.stopped: bool = False  # perhaps while a loop over the notifiers runs
-        self._waiting: WeakSet[Subject] = WeakSet()
+        self._waiting: WeakSet[RequestFacts] = WeakSet()
         self._held: WeakKeyDictionary[PermitFacts, float] = WeakKeyDictionary()  # since when
 
     # -- requests
@@ -73,13 +72,11 @@ class Notifier:
                 self._waiting.add(request)
                 self._notify("queued", events.Queued(**self._facts(request)))
 
-    def granted(self, permit: PermitFacts, request: Subject, waited: float) -> None:
-        """The caller has its permit. *request* is the permit itself where no request was made."""
+    def granted(self, permit: PermitFacts, request: RequestFacts, waited: float) -> None:
+        """The caller has its permit."""
         self._held[permit] = clock()
         outcome = self._outcome(request, waited)
-        event = events.Granted(
-            fencing_token=permit.token, permit_id=permit.id, reused=permit.reused, **outcome
-        )
+        event = events.Granted(fencing_token=permit.token, permit_id=permit.id, **outcome)
         self._notify("granted", event)
 
     def refused(self, request: RequestFacts, error: Exception) -> None:
@@ -99,7 +96,7 @@ class Notifier:
         waited = clock() - request.started
         self._notify("abandoned", events.Abandoned(**self._outcome(request, waited)))
 
-    def _outcome(self, request: Subject, waited: float) -> dict[str, Any]:
+    def _outcome(self, request: RequestFacts, waited: float) -> dict[str, Any]:
         queued = request in self._waiting
         self._waiting.discard(request)
         return {"waited": waited, "queued": queued, **self._facts(request)}

@@ -56,13 +56,6 @@ class Request(NamedTuple):
     key: KeyTerms | None = None
 
 
-class RightRequest(NamedTuple):
-    """Ask for the right to reuse leases, for so long and under so high a declared limit."""
-
-    lasts_ms: int
-    limit: int
-
-
 class Acquire(NamedTuple):
     """Ask for permits, with one answer for each number.
 
@@ -73,7 +66,6 @@ class Acquire(NamedTuple):
         max_waiters_per_key: the longest queue of its key that a request joins.
         after: the highest number of the batch before this one, when that is unanswered. It must
             have run, or this one does nothing.
-        right: asks for the right to reuse leases.
         slots: what permits stand for. None for nothing.
     """
 
@@ -85,7 +77,6 @@ class Acquire(NamedTuple):
     max_waiters_per_key: int | None = None
     after: int = 0
     hub_info: HubInfo | None = None
-    right: RightRequest | None = None
     slots: Sequence[str | int] | None = None
 
 
@@ -142,13 +133,11 @@ class Heartbeat(NamedTuple):
     Attributes:
         lease_ms: the longest lease among the waiters.
         requests: the waiters to ask about.
-        right: asks for the right to reuse leases.
     """
 
     lease_ms: int
     requests: Sequence[Request] = ()
     hub_info: HubInfo | None = None
-    right: RightRequest | None = None
 
 
 class Adopt(NamedTuple):

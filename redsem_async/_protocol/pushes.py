@@ -32,10 +32,4 @@ class Cleared(NamedTuple):
     name: str
 
 
-class Recalled(NamedTuple):
-    """The right to reuse leases has ended, because another hub wants the semaphore."""
-
-    name: str
-
-
-Push = Granted | Revoked | Recheck | Cleared | Recalled
+Push = Granted | Revoked | Recheck | Cleared

@@ -1,6 +1,6 @@
 """What a store of semaphores replies to an operation."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -56,7 +56,6 @@ class Reply(NamedTuple):
         hold_ms: for how long requests of all processes recently held their permits, times permits,
             if that is known and one of the caller has to wait (acquire, heartbeat).
         granted: number and token of waiters of the caller's hub that were served.
-        right: whether the caller's hub has the right to reuse leases that it asked for.
         slots: of each number of the caller's hub that the call granted, where permits have slots.
         key_queues: of each key whose request was not served (acquire, heartbeat).
         competing_keys: if there are any, how many keys wait for the overall limit.
@@ -70,7 +69,6 @@ class Reply(NamedTuple):
     set_limit: int | None = None
     hold_ms: int | None = None
     granted: Sequence[tuple[int, int]] = ()
-    right: bool = False
     slots: Mapping[int, Sequence[int]] = MappingProxyType({})
     key_queues: Mapping[str, KeyQueue] = MappingProxyType({})
     competing_keys: int = 0
@@ -126,7 +124,6 @@ class StatusReply(NamedTuple):
 
     Attributes:
         hubs: what each hub that occurs reports of itself.
-        reusing: those of them that may reuse leases.
         keys: those that hold, wait or back off, in the order of their encoded texts.
         slots: the longest list that a client declared.
         blocked: whether a new request without a key waits behind others (fair).
@@ -141,7 +138,6 @@ class StatusReply(NamedTuple):
     holders: Sequence[HeldEntry] = ()
     queue: Sequence[QueueEntry] = ()
     hubs: Mapping[str, str] = MappingProxyType({})
-    reusing: Collection[str] = ()
     keys: Sequence[KeyEntry] = ()
     slots: Sequence[str] = ()
     blocked: bool = False

@@ -26,11 +26,10 @@ from redsem_async._protocol.operations import (
     Release,
     Request,
     RequestOptions,
-    RightRequest,
     SetLimit,
     Status,
 )
-from redsem_async._protocol.pushes import Cleared, Granted, Push, Recalled, Recheck, Revoked
+from redsem_async._protocol.pushes import Cleared, Granted, Push, Recheck, Revoked
 from redsem_async._protocol.replies import (
     AdoptReply,
     AnyReply,
@@ -97,14 +96,13 @@ class Codec:
         match operation:
             case Acquire():
                 # Most have nothing of all this. Each call would cost as much as the rest.
-                told, asked = operation.hub_info, operation.right
+                told = operation.hub_info
                 described = ("", 0) if told is None else _described(told)
-                right = "" if asked is None else _right(asked)
                 limit: Argument = operation.limit
                 if self._slotted:
                     limit = _listed(operation.slots)
                 beside = (_bound(operation), operation.after)
-                head = (operation.lease_ms, limit, *beside, *described, right)
+                head = (operation.lease_ms, limit, *beside, *described)
                 if not operation.options:
                     return "acquire", (*head, *operation.numbers)
                 return "acquire", (*head, *self._requests(operation))
@@ -120,8 +118,8 @@ class Codec:
                 return "refresh", (lease, *weighed)
             case Abandon(requests, void, void_change):
                 return "abandon", (void, void_change, *map(self._queued, requests))
-            case Heartbeat(lease_ms, requests, hub_info, right):
-                common = (lease_ms, *_described(hub_info), _right(right))
+            case Heartbeat(lease_ms, requests, hub_info):
+                common = (lease_ms, *_described(hub_info))
                 return "heartbeat", (*common, *map(self._queued, requests))
             case Adopt(owner, old, new, lease_ms, hub_info, number, max_hold_ms, slots):
                 bound: tuple[Argument, ...] = () if max_hold_ms is None else (max_hold_ms,)
@@ -187,7 +185,7 @@ class Codec:
     def _common_reply(self, operation: Operation, raw: Sequence[Any]) -> Reply:
         """A reply that begins as the scripts' reply_head() has it."""
         _, next_ms, waiting, mine, *answers = raw
-        set_limit, hold_ms, right = -1, -1, False
+        set_limit, hold_ms = -1, -1
         ramp: Ramp | None = None
         told: Sequence[Any] = ()
         queues: Sequence[Any] = ()
@@ -199,9 +197,6 @@ class Codec:
                 set_limit, ramp = limit_and_ramp(set_limit)
             if self._keyed:
                 queues, *answers = answers
-            if operation.right is not None:
-                *answers, last = answers
-                right = bool(last)
         if not _WHOLE.issuperset(map(type, (next_ms, waiting, hold_ms, *mine))):
             raise TypeError("these are numbers")
         return Reply(
@@ -212,7 +207,6 @@ class Codec:
             forgotten=set_limit == -2,
             hold_ms=None if hold_ms < 0 else hold_ms,
             granted=list(zip(mine[::2], mine[1::2], strict=True)),
-            right=right,
             slots=dict(zip(map(number, told[::2]), map(slots_of, told[1::2]), strict=True)),
             key_queues=_key_queues(queues[1:]),
             competing_keys=number(queues[0]) if queues else 0,
@@ -270,10 +264,6 @@ def _described(hub_info: HubInfo | None) -> tuple[str, int]:
     if hub_info is None:
         return "", 0
     return hub_info.description, 1 if hub_info.no_push else 2 * hub_info.uncounted
-
-
-def _right(asked: RightRequest | None) -> str:
-    return "" if asked is None else f"{asked.lasts_ms}:{asked.limit}"
 
 
 def _bounded(lease_ms: int, max_hold_ms: int | None) -> Argument:
@@ -340,8 +330,6 @@ def push_of(raw: bytes) -> Push | None:
                 return Recheck(name)
             case "cleared":
                 return Cleared(name)
-            case "recall":
-                return Recalled(name)
             case _:
                 return None
     except (ValueError, TypeError):

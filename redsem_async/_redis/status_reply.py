@@ -50,10 +50,7 @@ def status_reply(raw: Sequence[Any], address: Address) -> StatusReply:
         ],
         hubs={
             hub.decode(): description.decode("utf-8", "replace")
-            for hub, description in zip(hubs[::3], hubs[1::3], strict=True)
-        },
-        reusing={
-            hub.decode() for hub, reuses in zip(hubs[::3], hubs[2::3], strict=True) if reuses
+            for hub, description in zip(hubs[::2], hubs[1::2], strict=True)
         },
         keys=[
             KeyEntry(unquote(key.decode()), use, count, None if most < 0 else most, of_key)

@@ -144,7 +144,6 @@ def details(info: SemaphoreInfo, status: SemaphoreStatus, *, ids: bool) -> Rende
     if status.holders:
         parts += [Text(), _holders(info, status, ids=ids)]
         parts += _omitted(status.held - sum(h.permits for h in status.holders), "permits held")
-        parts += _reused(status)
     if status.waiters:
         parts += [Text(), _waiters(info, status)]
         parts += _omitted(status.waiting - len(status.waiters), "requests waiting")
@@ -189,16 +188,6 @@ def _holders(info: SemaphoreInfo, status: SemaphoreStatus, *, ids: bool) -> Tabl
             *more,
         )
     return table
-
-
-def _reused(status: SemaphoreStatus) -> list[Text]:
-    """A note where listed permits may be unused."""
-    count = len({h.client.id for h in status.holders if h.client.reuses_leases})
-    if not count:
-        return []
-    who = "1 process keeps" if count == 1 else f"{count:,} processes keep"
-    text = f"{who} released permits for the next caller, until another process asks (linger)"
-    return [Text(text)]
 
 
 def _waiters(info: SemaphoreInfo, status: SemaphoreStatus) -> Table:

@@ -228,7 +228,6 @@ def _client(client: Client) -> Json:
         "pid": client.pid,
         "version": client.version,
         "lease": client.lease,
-        "reuses": client.reuses_leases,
     }
 
 

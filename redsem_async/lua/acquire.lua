@@ -14,7 +14,6 @@
 --                       hub's mark is as high
 --          hub_info     facts about the caller's hub, '' when sent before
 --          no_push      '1' when no push message reaches the hub, '2' when nobody counts it
---          right        'ms:limit' to ask for the right to reuse leases, '' not to
 --          requests     from here on: 'number', or 'number:permits:waits' (waits 0 or 1), or
 --                       'number:permits:waits:ahead' for a request whose ticket is as low as that
 --                       of one that came so many ms earlier
@@ -25,19 +24,18 @@
 --          were granted, and an answer a token (granted),
 --          {token, ms left} (holds a permit already), 0 (queued), -1 (gone: its number was used
 --          before, and it neither holds nor waits), -2 (no room, and it does not wait),
---          -3 (the queue is too long); and where the right was asked for, 1 or 0 after these;
+--          -3 (the queue is too long);
 --          the error REORDERED when the batch before has not run: it then changes nothing
 -- USES     load_state, own_grants, stamp_us, unknown_hub, unknown_hub_error, mark, parse_requests, record_hub,
 --          purge, leave_queue, serve, current_grant, is_queued, format_request,
---          next_token, last, write_grants, liveness_timeout, exact, save_counter, recall_rights,
---          answer_right, others_wait, append, reply_with_limit, held_up, join_queue, keep_queue,
---          keyed, queue_answer, queue_is_full, limit_for, slotted, LAYOUT, next_expiry, notify_head
+--          next_token, last, write_grants, liveness_timeout, exact, save_counter, append,
+--          reply_with_limit, held_up, join_queue, keep_queue, keyed, queue_answer, queue_is_full,
+--          limit_for, slotted, LAYOUT, next_expiry, notify_head
 --          sets open, used, waiting
 
 local lease, declared, max_waiters = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local after, hub_info, no_push = tonumber(ARGV[8]), ARGV[9], ARGV[10]
-local right = ARGV[11]
-local REQUESTS = 12
+local REQUESTS = 11
 local fair = string.find(mode, 'fair', 1, true)
 
 load_state()
@@ -100,8 +98,10 @@ for i, request in ipairs(requests) do
   local number, value, permits, waits, earlier, tail = unpack(request)
   local id = hub .. '.' .. number
   local entry = format_request(number, ARGV[5], declared, permits, tail)
-  if value <= old_mark then
-    answers[i] = current_grant(id) or (is_queued(entry) and queue_answer(tail)) or -1
+  -- Where the hub was forgotten since, the request may hold a permit although its mark was lost.
+  local grant = (value <= old_mark or unknown_hub) and current_grant(id)
+  if grant or value <= old_mark then
+    answers[i] = grant or (is_queued(entry) and queue_answer(tail)) or -1
     served = served and answers[i] ~= 0 and answers[i] ~= -4
   else
     local blocked_by = held_up(permits, effective_limit, tail)
@@ -137,6 +137,4 @@ write()
 -- Those that were passed by do not know of an expiry that is earlier than all others.
 if first_expiry and (first_expiry < 0 or lease < first_expiry) then notify_head() end
 if overtakes then serve() end  -- one may be the first now, and fit where that one did not
-if not served then recall_rights() end
-if right ~= '' then answers[#answers + 1] = answer_right(right, others_wait()) end
 return append(reply_with_limit(served, keyed and keyed.queues_of(REQUESTS, answers)), answers)

@@ -12,7 +12,7 @@
 -- RETURNS  {tag, next_ms, waiting, own_grants, begun}, begun being 1 where a back-off began
 -- USES     load_state, already_ran, allow_writes_at_maxmemory, note_call, ramp_of, keyed,
 --          fields, usual_hold, extra_permits, last, stamp_us, exact, keep, now, SLACK,
---          recall_rights, publish_to, waiting, purge, serve, append, reply_head
+--          publish_to, waiting, purge, serve, append, reply_head
 --          sets ramp, ramp_changes
 
 local pause, token = tonumber(ARGV[5]), tonumber(ARGV[6]) or math.huge
@@ -56,7 +56,6 @@ if not already_ran(number, 'changes') then
   end
   keep(meta, over - now + SLACK)
   if not key then fields[7], ramp, ramp_changes = after, ramp_of(after) end
-  if begins then recall_rights() end
   if begins or pause == 0 then  -- what next_ms said was that of another back-off, or of none
     for _, owner in ipairs(waiting > 0 and call('ZRANGE', hubs, 0, -1) or {}) do
       if owner ~= hub then publish_to(owner, 'recheck', '-') end

@@ -21,7 +21,7 @@ end
 call('UNLINK', holders, tokens, extra, limit, queue)
 if keyed then keyed.clear() end
 if slotted then slotted.clear() end
-call('HDEL', meta, 'mode', 'layout', 'ahead', 'returns', 'rights', 'hold',
+call('HDEL', meta, 'mode', 'layout', 'ahead', 'returns', 'hold',
   'looked', 'passed', 'limit', 'back_off')
 -- A counter ahead of the server's clock stays, because its tokens must not be issued again.
 if last < wall_us then

@@ -12,7 +12,6 @@
 --                    looked -> when the queue was looked through for requests of dead hubs;
 --                    passed -> which requests do not fit: see serve.lua;
 --                    limit -> the set limit, so that the loss of its key is noticed;
---                    rights -> 'hub:until,...' of the hubs that may reuse leases: see the prelude;
 --                    hold -> for how long requests hold their permits lately, in ms times permits;
 --                    back_off -> see ramp_of(); back_offs -> that keys may have some.
 --                    For each hub: hub -> highest number that it has used here; hub:until ->
@@ -85,8 +84,8 @@ end
 
 local fields = call('HMGET', meta, 'mode', 'counter',
   hub, hub .. ':until', hub .. ':no_push', hub .. ':unreachable', 'back_off', 'ahead', 'back_offs',
-  'returns', 'rights', 'hold', 'layout', 'passed', 'looked', 'limit')
-fields.layout = fields[13] or fields[1] and '0'  -- a name in use without a number
+  'returns', 'hold', 'layout', 'passed', 'looked', 'limit')
+fields.layout = fields[12] or fields[1] and '0'  -- a name in use without a number
 if fields[1] and fields[1] ~= mode or fields.layout and fields.layout ~= LAYOUT then
   -- Count by the clock in use: the server's, if this caller's is a local one.
   if clock_us ~= '' and string.find(fields[1] or '', 'server', 1, true) then
@@ -127,8 +126,7 @@ local alive_until = tonumber(fields[4]) or 0  -- until when it counts as alive
 local unknown_hub = not fields[5]             -- meta has no facts about it
 local unreachable = fields[6]                 -- a push message to it had no subscriber
 local returns = fields[10]                    -- from which score on parked requests return
-local rights = fields[11]                     -- which hubs may reuse leases
-local usual_hold = tonumber(fields[12]) or -1
+local usual_hold = tonumber(fields[11]) or -1
 
 -- The semaphore's clock is the server's, but never goes back. When the server's clock was set back
 -- by more than STEP, the counter shows it, and the semaphore's clock leads by the difference from

@@ -4,21 +4,17 @@
 -- ARGV     lease_ms  the longest lease among the hub's waiters
 --          hub_info  facts about the caller's hub, '' when sent before
 --          no_push   '1' when no push message reaches the hub, '2' when nobody counts it
---          right     'ms:limit' to ask for the right to reuse leases, '' not to
 --          requests  from here on: 'number:lease_ms:limit:permits'
 -- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, answer...}, and where there are keys
 --          keyed.queues_of() before the answers; hold being the usual hold in ms times permits or
 --          -1, as for an acquire, and an answer 0 (queued),
---          {token, ms left} (holds a permit) or -1 (gone); and where the right was asked for, 1 or
---          0 after these
+--          {token, ms left} (holds a permit) or -1 (gone)
 -- USES     load_state, unknown_hub, unknown_hub_error, allow_writes_at_maxmemory, record_hub,
 --          waiting, liveness_timeout, purge, serve, parse_ids, is_queued,
---          current_grant, recall_rights, answer_right, others_wait, append, reply_with_limit,
---          keep_queue, keyed, queue_answer, slotted
+--          current_grant, append, reply_with_limit, keep_queue, keyed, queue_answer, slotted
 
 local lease, hub_info, no_push = tonumber(ARGV[5]), ARGV[6], ARGV[7]
-local right = ARGV[8]
-local REQUESTS = 9
+local REQUESTS = 8
 
 load_state()
 if unknown_hub and hub_info == '' then return unknown_hub_error() end
@@ -37,6 +33,4 @@ for i, id in ipairs(parse_ids(hub, REQUESTS)) do
   answers[i] = answer or current_grant(id) or -1
   served = served and not answer
 end
-if not served then recall_rights() end
-if right ~= '' then answers[#answers + 1] = answer_right(right, others_wait()) end
 return append(reply_with_limit(served, keyed and keyed.queues_of(REQUESTS, answers)), answers)

@@ -66,7 +66,7 @@ local function forget_dead_hubs()
     -- The queue is looked through again, because it may have requests of this hub.
     call('HDEL', meta, dead, dead .. ':until', dead .. ':calls', dead .. ':changes',
       dead .. ':client', dead .. ':no_push', dead .. ':unreachable', 'looked')
-    fields[15] = nil
+    fields[14] = nil
   end
 end
 
@@ -221,59 +221,6 @@ local function purge()
   end
   if keyed then used = keyed.used(used) end
   if slotted then used = slotted.used(used) end
-end
-
--- The right to reuse leases: a hub that has it may pass a released lease to its own next request
--- without a command, because no other hub wants the semaphore. The right ends at a time that
--- `rights` notes, so a lost recall delays other hubs until then at most.
---
--- Ends the right of every other hub, because the caller's hub wants more, or the limit changes.
-local function recall_rights()
-  if not rights then return end
-  local own
-  for owner, ends in string.gmatch(rights, '(%x+):(%d+)') do
-    if owner == hub then
-      own = owner .. ':' .. ends
-    elseif tonumber(ends) > now then
-      publish_to(owner, 'recall', '-')
-    end
-  end
-  if own == rights then return end
-  rights = own
-  if own then
-    call('HSET', meta, 'rights', own)
-  else
-    call('HDEL', meta, 'rights')
-  end
-end
-
--- Whether the caller's hub gets the right that it *asks* for, as 'ms:limit': 1 or 0. The right that
--- it had is replaced, or ends. *others_wait*: another hub has a request in the queue.
-local function answer_right(asks, others_wait)
-  local MAX_RIGHTS = 64
-  local lasts, declared = string.match(asks, '^(%d+):(%d+)$')
-  local noted, had = {}, false
-  for owner, ends in string.gmatch(rights or '', '(%x+):(%d+)') do
-    if owner == hub then
-      had = true
-    elseif tonumber(ends) > now then
-      noted[#noted + 1] = owner .. ':' .. ends
-    end
-  end
-  local effective_limit = limit_for(tonumber(declared))
-  local given = not others_wait and effective_limit > 0
-    and used <= effective_limit and #noted < MAX_RIGHTS
-    and not ramp_changes and not (keyed and (fields[9] or keyed.limits_set() > 0))
-  if given then noted[#noted + 1] = hub .. ':' .. exact(now + lasts) end
-  if given or had then
-    rights = table.concat(noted, ',')
-    if rights == '' then
-      call('HDEL', meta, 'rights')
-    else
-      call('HSET', meta, 'rights', rights)
-    end
-  end
-  return given and 1 or 0
 end
 
 -- Writes *grants*, each {id, token, lease, permits, tail of its request}, with one command for

@@ -81,7 +81,7 @@ local function deliver_grants(recipients)
       hub_states[recipient.owner].unreachable = true
       call('HSET', meta, recipient.owner .. ':unreachable', '1')
       call('HDEL', meta, 'looked')  -- there may be more requests of this hub
-      fields[15] = nil
+      fields[14] = nil
       save_counter(0)  -- the tokens of the lost message are not issued again
       for _, request in ipairs(recipient.requests) do undelivered[#undelivered + 1] = request end
       lost_permits = lost_permits + recipient.permits
@@ -115,9 +115,9 @@ end
 
 -- Where the key of the set limit was lost (evicted, deleted), requests that it held up may fit.
 local function notice_lost_limit()
-  if fields[16] and not set_limit then
+  if fields[15] and not set_limit then
     call('HDEL', meta, 'limit')
-    fields[16] = nil
+    fields[15] = nil
     return_parked()
   end
 end
@@ -150,7 +150,7 @@ end
 -- When the queue was looked through for requests of hubs that have died, if it was; from which score
 -- on it is still to be looked through, nil where it is not; and whether hubs have died since.
 local function last_look()
-  local at, from = string.match(fields[15] or '', '^(%d+):?(.*)$')
+  local at, from = string.match(fields[14] or '', '^(%d+):?(.*)$')
   if not at or from ~= '' then return at, from, true end
   return at, nil, call('ZCOUNT', hubs, '(' .. at, exact(now)) > 0
 end
@@ -179,20 +179,10 @@ local function look_through()
     end
   end
   allow_writes_at_maxmemory()
-  fields[15] = at .. (stopped and ':' .. stopped or '')
-  call('HSET', meta, 'looked', fields[15])
+  fields[14] = at .. (stopped and ':' .. stopped or '')
+  call('HSET', meta, 'looked', fields[14])
   if stopped then more = true end
   return dead, unreached
-end
-
--- Whether another hub has a request in the queue, as far as the first requests show.
-local function others_wait()
-  local most = 64  -- requests that it looks at
-  if waiting == 0 or waiting > most then return waiting > 0 end
-  for _, request in ipairs(call('ZRANGE', queue, 0, most - 1)) do
-    if string.sub(request, 1, #hub) ~= hub then return true end
-  end
-  return false
 end
 
 -- In how many ms the queue may change by itself: a holder expires, the head's hub is dead, or the

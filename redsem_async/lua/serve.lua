@@ -47,12 +47,12 @@ local function save_passed()
   end
   for i, pair in ipairs(kept) do texts[i] = exact(pair[1]) .. ':' .. exact(pair[2]) end
   local text = table.concat(texts, ',')
-  if text ~= (fields[14] or '') then call('HSET', meta, 'passed', text) end
-  fields[14] = text
+  if text ~= (fields[13] or '') then call('HSET', meta, 'passed', text) end
+  fields[13] = text
 end
 local function forget_passed()
-  if fields[14] then call('HDEL', meta, 'passed') end
-  fields[14] = nil
+  if fields[13] then call('HDEL', meta, 'passed') end
+  fields[13] = nil
 end
 
 -- Removes *requests* from the queue.
@@ -152,7 +152,7 @@ local function serve()
     open, more = false, true
     return
   end
-  for ticket, in_use in string.gmatch(passes and fields[14] or '', '(%d+):(%d+)') do
+  for ticket, in_use in string.gmatch(passes and fields[13] or '', '(%d+):(%d+)') do
     passed[#passed + 1] = { tonumber(ticket), tonumber(in_use) }
   end
   local scanned, moved, undelivered = 0, 0

@@ -6,7 +6,7 @@
 --          number     number of this operation, which runs at most once
 --          [key]      whose limit it is, unless it is the overall limit
 -- RETURNS  {tag, next_ms, waiting, own_grants}
--- USES     load_state, already_ran, limit_in, note_call, recall_rights, waiting, purge,
+-- USES     load_state, already_ran, limit_in, note_call, waiting, purge,
 --          serve, reply_head, keyed, return_parked, fields, exact
 --          sets set_limit
 
@@ -35,15 +35,14 @@ if not already_ran(number, 'changes') then
   end
   if not key then
     set_limit = limit_in(new_limit)
-    fields[16] = set_limit and exact(set_limit)
+    fields[15] = set_limit and exact(set_limit)
     if set_limit then
-      call('HSET', meta, 'limit', fields[16])
+      call('HSET', meta, 'limit', fields[15])
     else
       call('HDEL', meta, 'limit')
     end
   end
   note_call(number, 'changes')
-  recall_rights()
   if waiting > 0 then return_parked() end  -- one that was heavier than the old limit may fit now
 end
 purge()

@@ -5,23 +5,18 @@
 --          [after]      the key after which to list keys, '' to begin; only where there are keys
 -- RETURNS  {tag, set limit or -1 as in an acquire's reply, permits in use, requests waiting, stamp_us, usual hold or -1,
 --          holders, queue, hubs}: holders is id, ms left, token, permits ...; queue is the entries
---          of list_queue(); hubs is hub, facts about it, 1 if it may reuse leases ... for the hubs
---          that occur. Where there are keys, also key, permits in use, requests waiting, set limit
+--          of list_queue(); hubs is hub, facts about it ... for the hubs that
+--          occur. Where there are keys, also key, permits in use, requests waiting, set limit
 --          or -1 ... of keys that hold or wait; the key of each holder in the list; and {1 if a
 --          request waits that only the overall limit holds up, how many limits of keys are set}.
 --          Where there are slots, also {the list of slots, slots of each holder in the list}
 -- USES     load_state, exact, now, extra_permits, permits_of, list_queue, set_limit, stamp_us,
---          rights, keyed, slotted, usual_hold, with_back_off, fields
+--          keyed, slotted, usual_hold, with_back_off, fields
 
 local max_entries = tonumber(ARGV[5])
 
 load_state()
 local in_use = call('ZCOUNT', holders, '(' .. exact(now), '+inf') + extra_permits()
-
-local reuses = {}
-for owner, ends in string.gmatch(rights or '', '(%x+):(%d+)') do
-  if tonumber(ends) > now then reuses[owner] = 1 end
-end
 
 local held, seen, owners = {}, {}, {}
 local function list_owner(owner)
@@ -29,7 +24,6 @@ local function list_owner(owner)
     seen[owner] = true
     owners[#owners + 1] = owner
     owners[#owners + 1] = call('HGET', meta, owner .. ':client') or ''
-    owners[#owners + 1] = reuses[owner] or 0
   end
 end
 if max_entries > 0 then

@@ -67,7 +67,7 @@ async def test_every_form_gives_a_permit(
     make: Make, form: Callable[[AnySemaphore], Awaitable[Permit | None]]
 ) -> None:
     """People write it as they write other coroutines."""
-    sem = make(1, linger=0)
+    sem = make(1)
     permit = await form(sem)
     assert permit is not None
     async with permit:
@@ -417,7 +417,7 @@ async def test_an_outage_is_waited_out_until_the_deadline_or_for_one_lease(
 
 async def test_weights_are_counted(make: Make) -> None:
     """One permit may stand for several, and is given back as one."""
-    sem = make(5, linger=0)
+    sem = make(5)
     async with sem.acquire(permits=3):
         assert await sem.available() == 2
         assert await sem.try_acquire(permits=3) is None

@@ -311,28 +311,12 @@ async def test_held_permits_are_not_touched(pair: MakePair) -> None:
     assert await permit.release()
 
 
-async def test_kept_leases_are_not_used_in_a_back_off(pair: MakePair) -> None:
-    """`linger` would else pass a lease on without asking the server."""
-    here, there = pair(1, linger=20.0, lease=60.0)
-    async with here:
-        pass
-    ends = await back_off(here, PAUSE)
-    async with here:
-        assert time.monotonic() >= ends
-    await there.hold_off(30.0)
-    with pytest.raises(AcquireTimeout):
-        await here.acquire(timeout=0)
-
-
 @pytest.mark.parametrize("threaded", [False, True], ids=["in the loop", "in a thread"])
-@pytest.mark.parametrize("linger", [0.0, 20.0], ids=["released", "passed on"])
 async def test_a_waiter_of_the_process_is_not_served_before_the_back_off_of_a_block(
-    make: Make, linger: float, threaded: bool
+    make: Make, threaded: bool
 ) -> None:
     """Said last in the block, it is written in one turn of the loop with the release."""
-    sem = make(1, linger=linger, lease=60.0)
-    async with sem:  # with `linger`, the next block has the right to reuse a lease
-        pass
+    sem = make(1, lease=60.0)
     async with sem.acquire() as permit:
         waiter = in_background(sem.acquire())
         await waiting(sem, 1)

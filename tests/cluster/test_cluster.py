@@ -11,7 +11,6 @@ from redis.asyncio.cluster import RedisCluster
 import redsem_async
 from redsem_async import AnySemaphore, BackendUnavailable, FairSemaphore, Semaphore
 from tests.harness.clients import Kind, key_of
-from tests.harness.inside import kept_by
 from tests.harness.replicas import until_caught_up
 from tests.harness.topologies import Cluster, Node, embedded_cluster, tell
 from tests.harness.wait import (
@@ -130,27 +129,6 @@ async def test_a_hub_goes_with_its_client(lasting: Cluster) -> None:
 
 
 # -- slots that move
-
-
-async def test_a_slot_that_moves_ends_the_right_to_reuse_leases(
-    kind: Kind, lasting: Cluster, connect_to: Connect, name: str
-) -> None:
-    here = kind(connect_to(lasting), name, 1, lease=LONG, linger=LONG / 4)
-    there = kind(connect_to(lasting), name, 1)
-    kept = kept_by(here)
-    if not has_messages(lasting):
-        for _ in range(20):
-            async with here.acquire():
-                await asyncio.sleep(0.01)
-        assert not kept, "no message could recall it"
-        return
-    async with asyncio.timeout(10):
-        while not kept:  # it has no right before its subscription is confirmed
-            async with here.acquire():
-                await asyncio.sleep(0.01)
-    await lasting.move(name, await other_than(lasting, name))
-    async with there.acquire(timeout=10):
-        assert not kept
 
 
 @pytest.mark.fault(40)

@@ -185,13 +185,6 @@ async def test_fifty_tasks_call_fewer_functions_each(semaphore: AnySemaphore) ->
     assert await calls(together(semaphore, 10)) <= 50 * 500
 
 
-async def test_a_warm_pair_calls_few_functions(kind: Kind, client_a: Redis) -> None:
-    """With `linger`, these are all that a pair costs."""
-    semaphore = kind(client_a, "jobs", 100, lease=60.0, linger=20.0)
-    await pairs(semaphore, 2)
-    assert await calls(pairs(semaphore)) <= 42 * PAIRS
-
-
 async def test_a_pair_leaves_nothing_to_the_collector(semaphore: AnySemaphore) -> None:
     """No reference cycles: what a pair was made of is gone when it ends."""
     gc.collect()

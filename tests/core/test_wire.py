@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redsem_async._protocol.hub_info import describe, facts_of
-from redsem_async._protocol.pushes import Cleared, Granted, Recalled, Recheck, Revoked
+from redsem_async._protocol.pushes import Cleared, Granted, Recheck, Revoked
 from redsem_async._protocol.replies import Holding
 from redsem_async._redis.codec import push_of
 
@@ -22,7 +22,7 @@ numbers = st.one_of(
 oddities = st.sampled_from(["", " 1", "+1", "1_0", "1.5", "1e3", "٣", "²", "-0", "nan", "x"])
 parts = st.one_of(numbers, oddities)
 lists = st.lists(st.lists(parts, max_size=4).map(":".join), max_size=4).map(",".join)
-kinds = st.sampled_from(["granted", "revoked", "recheck", "cleared", "recall", "nonsense", ""])
+kinds = st.sampled_from(["granted", "revoked", "recheck", "cleared", "nonsense", ""])
 texts = st.tuples(kinds, lists, st.text(max_size=5)).map(" ".join)
 
 
@@ -53,7 +53,7 @@ def test_numbers_of_messages_are_bounded(raw: bytes) -> None:
                 assert 0 <= left_ms <= 10**15
         case Revoked(numbers=taken):
             assert all(0 <= number <= 2**53 for number in taken)
-        case Cleared() | Recalled() | Recheck() | None:
+        case Cleared() | Recheck() | None:
             pass
 
 

@@ -43,7 +43,7 @@ def say(event: str, **facts: object) -> None:
 def make() -> AnySemaphore:
     named = f"worker-{os.getpid()}" if OPTIONS.get("named", True) else None
     redis = Redis.from_url(OPTIONS["url"], client_name=named)
-    known = {"lease", "refresh_interval", "linger"}
+    known = {"lease", "refresh_interval"}
     known |= {"key_limit", "share", "slots", "label"}
     options = {k: v for k, v in OPTIONS.items() if k in known}
     kind = KINDS[OPTIONS["kind"]]

@@ -22,13 +22,8 @@ def remote_of(semaphore: AnySemaphore) -> RemoteSemaphore:
 
 
 def lease_of(permit: Permit) -> Lease:
-    """What *permit* stands for; to read its token or id here does not end its reuse."""
+    """What *permit* stands for."""
     return permit._lease
-
-
-def kept_by(semaphore: AnySemaphore) -> list[Lease]:
-    """The leases that are kept to be reused: the list itself, which changes with them."""
-    return remote_of(semaphore).state.idle
 
 
 def link_of(semaphore: AnySemaphore) -> Link | None:

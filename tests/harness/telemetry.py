@@ -43,15 +43,8 @@ async def every_metric(provider: MeterProvider) -> AsyncGenerator[None]:
             async with sem as permit:
                 backend.lose(permit)
                 await asyncio.Event().wait()
-        await _reuse_a_lease(Semaphore(backend, "fast", 1, linger=1))
         await (await sem.acquire()).detach(expires_in=1)
         statuses = report_status([mistaken, sem], interval=60, meter_provider=provider)
         reporting = asyncio.create_task(statuses)
         yield
         await cancelled(reporting)
-
-
-async def _reuse_a_lease(sem: Semaphore) -> None:
-    for _ in range(3):
-        async with sem:
-            pass

@@ -255,16 +255,6 @@ async def test_a_failure_and_a_loss_say_why(collected: Collected) -> None:
     )
 
 
-async def test_reused_leases_are_counted(collected: Collected) -> None:
-    """They are the grants that cost no command."""
-    sem = Semaphore(MemoryBackend(), "jobs", 1, linger=1)
-    for _ in range(3):
-        async with sem:
-            pass
-    reused = collected.points("redsem.leases.reused")
-    assert reused.get(("zset", "jobs"), 0) >= 1
-
-
 async def test_the_status_is_reported_for_all_processes(collected: Collected) -> None:
     """With the limit in force, and how long the first in line has waited."""
     backend = MemoryBackend()

@@ -17,7 +17,7 @@ from redsem_async import (
 from redsem_async.blocking import Portal
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client
-from tests.harness.inside import kept_by, state_of
+from tests.harness.inside import state_of
 from tests.harness.wait import (
     all_free,
     cancelled,
@@ -439,29 +439,6 @@ async def test_share_gives_to_the_key_with_the_fewest(keyed: MakeKeyed) -> None:
     await all_free(here)
 
 
-async def test_share_is_kept_where_leases_are_reused(keyed: MakeKeyed) -> None:
-    """A process passes no lease to a request of its own past another key's turn."""
-    here, _ = keyed(1, key_limit=None, share=True, linger=2.0)
-    kept = kept_by(here)
-    served: list[str] = []
-
-    async def serve(key: str) -> None:
-        async with here.acquire(key=key):
-            served.append(key)
-
-    async with asyncio.timeout(10):
-        while not kept:  # it has the right to reuse from now on
-            await serve("greedy")
-    async with here.acquire(key="greedy"):
-        waiters: list[asyncio.Task[None]] = []
-        for key in ("greedy", "greedy", "greedy", "modest"):
-            waiters.append(in_background(serve(key)))
-            await waiting(here, len(waiters))
-        served.clear()
-    await asyncio.gather(*waiters)
-    assert served.index("modest") <= 1
-
-
 async def test_share_goes_by_what_is_held_before_whose_turn_it_is(keyed: MakeKeyed) -> None:
     """Also by what is held now, and not by what was held as the request came."""
     here, there = keyed(6, key_limit=None, share=True, patience=3600.0)
@@ -679,53 +656,3 @@ def test_a_key_needs_a_semaphore_with_keys(client: Client) -> None:
         anything: Any = untyped
         with pytest.raises((TypeError, ValueError), match="key"):
             anything.acquire(key="a")
-
-
-async def test_a_lease_is_not_reused_past_the_limit_that_is_set_for_a_key(
-    client: Client, other: Client, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor when the right is asked for again, because other keys go on."""
-    monkeypatch.setattr("redsem_async._hub.right.FIRST_PAUSE", 0.02)
-    here = FairSemaphore(client, name, 5, key_limit=1, linger=0.2, lease=3.0)
-    there = FairSemaphore(other, name, 5, key_limit=1)
-    async with here.acquire(key="a"):
-        waiter = await queue_up(here, key="a")
-        await there.set_limit(0, key="a")
-        for _ in range(60):
-            async with here.acquire(key="b", timeout=2):
-                await asyncio.sleep(0.005)
-    await there.status()
-    assert not waiter.done()
-    await there.set_limit(None, key="a")
-    await give_back(waiter)
-
-
-async def test_a_lease_is_not_reused_past_the_limit_that_its_key_has_now(
-    client: Client, name: str
-) -> None:
-    """It was granted under the limit that the key had."""
-    plans = {"a": 4}
-    sem = FairSemaphore(client, name, 9, key_limit=plans.__getitem__, linger=2.0)
-    kept = kept_by(sem)
-    async with asyncio.timeout(10):
-        while len(kept) < 4:
-            for permit in [await sem.acquire(key="a") for _ in range(4)]:
-                async with permit:
-                    pass
-    plans["a"] = 1
-    async with sem.acquire(key="a", timeout=2):
-        assert await sem.try_acquire(key="a") is None
-
-
-async def test_a_lease_that_is_kept_is_for_its_key(client: Client, name: str) -> None:
-    sem = FairSemaphore(client, name, 1, key_limit=1, linger=1.0)
-    for key in ("a", "a", "b"):
-        async with sem.acquire(key=key, timeout=2):
-            waiter = in_background(sem.acquire(key="c"))
-            await asyncio.sleep(0)
-        await give_back(waiter)
-    async with sem.acquire(key="a", timeout=2):
-        pass
-    async with sem.acquire(key="b", timeout=2):
-        assert [key.key for key in (await sem.status()).keys] == ["b"]
-    await all_free(sem)

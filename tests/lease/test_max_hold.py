@@ -6,12 +6,11 @@ import time
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import AnySemaphore, FairSemaphore, PermitLost
+from redsem_async import FairSemaphore, PermitLost
 from redsem_async._core.clock import now as clock
-from redsem_async.testing import MemoryBackend
 from tests.harness.children import StartWorker
 from tests.harness.clients import Kind, MakePair
-from tests.harness.inside import lease_of, remote_of
+from tests.harness.inside import lease_of
 from tests.harness.wait import NOISE, all_free, queue_up, soon, waits_in_queue
 
 REASON = "it was held for its max_hold of 1.2 s"
@@ -111,13 +110,3 @@ async def test_an_adopter_has_what_is_left(pair: MakePair) -> None:
             assert permit.expires_in <= began + 1.2 - time.monotonic()
     assert time.monotonic() - began > 0.9
     await (await there.acquire(timeout=NOISE)).release()
-
-
-async def test_a_lease_is_reused_while_most_of_it_is_left(kind: Kind) -> None:
-    sem: AnySemaphore = kind(MemoryBackend(), "jobs", 1, lease=2.0, linger=0.6, max_hold=4.0)
-    tokens: list[int] = []
-    for seconds in (0.0, 0.0, 0.45, 0.0):  # a tenth is 0.4
-        async with sem:
-            tokens.append(remote_of(sem).state.held()[0].token)
-            await asyncio.sleep(seconds)
-    assert tokens[0] == tokens[1] == tokens[2] < tokens[3]

@@ -57,15 +57,6 @@ async def test_an_adoption_that_is_given_up_during_an_outage_keeps_no_hub(kind: 
     assert not remote.active
 
 
-async def test_requests_with_a_head_start_are_forgotten() -> None:
-    semaphore = FairSemaphore(MemoryBackend(), "jobs", 1)
-    for _ in range(10):
-        async with semaphore.acquire(ahead=5.0):
-            pass
-    gc.collect()
-    assert not remote_of(semaphore).state.ahead
-
-
 async def test_deadlines_of_the_past_are_cleaned_up() -> None:
     """Without a look at all of them each time."""
     many = 200

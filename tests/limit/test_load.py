@@ -111,7 +111,7 @@ async def test_batches_are_bounded(kind: Kind, keyed: bool, proxied: Redis, prox
         return len(sent.arguments) - 3 - int(sent.arguments[2]) - 4 - before
 
     for operation, before, bound in (
-        ("acquire", 7, most),
+        ("acquire", 6, most),
         ("refresh", 1, MAX_REFRESHES),
         ("release", 3, most),
     ):

@@ -21,7 +21,6 @@ FIGURES = {
     "lock": ("P1: ", "redis.asyncio.Lock |", PAIRS),
     "semaphore_peer": ("P1: ", "py-redis-semaphore |", PAIRS),
     "node": ("P1: ", "Node redis-semaphore |", PAIRS),
-    "linger": ("P1: ", "FairSemaphore, linger |", PAIRS),
     "fair50": ("P2: ", "FairSemaphore, 50 tasks |", PAIRS),
     "fair50_to_peer": ("P2: ", "FairSemaphore, 50 tasks |", PEER),
     "peer50": ("P2: ", "py-redis-semaphore, 50 tasks |", PAIRS),
@@ -76,7 +75,6 @@ PASSAGES = [
     (PERFORMANCE, "waiters, `FairSemaphore` | 1 | commands | 0.05% | waiter | waiter_key |"),
     (PERFORMANCE, "lease 10 s | 1 | refreshes | refreshing% | permit | permit_key |"),
     (PERFORMANCE, "blocks it for up to turn ms"),
-    (PERFORMANCE, "one task completes linger pairs a second"),
 ]
 
 

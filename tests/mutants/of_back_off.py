@@ -59,12 +59,6 @@ OF_BACK_OFF = (
         ("machine.next_command", "calls.backs_off(state)", "False"),
     ),
     mutant(
-        "a back-off leaves the right to reuse leases",
-        "a lease that is kept is not used in a back-off",
-        "a_waiter_of_the_process_is_not_served_before_the_back_off_of_a_block",
-        ("calls.back_off", "state.end_right()", "pass"),
-    ),
-    mutant(
         "a back-off is counted from when it is sent",
         "a back-off that is sent again is shorter",
         "a_back_off_that_did_not_arrive_is_sent_again_and_is_shorter",

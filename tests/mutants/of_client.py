@@ -121,7 +121,7 @@ OF_CLIENT = (
         "a cancelled acquire leaves nothing",
         "an_acquire_cancelled_after_it_was_sent_is_given_back",
         (
-            "SemaphoreState.withdraw",
+            "SemaphoreState.leave",
             "self.leaving.append(request)",
             "self.requests.pop(request.number, None)",
         ),
@@ -249,7 +249,7 @@ OF_CLIENT = (
         "whose reply it is is not looked at",
         "no reply is taken for another's",
         "a_reply_that_comes_in_anothers_place_is_noticed",
-        ("Connection._reply_received", "reply[0] == b'%d' % slot.tag", "True"),
+        ("Codec.reply_to", "raw[:1] == [tag]", "True"),
     ),
     mutant(
         "a silent connection is not noticed",

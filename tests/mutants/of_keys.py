@@ -123,7 +123,7 @@ OF_KEYS = (
         "the quick path overlooks the limit in all",
         "never more permits than the limit",
         KEYS,
-        (QUICK_ACQUIRE, "used + #ARGV - 11 > tonumber(ARGV[6]) or", ""),
+        (QUICK_ACQUIRE, "used + #ARGV - 10 > tonumber(ARGV[6]) or", ""),
     ),
     mutant(
         "the quick path overlooks who waits for a key",

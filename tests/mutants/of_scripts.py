@@ -264,12 +264,6 @@ OF_SCRIPTS = (
         ("lua.head", "or fields.layout and fields.layout ~= LAYOUT then", "then"),
     ),
     mutant(
-        "who waits recalls no right",
-        "a kept lease is recalled when another process wants a permit",
-        "an_attempt_that_does_not_wait_recalls[fair-redis]",
-        ("lua.acquire", "if not served then recall_rights() end", ""),
-    ),
-    mutant(
         "max_hold begins anew",
         "adopting again and again does not make a permit last longer",
         "an_adopter_has_what_is_left",

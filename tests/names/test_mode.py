@@ -356,7 +356,7 @@ async def test_of_a_name_that_others_took_over_holders_are_trusted_for_a_lease_a
     make: Make, stored: Stored, field: str
 ) -> None:
     """State was lost, and others came first."""
-    sem = make(1, lease=1.0, linger=0)
+    sem = make(1, lease=1.0)
     taken = f"{'zset' if isinstance(sem, FairSemaphore) else 'fair'} server"
     permit = await sem.acquire()
     waiter = await queue_up(sem)

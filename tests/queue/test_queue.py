@@ -120,25 +120,6 @@ async def test_requests_of_one_turn_are_sent_in_the_order_of_their_places(
     await give_back(permit, later)
 
 
-async def test_a_kept_lease_is_not_passed_over_a_head_start(client: Client, name: str) -> None:
-    sem = FairSemaphore(client, name, 1, linger=1.0)
-    order: list[str] = []
-
-    async def use(label: str, ahead: float) -> None:
-        async with sem.acquire(ahead=ahead):
-            order.append(label)
-
-    async with sem:
-        pass
-    async with asyncio.TaskGroup() as group, sem:
-        group.create_task(use("plain", 0.0))
-        await until(lambda: len(requests_of(sem)) == 1, "it waits")
-        group.create_task(use("ahead", 5.0))
-        await until(lambda: len(requests_of(sem)) == 2, "both wait")
-    assert order == ["ahead", "plain"]
-    await all_free(sem)
-
-
 # -- Semaphore: a request that does not fit is passed over
 
 

@@ -67,6 +67,23 @@ async def test_an_acquire_that_is_lost_is_sent_again_and_is_one_permit(
     await all_free(there)
 
 
+@pytest.mark.fault(17)
+async def test_an_acquire_whose_mark_is_lost_does_not_wait_for_its_own_permits(
+    here: AnySemaphore, proxy: Proxy, admin: Redis
+) -> None:
+    """It ran, and is sent again to a server that has forgotten its hub."""
+    fault = proxy.hold("acquire")
+    acquiring = in_background(here.acquire(permits=LIMIT, timeout=10))
+    await asyncio.wait_for(fault.struck.wait(), 5)
+    assert await admin.delete(key_of(here, "meta"))
+    proxy.drop()
+    with takes_at_most(1.0):
+        permit = await acquiring
+    assert (await here.status()).waiting == 0
+    assert await permit.release()
+    await all_free(here)
+
+
 @pytest.mark.fault(12, 17)
 async def test_a_lost_reply_of_release_is_one_release(
     kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis

@@ -44,7 +44,7 @@ async def test_leaving_is_never_suspended(
 
 async def test_the_release_goes_before_what_is_asked_later(make: Make) -> None:
     """In this process, and whatever is asked next."""
-    sem = make(1, linger=0)
+    sem = make(1)
     async with sem:
         pass
     assert await sem.available() == 1

@@ -1,7 +1,6 @@
 """What clients saw, beside the journal: their stays, from having a permit to letting it go.
 
-A tenure is a lease as the server kept it. With `linger` several stays use one lease, each after
-the one before it.
+A tenure is a lease as the server kept it.
 
 All times are seconds of the server's clock. A stay is the time in which a client trusted a permit:
 until it asked for its release, or until trust ended. It is not cut to what the journal says of the

@@ -194,10 +194,9 @@ class Pair:
         call = op.Acquire(numbers, draw.choice(LEASES_MS), limit, options)
         self.requests[hub] += requests_of(call)
         if wild:
-            right = draw.choice((None, op.RightRequest(4000, limit)))
             bound, after = draw.choice((None, 2)), draw.choice((0, 0, numbers[-1]))
             info = draw.choice((None, *INFOS))
-            call = call._replace(max_waiters=bound, after=after, right=right, hub_info=info)
+            call = call._replace(max_waiters=bound, after=after, hub_info=info)
         self.call(hub, call)
 
     def options(self) -> op.RequestOptions:

@@ -12,7 +12,6 @@ from redsem_async import AcquireTimeout, BackendError, FairSemaphore, ModeMismat
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.children import StartWorker
 from tests.harness.clients import Connect, Kind, kill_connection
-from tests.harness.inside import kept_by
 from tests.harness.lacking import LACKS, Lacking
 from tests.harness.servers import StartServer
 from tests.harness.wait import (
@@ -149,19 +148,6 @@ async def test_a_killed_waiter_is_passed_over(
     await head.kill()
     assert await holder.release()
     await is_served(second, 2.0 + EPSILON)
-
-
-async def test_a_kept_lease_is_recalled(
-    kind: Kind, here: Redis, there: Redis, lacking: Lacking
-) -> None:
-    one = kind(here, "jobs", 1, lease=60.0, linger=20.0)
-    for _ in range(3):
-        async with one:
-            pass
-    assert bool(kept_by(one)) is (late_by(lacking) < HEARTBEAT)
-    with takes_at_most(EPSILON):
-        async with kind(there, "jobs", 1, lease=60.0):
-            pass
 
 
 async def test_what_is_worked_around_is_logged_once(

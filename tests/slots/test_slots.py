@@ -242,16 +242,6 @@ async def test_any_text_is_a_slot(client: Client, kind: Kind, name: str) -> None
 # -- with other options
 
 
-async def test_a_reused_lease_has_its_slot(kind: Kind, client: Client, name: str) -> None:
-    semaphore = kind(client, name, slots=GPUS, linger=20.0, lease=60.0)
-    async with semaphore:
-        pass
-    for _ in range(3):
-        async with semaphore as permit:
-            assert permit.slot == GPUS[0]
-            assert permit.slots == (GPUS[0],)
-
-
 async def test_slots_go_with_keys(client: Client, other: Client, name: str) -> None:
     """Whose turn it is goes by the keys; what a permit has goes by the slots."""
     options: dict[str, Any] = {"slots": GPUS, "key_limit": 2, "share": True}

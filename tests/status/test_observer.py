@@ -279,7 +279,7 @@ async def test_a_reap_says_how_many_it_dropped(kind: Kind, name: str) -> None:
 
 async def test_under_load_the_sums_come_out(make: Make, recorder: Recorder) -> None:
     """Fifty tasks that contend, some of which are cancelled or late."""
-    sem = make(5, linger=0)
+    sem = make(5)
 
     async def work(number: int) -> None:
         for _ in range(5):
@@ -361,7 +361,7 @@ async def test_an_observer_that_fails_harms_no_permit(
             raise ValueError("no disk")
 
     with observe(Failing()):
-        async with (sem := make(linger=0)):
+        async with (sem := make()):
             pass
     assert recorder.kinds == [Granted, Released]
     assert await sem.available() == 1

@@ -33,10 +33,9 @@ HOLDS: dict[str, Hold] = {
     ],
 )
 @pytest.mark.parametrize("limit", [1, 2, 8])
-@pytest.mark.parametrize("linger", [0.0, 0.1])
 @pytest.mark.parametrize("kind", [FairSemaphore, Semaphore], ids=["fair", "zset"])
 def test_processes_get_equal_shares(
-    kind: type[AnySemaphore], linger: float, limit: int, hold: Hold, seconds: float
+    kind: type[AnySemaphore], limit: int, hold: Hold, seconds: float
 ) -> None:
     """Also where what they send arrives in an order that always favours the same one."""
     source = random.Random(0)
@@ -52,7 +51,7 @@ def test_processes_get_equal_shares(
     async def measure() -> None:
         tasks: list[asyncio.Task[None]] = []
         for process, client in enumerate([memory, memory.peer(), memory.peer()]):
-            semaphore = kind(client, "jobs", limit, linger=linger)
+            semaphore = kind(client, "jobs", limit)
             tasks += [asyncio.create_task(work(process, semaphore)) for _ in range(TASKS)]
         await asyncio.sleep(seconds)
         await cancelled(*tasks)

@@ -31,9 +31,7 @@ from redsem_async.opentelemetry import instrument, report_status
 LIMITS = {"acme": 4, "umbrella": 2}  # permits for each tenant, across all processes
 
 redis = Redis.from_url(os.environ["REDIS_URL"])
-tenants = SemaphoreGroup(
-    redis, "tenant", lambda tenant: LIMITS.get(tenant, 1), max_waiters=20, linger=0.1
-)
+tenants = SemaphoreGroup(redis, "tenant", lambda tenant: LIMITS.get(tenant, 1), max_waiters=20)
 known = {tenants.name_of(tenant) for tenant in LIMITS}
 turn = RequirePermit(  # your authentication sets the header
     tenants, key=lambda request: request.headers.get("x-tenant", ""), timeout=2

@@ -43,7 +43,7 @@ class AcquireBatch(Batch[Request]):
     __slots__ = ()
 
     @classmethod
-    def take(cls, state: SemaphoreState, now: float) -> "AcquireBatch | None":
+    def take(cls, state: SemaphoreState) -> "AcquireBatch | None":
         """The next batch. None where no request is to be written, or may be yet."""
         in_flight = state.acquires_in_flight
         if (state.drains and in_flight) or (first := state.first_new()) is None:
@@ -77,7 +77,6 @@ class AcquireBatch(Batch[Request]):
             *(numbers, terms.lease_ms, terms.limit, options),
             *(terms.max_waiters, terms.max_waiters_per_key, after),
             None if state.introduction.sent else state.introduction.take(),
-            state.ask_for_right(now) if state.right.wanted else None,
             terms.slots,
         )
         return cls(state, operation, requests)
@@ -140,8 +139,6 @@ class AcquireBatch(Batch[Request]):
         if wait:
             state.wait(wait)
             deadlines.ask_early(state, wait, now)
-        if (asked := self.operation.right) is not None:
-            state.right_answered(reply.right, asked, sent_at, now)
         effects.note_limit(state, reply, now)
         effects.apply(state, reply, sent_at, now)
         if state.overdue:

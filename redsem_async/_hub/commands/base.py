@@ -60,7 +60,7 @@ class Batch(Command, ABC, Generic[T]):
     def settle_error(self, error: CommandError, now: float) -> None:
         """Apply an error reply."""
         if error.kind in _TO_WRITE_AGAIN:
-            self.state.introduce_again()
+            self.state.introduction.sent = False
             self.write_again(arrived=False)
         else:
             self.refused(error_for(self.state, error, self.slots), now)

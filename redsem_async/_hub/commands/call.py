@@ -93,7 +93,6 @@ class ChangeBatch(Batch[Change]):
         calls.landed(state, change)
         assert isinstance(reply, Reply)
         effects.apply(state, reply, self.sent_at, now)
-        state.end_right()
         change.settle(reply)
         if isinstance(self.operation, Clear):
             trust.cleared(state)

@@ -4,7 +4,7 @@ import logging
 import math
 
 from redsem_async._core.lease import heartbeat_interval
-from redsem_async._hub import calls, handout, reuse
+from redsem_async._hub import calls, handout
 from redsem_async._hub.heartbeats import STAGGER
 from redsem_async._hub.pending import Call
 from redsem_async._hub.state import SemaphoreState
@@ -43,8 +43,6 @@ def apply(
     if reply.next_ms == 0 and continues and not (state.calls and state.calls[0].is_reap):
         calls.write_again(state, Call(Reap()))
     waiting = state.waiting
-    if state.idle and waiting:
-        reuse.serve_waiting(state, now)
     if not waiting:
         if state.heartbeats.look_at < math.inf:
             state.heartbeats.stop()

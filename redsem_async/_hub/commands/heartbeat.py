@@ -26,7 +26,7 @@ class HeartbeatBatch(Batch[Request]):
     __slots__ = ()
 
     @classmethod
-    def take(cls, state: SemaphoreState, now: float) -> "HeartbeatBatch":
+    def take(cls, state: SemaphoreState) -> "HeartbeatBatch":
         """The next heartbeat."""
         state.heartbeats.written()
         asked = _asked_about(state)
@@ -34,7 +34,6 @@ class HeartbeatBatch(Batch[Request]):
             math.ceil(1000 * state.longest_lease),
             [request.queued for request in asked],
             state.introduction.take(),
-            state.ask_for_right(now),
         )
         return cls(state, operation, asked)
 
@@ -58,8 +57,6 @@ class HeartbeatBatch(Batch[Request]):
             else:
                 request.report = report
                 request.waits_for_key = answer == WAITING_FOR_KEY
-        if (right := self.operation.right) is not None:
-            state.right_answered(reply.right, right, sent_at, now)
         effects.note_limit(state, reply, now)
         effects.apply(state, reply, sent_at, now)
         _found_gone(state, gone)

@@ -321,11 +321,8 @@ function showHolders(view) {
     columns.push(buttonColumn(() => "Revoke…", (holder) => `Revoke the permit ${holder.short} of ${clientName(holder.client)}`, askRevoke));
   }
   const rest = view.moreHolders ? `and ${plural(view.moreHolders, "more permit", "more permits")}: the first to expire are listed` : "";
-  const reused = view.holders.some((holder) => holder.client.reuses)
-    ? "Some processes keep released permits for their next caller, until another process asks (linger)."
-    : "";
   const holders = [...view.holders].sort((one, other) => other.stalled - one.stalled || other.age - one.age);
-  table("holders", "Holders, stalled ones first, then the oldest", columns, holders, (holder) => holder.short, "No permit is held.", [rest, reused].filter(Boolean).join(". "));
+  table("holders", "Holders, stalled ones first, then the oldest", columns, holders, (holder) => holder.short, "No permit is held.", rest);
 }
 
 function showWaiters(view) {

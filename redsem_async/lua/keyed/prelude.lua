@@ -425,7 +425,7 @@ function keyed.look_at_heads(first)
   end
 end
 
--- Of how many keys the limit is set. No lease that is reused would be judged by it.
+-- Of how many keys the limit is set.
 function keyed.limits_set()
   return call('HLEN', key_limits)
 end

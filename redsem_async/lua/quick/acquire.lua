@@ -3,8 +3,7 @@
 -- The result is that of acquire. The quick path is taken when all of this is true:
 --
 --   1. the batch before has run, and the hub is known and was not found unreachable
---   2. the semaphore exists, and the call has no facts about the hub to record and does not ask for
---      the right to reuse leases
+--   2. the semaphore exists, and the call has no facts about the hub to record
 --   3. the hub counts as alive for long enough: meta then has an expiry that is far enough away
 --   4. there is no back-off, no holder is heavy, and no limit is set
 --   5. every number is higher than the one before it, and no request is heavy
@@ -12,14 +11,14 @@
 --
 -- and either no request waits and all of these fit, or they have to wait, and
 --
---   7. the queue has no bound, and nobody has the right to reuse leases
+--   7. the queue has no bound
 --   8. where others wait: queue_is_settled(), somebody holds a permit, and (fair) the first request
 --      may be served one day, though not now
 --
 -- RETURNS  {tag, token}: all are granted, and token is the first of their consecutive tokens; or as
 --          acquire does
 -- USES     mark, unknown_hub, unreachable, fields, alive_until, now, liveness_timeout,
---          last, stamp_us, keep, wall_us, SLACK, PARKED, rights, usual_hold, queue_is_settled
+--          last, stamp_us, keep, wall_us, SLACK, PARKED, usual_hold, queue_is_settled
 
 local lease, declared = tonumber(ARGV[5]), ARGV[6]
 local is_fair = string.find(mode, 'fair', 1, true)
@@ -37,10 +36,10 @@ end
 local function grant_all(used, token)
   local expiry = string.format('%.0f', now + lease)
   local scores, names = {}, {}
-  for i = 12, #ARGV do
+  for i = 11, #ARGV do
     local id = hub .. '.' .. ARGV[i]
-    scores[2 * i - 23], scores[2 * i - 22] = expiry, id
-    names[2 * i - 23], names[2 * i - 22] = id, token + i - 12
+    scores[2 * i - 21], scores[2 * i - 20] = expiry, id
+    names[2 * i - 21], names[2 * i - 20] = id, token + i - 11
   end
   -- The first write can fail: Redis refuses it at maxmemory, and the script has not read this key,
   -- which may have a wrong type. The acquire then fails with nothing written.
@@ -57,9 +56,9 @@ end
 
 local function queue_all(waiting, head, token, next_expiry)
   local entries = {}
-  for i = 12, #ARGV do
-    entries[2 * i - 23] = token + i - 12
-    entries[2 * i - 22] = hub .. '.' .. ARGV[i] .. ':' .. ARGV[5] .. ':' .. declared .. ':1'
+  for i = 11, #ARGV do
+    entries[2 * i - 21] = token + i - 11
+    entries[2 * i - 20] = hub .. '.' .. ARGV[i] .. ':' .. ARGV[5] .. ':' .. declared .. ':1'
   end
   call('ZADD', queue, unpack(entries))
   keep(queue, liveness_timeout(lease))
@@ -73,7 +72,7 @@ local function queue_all(waiting, head, token, next_expiry)
     waiting = waiting - call('ZCOUNT', queue, '-inf', string.format('(%.0f', -PARKED))
   end
   local next_ms = moment < math.huge and math.max(0, moment - now) or -1
-  local count = #ARGV - 11
+  local count = #ARGV - 10
   local reply = { tag, next_ms, waiting + count, {}, -1, usual_hold }
   for i = 1, count do reply[6 + i] = 0 end
   return reply
@@ -81,11 +80,11 @@ end
 
 local function grant_or_queue_all()
   if tonumber(ARGV[8]) > mark or unknown_hub or unreachable or not fields[1] or ARGV[9] ~= ''
-      or ARGV[11] ~= '' or alive_until < now + liveness_timeout(lease) or fields[7] then
+      or alive_until < now + liveness_timeout(lease) or fields[7] then
     return
   end
   local highest = mark
-  for i = 12, #ARGV do
+  for i = 11, #ARGV do
     local number = tonumber(ARGV[i])
     if not number or number <= highest then return end
     highest = number
@@ -101,7 +100,7 @@ local function grant_or_queue_all()
     next_expiry = tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2])
     if next_expiry <= now then return end
   end
-  local count, room = #ARGV - 11, tonumber(declared) - used
+  local count, room = #ARGV - 10, tonumber(declared) - used
   local head = waiting > 0 and call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]
   if head then
     local its_limit, permits = string.match(head, '^[^:]*:%d+:(%d+):(%d+)$')
@@ -112,8 +111,7 @@ local function grant_or_queue_all()
   local reply, need = nil, lease
   if waiting == 0 and count <= room then
     reply = grant_all(used, token)
-  elseif (room <= 0 or head and is_fair) and ARGV[7] == '-1'
-      and not rights then
+  elseif (room <= 0 or head and is_fair) and ARGV[7] == '-1' then
     reply, need = queue_all(waiting, head, token, next_expiry), liveness_timeout(lease)
   end
   if reply then save(token + count - 1, highest, need) end

@@ -140,16 +140,6 @@ async def test_status_shows_holders_and_waiters(
     await asyncio.gather(permit.release(), other.release())
 
 
-async def test_status_says_that_a_process_keeps_permits(cli: Cli, redis: Redis) -> None:
-    """One that is held may be in nobody's use."""
-    async with FairSemaphore(redis, "jobs", 1, linger=3.0):
-        pass
-    shown = (await cli("status", "jobs")).out
-    assert "1 process keeps released permits for the next caller" in shown
-    facts = await cli.json("status", "jobs")
-    assert [holder["client"]["reuses_leases"] for holder in facts["holders"]] == [True]
-
-
 async def test_status_lists_a_limited_number(cli: Cli, redis: Redis) -> None:
     semaphore = FairSemaphore(redis, "jobs", 5)
     held = [await semaphore.acquire() for _ in range(5)]

@@ -8,7 +8,6 @@ import pytest
 
 from redsem_async import FairSemaphore, Permit, PermitLost
 from redsem_async.asgi import ConcurrencyLimitMiddleware
-from redsem_async.observer import Granted, Observer, observe
 from redsem_async.testing import MemoryBackend
 from tests.harness.wait import all_free, soon, until, waiting
 from tests.integrations.web.exchange import Exchange, Message
@@ -145,22 +144,6 @@ async def test_what_follows_the_close_of_a_websocket_is_not_counted(
         await exchange.heard("websocket.close")
         await all_free(sem)
         assert not exchange.task.done()
-
-
-async def test_a_lease_is_kept_for_the_next_request(app: App, backend: MemoryBackend) -> None:
-    """`linger`: the end of a response is the end of a block."""
-    granted: list[Granted] = []
-
-    class Reused(Observer):
-        def granted(self, event: Granted) -> None:
-            granted.append(event)
-
-    app.go.set()
-    limited = ConcurrencyLimitMiddleware(app, FairSemaphore(backend, "web", 1, linger=1.0))
-    with observe(Reused()):
-        for _ in range(3):
-            assert (await Exchange(limited).done()).status == 200
-    assert [event.reused for event in granted] == [False, True, True]
 
 
 @pytest.mark.parametrize("exempt", ["/alive", App().plain])

@@ -72,7 +72,6 @@ class Place:
     mixed: bool  # every other process declares a limit higher by one
     mutable: bool  # its limit is set now and then
     clock: Clock
-    linger: float  # seconds, in every other process
     key_limit: int  # of each key, where requests have any
 
     @property
@@ -110,7 +109,6 @@ class Place:
             lease=self.lease,
             prefix=PREFIX,
             clock=self.clock,
-            linger=self.linger * (process % 2),
         )
 
 
@@ -130,7 +128,6 @@ def places(plan: Plan) -> list[Place]:
             mixed=dice.random() < 0.1,
             mutable=dice.random() < (0.5 if "+" in _MODES[number % len(_MODES)] else 0.1),
             clock="local" if dice.random() < 0.05 else "server",
-            linger=dice.choice((0.02, 0.15)),
             key_limit=dice.choice((1, 1, 2, 3)),
         )
         for number in range(plan.names)

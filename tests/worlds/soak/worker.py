@@ -22,7 +22,6 @@ from redis.asyncio import Redis
 import redsem_async
 from redsem_async import AnySemaphore, FairSemaphore, Permit, PermitLost, SemaphoreError
 from redsem_async._core.clock import now
-from redsem_async.observer import Granted, Observer, observe
 from tests.scripts.recording import install
 from tests.worlds.soak.plan import HIGHEST_LIMIT, KEYS, Place, Plan, places
 
@@ -42,17 +41,6 @@ class Open:
     def certain_until(self) -> float:
         trusted_until = self.permit._lease.trusted_until
         return trusted_until if self.asked is None else min(self.asked, trusted_until)
-
-
-class Reuses(Observer):
-    """Counts the permits whose leases were used before."""
-
-    def __init__(self, process: "Process") -> None:
-        self._process = process
-
-    def granted(self, event: Granted) -> None:
-        if event.reused:
-            self._process.count_one("reused")
 
 
 class Process:
@@ -80,11 +68,7 @@ class Process:
         os.write(1, line.encode())
 
     def got(self, place: Place, permit: Permit, key: str | None = None) -> str:
-        """Report a stay, and return its name: several may use one lease.
-
-        What the permit says of its id and its token is not read, because then its lease would be
-        for this permit only.
-        """
+        """Report a stay, and return its name."""
         since, lease = now(), permit._lease
         self.stays += 1
         stay = f"{lease.id}/{self.stays}"
@@ -123,13 +107,11 @@ class Process:
         return found
 
     async def run(self) -> None:
-        watching = observe(Reuses(self))
         ticking = asyncio.create_task(self.tick())
         async with asyncio.TaskGroup() as group:
             for _ in range(self.plan.tasks):
                 group.create_task(self.work())
         ticking.cancel()
-        watching.stop()
         self.semaphores.clear()
         for client in self.clients:
             await redsem_async.aclose(client)

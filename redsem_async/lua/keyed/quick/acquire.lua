@@ -20,7 +20,7 @@ local lease, shares = tonumber(ARGV[5]), string.find(mode, 'share', 1, true)
 local function plan_grants(token, waiting)
   local plan = { tokens = {}, expiries = {}, texts = {}, stale = {}, meta = {} }
   local uses, times, virtual, highest = {}, {}, nil, mark
-  for i = 12, #ARGV do
+  for i = 11, #ARGV do
     local number, declared, weight, key = ARGV[i], '', '1', ''
     if not tonumber(number) then
       number, declared, weight, key =
@@ -63,12 +63,12 @@ end
 
 local function grant_all()
   if tonumber(ARGV[8]) > mark or unknown_hub or unreachable or not fields[1] or ARGV[9] ~= ''
-      or ARGV[11] ~= '' or alive_until < now + liveness_timeout(lease) or fields[7]
+      or alive_until < now + liveness_timeout(lease) or fields[7]
       or call('EXISTS', extra, limit, key_limits) > 0 then
     return
   end
   local used, waiting = call('ZCARD', holders), call('ZCARD', queue)
-  if waiting > 0 and not queue_is_settled() or used + #ARGV - 11 > tonumber(ARGV[6])
+  if waiting > 0 and not queue_is_settled() or used + #ARGV - 10 > tonumber(ARGV[6])
       or call('ZLEXCOUNT', keys, '[i:', '(i;') ~= used
       or call('ZCARD', keys) ~= used + waiting + call('ZLEXCOUNT', keys, '[u:', '(w') then
     return
