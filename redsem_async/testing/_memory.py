@@ -21,25 +21,14 @@ from redsem_async._hub.remote_semaphore import RemoteSemaphore
 from redsem_async._hub.state import SemaphoreState
 from redsem_async._hub.trust import lose_unless_trusted, refreshed
 from redsem_async._protocol.backend import Command, Link, Listener, OneNode
-from redsem_async._protocol.errors import CommandError, ErrorKind
+from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.operations import Operation, Release
 from redsem_async._protocol.pushes import Push
 from redsem_async._protocol.replies import AnyReply, Reply
-from redsem_async._redis.faults import command_error
+from redsem_async._redis.codec import Codec, push_of
+from redsem_async._redis.faults import command_error, error_from
 
-from ._spec.base import Specification
-from ._spec.keyed import KeyedSpecification, SharedSpecification
-from ._spec.passing import PassingSpecification
-from ._spec.queue import QueueSpecification
-from ._spec.records import LayoutInUse, ModeInUse, Publish, Reordered, SlotsInUse, UnknownHub, Void
-
-SPECIFICATIONS: dict[str, type[Specification]] = {
-    "fair": QueueSpecification,
-    "fair+keys": KeyedSpecification,
-    "fair+share": SharedSpecification,
-    "zset": PassingSpecification,
-}
-"""By mode; with slots they are the same."""
+from ._redis import MemoryRedis, Refused
 
 
 class MemoryBackend(OneNode):
@@ -127,50 +116,37 @@ class _Store:
         self._epoch_us = time.time_ns() // 1000 - _clock_us()
         self.links: list[MemoryLink] = []
         self.pipelines: WeakSet[Pipeline] = WeakSet()  # that opened these links, or earlier ones
-        self._semaphores: dict[tuple[str, str], Specification] = {}  # by prefix and name
+        self.redis = MemoryRedis(self.now_us, self._publish)
+        self._addresses: dict[tuple[str, str], Address] = {}  # of all names, by prefix and name
         # Links may belong to loops in several threads. A command that runs may publish to other
         # links, which takes the lock again.
         self.lock = threading.RLock()
 
     def run(self, address: Address, operation: Operation, hub: str) -> AnyReply | CommandError:
         """Carry *operation* out and return the reply."""
+        codec = Codec(address, self.now_us)
+        script, arguments = codec.encode(operation, 0, hub)
         with self.lock:
-            return self._run(address, operation, hub)
-
-    def _run(self, address: Address, operation: Operation, hub: str) -> AnyReply | CommandError:
-        now_us = self.now_us()
-        try:
-            return self._semaphore(address, now_us).run(address, operation, hub, now_us)
-        except (Reordered, UnknownHub, Void) as error:
-            return CommandError(ErrorKind.RETRY_NOW, error)
-        except SlotsInUse as error:
-            return CommandError(ErrorKind.SLOTS_MISMATCH, error, slots=error.slots)
-        except ModeInUse as error:
-            return command_error(RuntimeError(f"MODE {error}"))
-        except LayoutInUse as error:
-            return command_error(RuntimeError(f"LAYOUT {error}"))
-
-    def _semaphore(self, address: Address, now_us: int) -> Specification:
-        """The semaphore of that name, in the mode in use, or else in the caller's mode."""
-        key = (address.prefix, address.name)
-        known = self._semaphores.get(key)
-        if known is not None:
-            known.expire(now_us)
-        mode = SPECIFICATIONS[address.mode.removesuffix("+slots")]
-        if known is not None and (known.state.kind is not None or type(known) is mode):
-            return known
-        semaphore = self._semaphores[key] = mode(self._publisher(address.prefix))
-        if known is not None:
-            known.give_to(semaphore)
-        return semaphore
+            self._addresses[address.prefix, address.name] = address
+            try:
+                return codec.reply(operation, self.redis.eval(script.text, *arguments))
+            except Refused as refused:
+                return command_error(error_from(str(refused)))
 
     def run_everywhere(self, name: str, operation: Operation) -> None:
         """Carry *operation* out on every semaphore called *name*, as a hub without an id."""
-        for (prefix, known), semaphore in list(self._semaphores.items()):
-            if known == name and semaphore.state.kind is not None:
-                mode, clock = semaphore.state.kind.split()
-                address = Address(mode, prefix, known, clock)  # type: ignore[arg-type]
+        for (_, known), address in list(self._addresses.items()):
+            if known == name:
                 self.run(address, operation, "")
+
+    def _publish(self, channel: bytes, message: bytes) -> int:
+        prefix, _, hub = channel.decode().rpartition(":@")
+        push = push_of(message)
+        assert push is not None
+        links = [link for link in self.links if link.hub == hub]
+        for link in links:
+            link.push(prefix, push)
+        return sum(link.writable for link in links)
 
     def now_us(self) -> int:
         return self._epoch_us + _clock_us()
@@ -178,23 +154,25 @@ class _Store:
     def advance(self, seconds: float) -> None:
         """Move the clock, as if every connected hub with waiters had sent its heartbeats."""
         with self.lock:
-            before = self.now_us() // 1000
+            for address in self._addresses.values():
+                self._keep_waiters(address, round(seconds * 1000))
             self._epoch_us += round(seconds * 1_000_000)
-            connected = {link.hub for link in self.links}
-            for semaphore in self._semaphores.values():
-                state = semaphore.state
-                alive = [
-                    record
-                    for hub in connected & semaphore.waiting_hubs()
-                    if (record := state.look_up(hub)).alive_until > before
-                ]
-                for record in alive:
-                    record.alive_until += round(seconds * 1000)
-                if alive:
-                    state.kept_until += round(seconds * 1000)
             pipelines = list(self.pipelines)
         for pipeline in pipelines:
             _in_loop(pipeline.identity.loop, partial(self._resume, pipeline, seconds))
+
+    def _keep_waiters(self, address: Address, ms: int) -> None:
+        """Let connected hubs live, and requests wait, through the time that is about to pass."""
+        command, now_ms = self.redis.command, self.now_us() // 1000
+        _, _, meta, hubs, _, _, queue = address.keys
+        for hub in {link.hub for link in self.links}:
+            alive_until = int(command("ZSCORE", hubs, hub) or 0)
+            if alive_until > now_ms:
+                command("ZADD", hubs, alive_until + ms, hub)
+                command("HSET", meta, f"{hub}:until", alive_until + ms)
+        for key in (meta, hubs, queue, *address.first_keys):
+            if (left := command("PTTL", key)) > 0:
+                command("PEXPIRE", key, left + ms)
 
     def _resume(self, pipeline: Pipeline, slept: float) -> None:
         """Do what a process does when it resumes after a suspension of *slept* seconds."""
@@ -224,15 +202,6 @@ class _Store:
             lease.note_hold_left(held, now)
             outcome = Outcome.RENEWED
         remote.change(refreshed, lease, outcome, now, now)
-
-    def _publisher(self, prefix: str) -> Publish:
-        def publish(hub: str, push: Push) -> int:
-            links = [link for link in self.links if link.hub == hub]
-            for link in links:
-                link.push(prefix, push)
-            return sum(link.writable for link in links)
-
-        return publish
 
 
 def _clock_us() -> int:

@@ -1,7 +1,6 @@
 """What the process of a semaphore has of it, which no caller sees: its leases, its connection."""
 
 import asyncio
-from typing import Any
 
 from redis.asyncio import Redis
 
@@ -14,7 +13,6 @@ from redsem_async._hub.remote_semaphore import RemoteSemaphore
 from redsem_async._hub.request import Request
 from redsem_async._hub.state import SemaphoreState
 from redsem_async._protocol.backend import Link
-from redsem_async.testing import MemoryBackend
 from tests.harness.wait import until
 
 
@@ -61,9 +59,3 @@ def beat(semaphore: AnySemaphore) -> None:
 def known_to(redis: Redis) -> dict[Address, RemoteSemaphore]:
     """The semaphores that the hub of *redis* still knows."""
     return dict(hub_for(backend_of(redis))._semaphores)
-
-
-def only_state_in(memory: MemoryBackend) -> Any:
-    """What the specification stores of the only semaphore in *memory*."""
-    (semaphore,) = memory._store._semaphores.values()
-    return semaphore.state

@@ -44,6 +44,14 @@ def test_a_module_names_its_extra(missing: str, module: str, extra: str) -> None
     assert f"pip install 'redsem-async[{extra}]'" in last_line_of("-c", code)
 
 
+def test_a_memory_backend_names_its_extra() -> None:
+    """Once it is made: a real server for tests does without."""
+    code = "import sys; sys.modules['lupa'] = None; from redsem_async.testing import *; "
+    code += "assert embedded_redis; print('so far', file=sys.stderr); MemoryBackend()"
+    said = last_line_of("-c", code)
+    assert "pip install 'redsem-async[testing]'" in said
+
+
 @pytest.mark.release
 @pytest.mark.parametrize(
     ("module", "command", "extra"),

@@ -4,7 +4,7 @@ from .mutant import mutant
 
 ONE_TOO_MANY = "the_limits_of_keys_hold_on_the_quick_path"
 TURNS = "a_turn_goes_by_what_was_granted_before"
-KEYS = "memory_and_redis_agree[fair+keys-server]"
+KEYS = "a_quick_path_does_what_the_general_one_does[fair+keys-server]"
 QUICK_ACQUIRE = "lua.keyed.quick.acquire"
 QUICK_RELEASE = "lua.keyed.quick.release"
 

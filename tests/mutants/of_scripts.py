@@ -1,9 +1,8 @@
-"""Mutants of the scripts, and of the specification, which the simulation runs."""
+"""Mutants of the scripts, which the simulation runs, too."""
 
 from .mutant import mutant
 
 SIMULATION = "every_promise_is_kept_whatever_happens[0]"
-AGREEMENT = "memory_and_redis_agree[fair-server]"
 JOURNAL = "nothing_is_wrong_with_what_the_scripts_did"
 
 OF_SCRIPTS = (
@@ -23,7 +22,7 @@ OF_SCRIPTS = (
     mutant(
         "order of batches ignored",
         "a batch is not run before the one that was sent before it",
-        AGREEMENT,
+        "a_batch_is_not_run_before_the_one_that_was_sent_before_it",
         ("lua.acquire", "if mark < after then", "if false then"),
     ),
     mutant(
@@ -35,7 +34,7 @@ OF_SCRIPTS = (
     mutant(
         "tokens are the time",
         "fencing tokens grow with every grant, and are never used again",
-        AGREEMENT,
+        "tokens_grow_within_a_microsecond",
         ("prelude.next_token", "math.max(last + 1, stamp_us)", "stamp_us"),
     ),
     mutant(
@@ -319,23 +318,24 @@ OF_SCRIPTS = (
         "a_release_hands_over_by_the_limit_of_the_waiter",
         ("lua.quick.release", "if not fits or permits ~= '1'", "if permits ~= '1'"),
     ),
-    # -- the specification: what the judge of the simulation has to see by itself
+    # -- what the judge of the simulation has to see by itself
     mutant(
-        "design: tokens are the time",
+        "judge: tokens are the time",
         "fencing tokens grow with every grant, and are never used again",
         SIMULATION,
-        ("Counter.draw", "max(self.last + 1, now_us)", "now_us"),
+        ("prelude.next_token", "math.max(last + 1, stamp_us)", "stamp_us"),
     ),
     mutant(
-        "design: a release serves nobody",
+        "judge: a release serves nobody",
         "a free permit and a live waiter find each other soon",
         SIMULATION,
-        ("Specification._release", "self._serve(context, call.own)", "pass"),
+        ("lua.release", "serve()", ""),
+        ("lua.quick.release.give_back_all", "waiting > 0 and not plan", "waiting > 0"),
     ),
     mutant(
-        "design: newcomers overtake the queue",
+        "judge: newcomers overtake the queue",
         "permits are granted strictly in ticket order",
         SIMULATION,
-        ("Serving._serve", "context.line_is_blocked = True", "pass"),
+        ("serve.held_up", "not open or", ""),
     ),
 )

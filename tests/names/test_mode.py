@@ -20,7 +20,6 @@ from redsem_async import (
 from redsem_async._redis.scripts import layout
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import KEYS, Client, Kind, Make, key_of
-from tests.harness.inside import only_state_in
 from tests.harness.wait import all_free, cancelled, queue_up, soon
 
 MARGIN = 30.0  # seconds, in which a busy machine does what a test asks
@@ -43,45 +42,39 @@ class Stored:
 
     def __init__(self, name: str, client: Client, admin: Redis) -> None:
         self._name = name
-        self._memory = client if isinstance(client, MemoryBackend) else None
+        self._memory = client._store.redis if isinstance(client, MemoryBackend) else None
         self._admin: Any = admin
 
     def _key(self, what: str) -> str:
         return f"redsem:{{{self._name}}}:{what}"
 
+    async def _run(self, command: str, what: str, *arguments: str | int) -> Any:
+        if self._memory is None:
+            return await self._admin.execute_command(command, self._key(what), *arguments)
+        return self._memory.command(command, self._key(what), *arguments)
+
     async def let_pass(self, seconds: float) -> None:
         """Move the time at which the name becomes free so much nearer."""
-        if self._memory:
-            self._memory.advance(seconds)
-            return
-        left: int = await self._admin.pttl(self._key("meta"))
+        left = await self._run("PTTL", "meta")
         assert left > 0
-        await self._admin.pexpire(self._key("meta"), left - round(seconds * 1000))
+        await self._run("PEXPIRE", "meta", left - round(seconds * 1000))
 
     async def fall_silent(self) -> None:
         """Let the only process that used the name have sent nothing for a while."""
-        if self._memory:
-            self._memory.advance(MARGIN)
-            return
-        (hub,) = await self._admin.zrange(self._key("hubs"), 0, -1)
-        await self._admin.zincrby(self._key("hubs"), -MARGIN * 1000, hub)
+        (hub,) = await self._run("ZRANGE", "hubs", 0, -1)
+        alive_until = await self._run("ZSCORE", "hubs", hub)
+        await self._run("ZADD", "hubs", int(alive_until) - round(MARGIN * 1000), hub)
 
     async def set(self, field: str, value: str) -> None:
         """Let the name be in use with another ``mode`` or ``layout``; 0 for one without number."""
-        if self._memory:
-            state = only_state_in(self._memory)
-            if field == "layout":
-                state.layout = int(value)
-            else:
-                state.kind = value
-        elif (field, value) == ("layout", "0"):
-            assert await self._admin.hdel(self._key("meta"), "layout") == 1
+        if (field, value) == ("layout", "0"):
+            assert await self._run("HDEL", "meta", "layout") == 1
         else:
-            assert await self._admin.hset(self._key("meta"), field, value) == 0, "it was not noted"
+            assert await self._run("HSET", "meta", field, value) == 0, "it was not noted"
 
     async def contents(self) -> object:
-        if self._memory:
-            return repr(only_state_in(self._memory))
+        if self._memory is not None:
+            return self._memory.snapshot()
         return [await self._admin.dump(self._key(what)) for what in KEYS]
 
 

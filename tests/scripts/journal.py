@@ -1,8 +1,7 @@
 """The checker of the journal: linear work, entry by entry, in the order in which Redis ran them.
 
-It follows the journal through the executable specification (`replay`) and through the keys as the
-writes left them (`writes`). Calls are judged as in every world, by the keys, and what the clients
-saw beside them (`history`).
+It follows the journal through the keys as the writes left them (`writes`). Calls are judged as in
+every world, by the keys, and what the clients saw beside them (`history`).
 """
 
 from collections import Counter, defaultdict, deque
@@ -18,7 +17,6 @@ from redsem_async._protocol.operations import (
 )
 from tests.scripts.history import End, History
 from tests.scripts.recording import Entry, Flushed, Record
-from tests.scripts.replay import Replay
 from tests.scripts.violations import Findings
 from tests.scripts.writes import Changes, Keys
 from tests.worlds.judge import Judge
@@ -41,7 +39,7 @@ class JournalChecker:
         self.operations = 0  # requests, releases, refreshes ...: a script may be for many
         self.grants = 0
         self.traces: list[list[str]] = []  # what led to the first violations
-        self._semaphores: dict[str, tuple[Keys, Replay]] = {}
+        self._semaphores: dict[str, Keys] = {}
         self._judges: defaultdict[str, Judge] = defaultdict(Judge)
         self._recent: dict[str, deque[Entry]] = {}
 
@@ -65,16 +63,11 @@ class JournalChecker:
         base, found = record.base, self.findings.counts.total()
         recent = self._recent.setdefault(base, deque(maxlen=TRACE))
         recent.append(record)
-        if base not in self._semaphores:
-            replay = Replay(record.mode, self.findings)
-            self._semaphores[base] = Keys(base, self.findings), replay
-        keys, replay = self._semaphores[base]
+        keys = self._semaphores.setdefault(base, Keys(base, self.findings))
         changes = keys.follow(record)
         looks = changes.before, record.call, record.hub, record.answer, changes.after
         for rule, detail in self._judges[base].ran(*looks):
             self.findings.add(rule, base, detail)
-        replay.follow(record, changes.gone)
-        replay.compare(record, keys, changes.after)
         if not isinstance(record.call, Adopt):
             self.grants += len(changes.added)
         self._note(record, keys, changes)

@@ -164,9 +164,9 @@ def with_a_message_that_nobody_received(records: list[Record]) -> list[Record]:
         (without_a_release, {"the answer is what happened", "a free permit and a waiter meet"}),
         (without_a_removal, {"never more than the limit"}),
         (with_a_token_again, {"fencing tokens grow"}),
-        (with_a_late_duplicate, set[str]()),
-        (without_a_message, set[str]()),
-        (with_a_message_that_nobody_received, set[str]()),
+        (with_a_late_duplicate, {"a number is granted once"}),
+        (without_a_message, {"who is granted is told"}),
+        (with_a_message_that_nobody_received, {"who is granted is told"}),
     ],
 )
 def test_a_journal_that_is_wrong_in_one_place(
@@ -174,8 +174,8 @@ def test_a_journal_that_is_wrong_in_one_place(
     corrupt: Callable[[list[Record]], list[Record]],
     rules: set[str],
 ) -> None:
-    """The specification disagrees; limits and tokens are checked without it as well."""
-    assert {*rules, "agrees with the specification"} <= found(corrupt(records)).keys()
+    """A checker that finds fault with nobody is none."""
+    assert rules <= found(corrupt(records)).keys()
 
 
 async def test_a_slot_that_is_given_twice(server_url: str, prefix: str) -> None:
@@ -190,7 +190,7 @@ async def test_a_slot_that_is_given_twice(server_url: str, prefix: str) -> None:
         for write in records[at].writes
     ]
     wrong = [*records[:at], records[at]._replace(writes=writes)]
-    assert {"no slot is given twice", "agrees with the specification"} <= found(wrong).keys()
+    assert "no slot is given twice" in found(wrong)
 
 
 def block_until_gone(url: str, key: str) -> None:

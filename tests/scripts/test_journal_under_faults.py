@@ -25,7 +25,7 @@ FAULTS: tuple[Fault, ...] = (
 
 
 @pytest.mark.timeout(180)
-async def test_the_journal_is_that_of_the_specification_under_faults() -> None:
+async def test_the_journal_keeps_the_rules_under_faults() -> None:
     """Every script, every message, every permit: in the order in which the server ran them."""
     report = await soak(
         Plan(seconds=6.0, processes=3, tasks=10, names=40, faults=FAULTS, pause=0.06, rest=0.01)

@@ -1,27 +1,22 @@
-"""The keys of a semaphore, rebuilt from the writes in the journal, and the rules for keys.
-
-The specification has no keys. This file knows their layout, and nothing of how scripts decide.
-"""
+"""The keys of a semaphore, rebuilt from the writes in the journal, and the rules for keys."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
-from redsem_async._core.keys import Address
-from redsem_async._protocol.operations import KeyTerms, Request
+from redsem_async._core.keys import permit_id
+from redsem_async._protocol.pushes import Granted
+from redsem_async._redis.codec import push_of
 from tests.scripts.recording import Record, Write
 from tests.scripts.violations import Findings
-from tests.worlds.judge import Look, Permit, Waiter
+from tests.worlds.look import Look, Permit, holders_in, keys_of_holders, look_of
 
 EXPIRY_SLACK = 5  # ms by which an expiry may differ: before 8.0 TIME goes on while a script runs
 KINDS = ("holders", "tokens", "meta", "hubs", "extra", "limit", "queue")
+PUBLISH = ("PUBLISH", "SPUBLISH")
 STAYING = ("limit", "key-limits")  # keys without an expiry
 BAND = 2**42  # `extra` has '<id>:<power>' -> expiry + power * BAND: 2**power permits of id
-# The score of a parked request is its ticket less this, or twice if its hub is unreachable.
-PARKED = 2**52
 
 Held = Mapping[str, Permit]
 
@@ -67,11 +62,11 @@ class Keys(defaultdict[str, dict[str, Any]]):
         self.now = now_us // 1000
         gone = self._expired(record)
         if gone or self._last is None:
-            before = self._look(record.address, now_us)
+            before = look_of(self, record.address, now_us)
         else:  # nothing has changed since
             before = replace(self._last, now_us=now_us)
         touched = {kind for write in record.writes for kind in self._apply(write, record)}
-        after = self._last = self._look(record.address, now_us)
+        after = self._last = look_of(self, record.address, now_us)
         old, new = before.holders, after.holders
         changes = Changes(
             *(gone, before, after),
@@ -81,57 +76,8 @@ class Keys(defaultdict[str, dict[str, Any]]):
         )
         self._check_expiries(record, touched, changes)
         self._check_leaks(changes)
+        self._check_told(record, changes)
         return changes
-
-    def _look(self, address: Address, now_us: int) -> Look:
-        meta, line = self["meta"], list[Waiter]()
-        for member, score in self["queue"].items():
-            below = (score < 0) + (score < -PARKED)
-            identity, request = _request(member)
-            hub = identity.partition(".")[0]
-            alive_until = int(self["hubs"].get(hub, 0))
-            facts = alive_until, f"{hub}:unreachable" in meta, below > 0
-            line.append(Waiter(identity, request, int(score) + below * PARKED, *facts))
-        limit = self["limit"].get("")
-        return Look(
-            now_us,
-            self.held(),
-            sorted(line, key=lambda waiter: (waiter.ticket, waiter.id)),
-            None if limit is None else int(limit.split()[0]),
-            {unquote(key): int(limit) for key, limit in self["key-limits"].items()},
-            address.mode.startswith("zset"),
-            "+share" in address.mode,
-            address.slotted,
-            address.clock == "server",
-        )
-
-    def held(self) -> dict[str, Permit]:
-        """Every holder, the expired among them."""
-        permits, keys = dict.fromkeys(self["holders"], 1), self._keys_of_holders()
-        for member in self["extra"]:
-            identity, _, power = member.rpartition(":")
-            if identity in permits:
-                permits[identity] += 2 ** int(power)
-        return {
-            identity: Permit(
-                int(expiry),
-                int(self["tokens"].get(identity, 0)),
-                permits[identity],
-                keys.get(identity),
-                tuple(int(slot) for slot in self["slots"].get(identity, "").split("+") if slot),
-            )
-            for identity, expiry in self["holders"].items()
-        }
-
-    def _keys_of_holders(self) -> dict[str, str]:
-        """The key of each holder that has one."""
-        texts = (text.split(":") for text in self["keys"] if text.startswith("i:"))
-        return {identity: unquote(key) for _, identity, _, key in texts if key}
-
-    def ready(self) -> dict[str, int]:
-        """The ticket of the first request of each key that is ready."""
-        texts = (text.split(":") for text in self["keys"] if text.startswith("r:"))
-        return {unquote(key): int(ticket) for _, ticket, key in texts}
 
     def _expired(self, record: Record) -> list[str]:
         """Keys that expired since the last record: in their time, with nothing live in them."""
@@ -152,7 +98,7 @@ class Keys(defaultdict[str, dict[str, Any]]):
             if kind in ("holders", "tokens", "extra"):
                 # A command that says what time it is may have been on its way for long.
                 latest = max(now, self.now) if record.arguments[1] else self.now
-                live = {i for i, holder in self.held().items() if holder.expiry_ms > latest}
+                live = {i for i, holder in holders_in(self).items() if holder.expiry_ms > latest}
                 if kind == "extra":
                     live &= {member.rpartition(":")[0] for member in known}
                 if live:
@@ -165,7 +111,7 @@ class Keys(defaultdict[str, dict[str, Any]]):
         arguments = write.arguments
         kind = self._kind(write.key)
         match write.command:
-            case "PUBLISH" | "SPUBLISH":
+            case command if command in PUBLISH:
                 return []
             case "DEL" | "UNLINK":
                 kinds = [kind, *map(self._kind, arguments)]
@@ -233,21 +179,23 @@ class Keys(defaultdict[str, dict[str, Any]]):
     def _check_leaks(self, changes: Changes) -> None:
         heavy = {member.rpartition(":")[0] for member in self["extra"]}
         keyed = {text.split(":")[-1] for text in self["keys"] if text.startswith("u:")}
-        keyed |= self._keys_of_holders().keys()
+        keyed |= keys_of_holders(self).keys()
         for identity in changes.removed if self["holders"] else ():
             if identity in {*self["tokens"], *heavy, *keyed, *self["slots"]}:
                 self._broken("nothing leaks", f"a part of {identity} stayed behind")
 
-
-@lru_cache(maxsize=10_000)
-def _request(member: str) -> tuple[str, Request]:
-    """A request as the queue has it, and its id."""
-    identity, lease_ms, limit, permits, *terms = member.split(":")
-    number = int(identity.partition(".")[2])
-    request = Request(number, int(lease_ms), int(limit), int(permits))
-    if terms and terms[-1]:
-        declared, weight, patience_ms, key = terms
-        most = int(declared) if declared else None
-        of_key = KeyTerms(unquote(key), most, float(weight), int(patience_ms))
-        request = request._replace(key=of_key)
-    return identity, request
+    def _check_told(self, record: Record, changes: Changes) -> None:
+        """Whoever is granted a permit by another's call is told, as far as that is known."""
+        told: set[str] = set()
+        for write in record.writes:
+            hub = write.key.rpartition(":@")[2]
+            if write.command in PUBLISH and (
+                write.receivers or self["meta"].get(f"{hub}:no_push") == "2"
+            ):
+                push = push_of(write.arguments[0].encode())
+                if isinstance(push, Granted):
+                    told |= {permit_id(hub, number) for number, _ in push.grants}
+        for identity in changes.added.keys() - told:
+            hub = identity.partition(".")[0]
+            if hub != record.hub and hub not in changes.after.silent:
+                self._broken("who is granted is told", f"{identity} by {record.call}")

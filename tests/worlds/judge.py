@@ -1,34 +1,33 @@
 """What has to hold, whoever keeps the semaphore: stated once, over what happens to it.
 
-Each call runs between two looks at the semaphore. The model check and the simulation look at the
-specification, and the journal at the keys of Redis. What the specification keeps beside them, so
-that it need not look at every request, is what it is checked for.
+Each call runs between two looks at the keys of the semaphore. What scripts keep there so that they
+need not look at every request is what they are checked for.
 """
 
 import math
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
 import redsem_async._protocol.operations as op
 from redsem_async._core.keys import permit_id
-from redsem_async._hub.lease import Lease
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.operations import Request
 from redsem_async._protocol.replies import FULL, FULL_FOR_KEY, AnyReply, Holding, Reply
-from redsem_async.testing._spec.keyed import KeyedSpecification
-from redsem_async.testing._spec.queue import QueueSpecification
-from redsem_async.testing._spec.records import (
-    YOUNG_US,
-    BackOffRecord,
-    HolderRecord,
+from tests.worlds.look import (
+    Look,
+    Permit,
+    Room,
+    Waiter,
     key_of,
+    patience_ends,
+    ready,
     requests_of,
 )
 
+YOUNG_US = 50_000  # for so long the oldest request lets those of the releasing hub pass (zset)
 SERVING = op.Acquire, op.Abandon, op.BackOff, op.Heartbeat, op.Reap, op.Release, op.SetLimit
 ROUNDED = 2  # milliseconds, of times that are rounded
 
@@ -38,6 +37,7 @@ TOKENS = "fencing tokens grow"
 SLOTS = "no slot is given twice"
 ASKED = "a grant is what was asked for"
 KEPT = "a permit is its holder's"
+ONCE = "a number is granted once"
 ANSWERS = "the answer is what happened"
 ORDER = "nobody is passed whose turn it is"
 BACK_OFF = "a back-off is kept until its end"
@@ -60,200 +60,7 @@ class Broken(NamedTuple):
         return re.sub(r"\b[0-9a-f]{32}\.\d+", lambda found: name_of(found[0]), str(self))
 
 
-class Permit(NamedTuple):
-    """A holder, as it was at some moment. Or a permit as a client trusts it, until *expiry_ms*."""
-
-    expiry_ms: int
-    token: int
-    permits: int
-    key: str | None = None
-    slots: tuple[int, ...] = ()
-
-    @classmethod
-    def of(cls, held: HolderRecord) -> "Permit":
-        return cls(held.expiry_ms, held.token, held.permits, held.key, tuple(held.slots))
-
-    @classmethod
-    def trusted(cls, lease: Lease, until_us: int) -> "Permit":
-        key = lease.key.key if lease.key else None
-        return cls(until_us // 1000, lease.token, lease.permits, key, tuple(lease.slots))
-
-
 Trusted = Collection[tuple[str, Permit]]  # by id, which two may have that should not
-
-
-class Waiter(NamedTuple):
-    """A request in line, as it was at some moment."""
-
-    id: str
-    request: Request
-    ticket: float
-    alive_until: int  # its process
-    unreachable: bool = False
-    parked: bool = False
-
-    @property
-    def key(self) -> str | None:
-        return key_of(self.request)
-
-    @property
-    def patience_ends(self) -> float:
-        return patience_ends(self.request, self.ticket)
-
-
-class Room(NamedTuple):
-    """What is in use at a moment, and what may be.
-
-    *ramps*: how many permits back-offs allow, by key, or None for all requests.
-    """
-
-    uses: Counter[str | None]
-    set_limit: int | None
-    slotted: bool
-    key_limits: Mapping[str, int]
-    ramps: Mapping[str | None, int]
-
-    def common_limit(self, request: Request) -> int:
-        return limit_in_force(request.limit, self.set_limit, slotted=self.slotted)
-
-    def key_limit(self, request: Request) -> float:
-        if request.key is None:
-            return math.inf
-        declared = math.inf if request.key.limit is None else request.key.limit
-        return self.key_limits.get(request.key.key, declared)
-
-    def fits_key(self, request: Request) -> bool:
-        key = key_of(request)
-        return key is None or (
-            self.uses[key] + request.permits <= self.key_limit(request)
-            and self._is_within_ramp(request, self.uses[key], key)
-        )
-
-    def fits(self, request: Request) -> bool:
-        ramp_allows = self._is_within_ramp(request, self.uses.total(), None)
-        return self.fits_limit(request) and ramp_allows
-
-    def fits_limit(self, request: Request) -> bool:
-        """Whatever a back-off allows. In a ramp, what fits the limit is not passed over."""
-        return self.uses.total() + request.permits <= self.common_limit(request)
-
-    def backs_off(self, request: Request) -> bool:
-        """Whether a back-off holds *request* up."""
-        within = self._is_within_ramp(request, self.uses.total(), None)
-        key = key_of(request)
-        return not (within and self._is_within_ramp(request, self.uses[key], key))
-
-    def _is_within_ramp(self, request: Request, used: int, key: str | None) -> bool:
-        """A back-off lets nothing start in its pause, and then up to its ramp, or one request."""
-        ramp = self.ramps.get(key, math.inf)
-        return used + request.permits <= ramp or (ramp > 0 and not used)
-
-    def is_too_heavy(self, request: Request) -> bool:
-        """For the overall limit: it is passed over, unless its key holds it up."""
-        return request.permits > self.common_limit(request)
-
-    def share(self, request: Request) -> float:
-        key = key_of(request)
-        weight = request.key.weight if request.key else 1.0
-        return round(self.uses[key] / weight if key is not None else 0.0, 6)
-
-
-@dataclass
-class Look:
-    """How a semaphore stood at some moment, by its own clock.
-
-    Attributes:
-        stamp: the next token, by the clock.
-        holders: the expired among them, until somebody removes them.
-        line: in its order.
-        passes_over: a request that does not fit is passed over.
-        shares: the next permit goes to the key with the fewest.
-        by_server: it is kept by the server's clock.
-        back_offs: by key, or None for that of all requests. They may be over.
-    """
-
-    now_us: int
-    holders: Mapping[str, Permit] = field(compare=False)
-    line: Sequence[Waiter]
-    set_limit: int | None = None
-    key_limits: Mapping[str, int] = field(default_factory=dict[str, int])
-    passes_over: bool = False
-    shares: bool = False
-    slotted: bool = field(default=False, compare=False)
-    by_server: bool = field(default=True, compare=False)
-    back_offs: Mapping[str | None, BackOffRecord] = field(
-        default_factory=dict[str | None, BackOffRecord]
-    )
-    live: dict[str, Permit] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.now = self.now_us // 1000
-        self.live = {i: held for i, held in self.holders.items() if held.expiry_ms > self.now}
-
-    @property
-    def idle(self) -> bool:
-        return not (self.live or self.line) and self.set_limit is None
-
-    def room(self, now: int | None = None, without: Collection[str] = ()) -> Room:
-        """Also at a later moment, when some of the permits have expired."""
-        now, uses = self.now if now is None else now, Counter[str | None]()
-        for identity, held in self.live.items():
-            if held.expiry_ms > now and identity not in without:
-                uses[held.key] += held.permits
-        ramps = {key: ramp.permits for key, b in self.back_offs.items() if (ramp := b.ramp(now))}
-        return Room(uses, self.set_limit, self.slotted, self.key_limits, ramps)
-
-    def eligible(self, room: Room) -> Iterator[Waiter]:
-        """The requests in line that are not passed over."""
-        for waiter in self.line:
-            alive = waiter.alive_until > self.now and not waiter.unreachable
-            passed_over = room.is_too_heavy(waiter.request) and room.fits_key(waiter.request)
-            if alive and not passed_over:
-                yield waiter
-
-    @property
-    def is_held_up(self) -> bool:
-        """Whether the overall limit holds somebody up whose key has room."""
-        room = self.room()
-        return not all(room.fits(head.request) for head in ready(self.eligible(room), room))
-
-
-def look_at(model: QueueSpecification, server_us: int) -> Look:
-    state, keyed = model.state, model if isinstance(model, KeyedSpecification) else None
-    now_us = server_us + state.counter.ahead_us
-    line: list[Waiter] = []
-    for queued in model.queue:
-        hub, request = state.look_up(queued.hub), queued.request
-        facts = hub.alive_until, hub.unreachable, queued.parked
-        asked = Request(*request[:4], key=request.key)  # without what only its call knows
-        line.append(Waiter(queued.id, asked, queued.ticket, *facts))
-    return Look(
-        now_us,
-        {identity: Permit.of(held) for identity, held in state.holders.items()},
-        line,
-        state.set_limit,
-        dict(keyed.key_limits) if keyed else {},
-        model.passes_over,
-        keyed is not None and keyed.shares,
-        state.slotted,
-        (state.kind or "").endswith("server"),
-        _back_offs(model),
-    )
-
-
-def _back_offs(model: QueueSpecification) -> dict[str | None, BackOffRecord]:
-    of_keys = model.back_offs if isinstance(model, KeyedSpecification) else {}
-    found: dict[str | None, BackOffRecord] = {key: one for key, (_, one) in of_keys.items()}
-    if model.state.back_off is not None:
-        found[None] = model.state.back_off
-    return found
-
-
-def limit_in_force(declared: int, set_to: int | None, *, slotted: bool) -> int:
-    """Where permits have slots, no limit that is set makes more of them."""
-    if set_to is None:
-        return declared
-    return min(declared, set_to) if slotted else set_to
 
 
 def own_ids(call: op.Operation, hub: str) -> set[str]:
@@ -435,6 +242,8 @@ class Judge:
             if request is None:
                 yield Broken(ASKED, f"{identity} was granted and had not asked")
                 continue
+            if identity not in known and request.number <= before.marks.get(hub, 0):
+                yield Broken(ONCE, f"{identity} was granted, and its number was used before")
             right = (permit.permits, permit.key) == (request.permits, key_of(request))
             if not right or permit.expiry_ms > after.now + request.lease_ms:
                 yield Broken(ASKED, f"{identity} was granted {permit}, having asked {request}")
@@ -504,18 +313,6 @@ def twice(slots: Mapping[str, Sequence[int]]) -> Iterator[Broken]:
 
 
 # -- whose turn it is
-
-
-def ready(waiting: Iterable[Waiter], room: Room) -> list[Waiter]:
-    """The first of each key, where its key has room for it; in their order."""
-    heads: dict[str | None, Waiter] = {}
-    for waiter in waiting:
-        heads.setdefault(waiter.key, waiter)
-    return [head for head in heads.values() if room.fits_key(head.request)]
-
-
-def patience_ends(request: Request, ticket: float) -> float:
-    return ticket + 1000 * (request.key.patience_ms if request.key else request.lease_ms)
 
 
 def next_in_turn(look: Look, room: Room) -> list[Waiter]:

@@ -2,8 +2,8 @@
 
 import redsem_async._protocol.operations as op
 from redsem_async._protocol.replies import Reply
-from redsem_async.testing._spec.records import BackOffRecord
-from tests.worlds.judge import BACK_OFF, TRUST, Judge, Look, Permit
+from tests.worlds.judge import BACK_OFF, TRUST, Judge
+from tests.worlds.look import BackOff, Look, Permit
 
 HUB = "a" * 32
 OURS, THEIRS = f"{HUB}.1", f"{'b' * 32}.1"
@@ -25,8 +25,8 @@ def test_what_is_trusted_is_held() -> None:
 
 
 def test_a_back_off_holds_grants_off_and_ends_no_earlier() -> None:
-    pause: dict[str | None, BackOffRecord] = {None: BackOffRecord(ends=500, began=0, step=100)}
-    shorter: dict[str | None, BackOffRecord] = {None: BackOffRecord(ends=400, began=0, step=100)}
+    pause: dict[str | None, BackOff] = {None: BackOff(ends=500, began=0, step=100)}
+    shorter: dict[str | None, BackOff] = {None: BackOff(ends=400, began=0, step=100)}
     call = op.Acquire([1], 1000, 4)
     for now_ms, kept, grants, wrong in (
         (499, pause, True, {BACK_OFF}),

@@ -8,28 +8,15 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from redsem_async._core.keys import Address, Mode
 from redsem_async._hub.hub import known_hub
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
 from redsem_async._protocol.backend import Backend, Command, Listener
-from redsem_async._protocol.errors import CommandError, ErrorKind
-from redsem_async._protocol.operations import Operation
+from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.pushes import Push
 from redsem_async._protocol.replies import AnyReply
-from redsem_async.testing._memory import SPECIFICATIONS
-from redsem_async.testing._spec.queue import QueueSpecification
-from redsem_async.testing._spec.records import Publish, Reordered, UnknownHub, Void
-from tests.worlds.judge import Look, look_at
 from tests.worlds.loop import SimulatedLoop, running
 
 START_US = 1_700_000_000_000_000  # by the server's clock
-
-
-def specification(mode: Mode, publish: Publish) -> QueueSpecification:
-    """The server: what keeps a semaphore."""
-    made = SPECIFICATIONS[mode.removesuffix("+slots")](publish)
-    assert isinstance(made, QueueSpecification)
-    return made
 
 
 class Violation(AssertionError):
@@ -91,20 +78,6 @@ class BaseWorld(Generic[AnyProcess]):
         """A promise was broken, perhaps by an *error* that nobody expected."""
         self.violations.append(f"at {self.now - self._began:.6f}: {what}")
         self.note("VIOLATED", what, "".join(traceback.format_exception(error)) if error else "")
-
-    def run_call(
-        self, model: QueueSpecification, address: Address, call: Operation, hub: str
-    ) -> tuple[Look, AnyReply | CommandError, Look]:
-        """Run *call* on the server, and answer as a link does: between two looks at it."""
-        before = self.look(model)
-        try:
-            answer: AnyReply | CommandError = model.run(address, call, hub, self.server_us)
-        except (Reordered, UnknownHub, Void) as again:
-            answer = CommandError(ErrorKind.RETRY_NOW, again)
-        return before, answer, self.look(model)
-
-    def look(self, model: QueueSpecification) -> Look:
-        return look_at(model, self.server_us)
 
     def end(self) -> None:
         for process in self.processes:

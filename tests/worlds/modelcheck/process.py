@@ -4,7 +4,6 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -31,7 +30,7 @@ TURNS = 1000  # of a loop, in which nothing comes from outside
 
 
 def id_of(permit: Permit) -> str:
-    """The id of its lease. Nobody else uses a lease whose id a permit has told."""
+    """The id of its lease, also once it is lost."""
     return permit._lease.id
 
 
@@ -69,7 +68,7 @@ class FakeLink(BaseLink["Process"]):
 class FakeNode(OneNode):
     """The way from one process to the server."""
 
-    place = "the specification"
+    place = "the scripts in memory"
 
     def __init__(self, process: "Process") -> None:
         self._process = process
@@ -134,14 +133,8 @@ class Job:
             self.acquiring = 0
         if permit.permits != permits:
             raise Violation(f"{self.process.name} got {permit.permits} permits, not {permits}")
-        self.process.uses(permit)
+        self.process.permits.append(permit)
         return permit
-
-    async def leave(self, permit: Permit) -> None:
-        """Leave the block of a permit: nothing is waited for."""
-        self.process.permits.remove(permit)
-        with suppress(PermitLost):
-            await permit.__aexit__(None, None, None)
 
     async def release(self, permit: Permit) -> None:
         try:
@@ -289,10 +282,6 @@ class Process(BaseProcess):
         """Whether nothing is on its way to or from it."""
         link = self.link
         return self.dialling is None and not (link and (link.going or link.coming))
-
-    def uses(self, permit: Permit) -> None:
-        """A permit is this process's from now on."""
-        self.permits.append(permit)
 
     def new_hub(self) -> str:
         self.hubs += 1

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.operations import BackOff, Delete, Operation
 from redsem_async._protocol.replies import AnyReply, Reply
-from redsem_async.testing._spec.keyed import KeyedSpecification
-from tests.worlds.judge import Broken, Look, forgotten
-from tests.worlds.judge import Permit as Held
+from tests.worlds.judge import Broken, forgotten
+from tests.worlds.look import Look
+from tests.worlds.look import Permit as Held
 from tests.worlds.world import Violation
 
 from .process import id_of
@@ -48,16 +48,15 @@ def _raise_first(world: "World", found: Iterator[Broken]) -> None:
 
 def _check_orders(world: "World", before: Look, call: Operation, after: Look) -> None:
     """What is deleted and set is what somebody asks for now."""
-    ledger, model = world.ledger, world.model
+    ledger = world.ledger
     if isinstance(call, Delete) and before.live and before != after and not ledger.deleting:
         raise Violation("all was deleted, and nobody asks for that now")
-    limit = model.state.set_limit
+    limit = after.set_limit
     if limit != ledger.limit and not ledger.limits:
         raise Violation(f"the set limit is {limit}, after {ledger.limit} was confirmed")
-    if isinstance(model, KeyedSpecification) and not ledger.limits:
-        confirmed = {key: n for key, n in ledger.key_limits.items() if n is not None}
-        if model.key_limits != confirmed:
-            raise Violation(f"the limits of keys are {model.key_limits}, not {confirmed}")
+    confirmed = {key: n for key, n in ledger.key_limits.items() if n is not None}
+    if after.key_limits != confirmed and not ledger.limits:
+        raise Violation(f"the limits of keys are {after.key_limits}, not {confirmed}")
 
 
 # -- of each moment
@@ -78,8 +77,7 @@ def check(world: "World") -> None:
         for permit in process.permits
         if permit.expires_in > 0
     ]
-    holders = {identity: Held.of(held) for identity, held in world.model.state.holders.items()}
-    _raise_first(world, world.judge.trust(trusted, holders))
+    _raise_first(world, world.judge.trust(trusted, world.look().holders))
 
 
 def _check_jobs(world: "World") -> None:
@@ -101,7 +99,7 @@ def _check_detached(world: "World") -> None:
     if world.late:
         return
     for identity, latest_ms in world.ledger.detached.items():
-        held = world.model.state.holders.get(identity)
+        held = world.look().holders.get(identity)
         if held is not None and held.expiry_ms > latest_ms:
             name = name_of(world, identity)
             raise Violation(f"{name} was detached, and is held for longer than was said")
@@ -139,20 +137,14 @@ def _has_owner(world: "World", identity: str) -> bool:
 
 def _check_prompt(world: "World") -> None:
     """A free permit and a waiter meet: at once, or soon after a lease has ended."""
-    who = _forgotten(world)
-    if who is None:
+    first = forgotten(world.look())
+    if first is None:
         world.forgotten_since = None
         return
     if world.forgotten_since is None:
         world.forgotten_since = world.now
     if world.now >= world.forgotten_since + (PROMPT if world.ticked else 0.0):
-        raise Violation(f"{who} waits for a permit that is free")
-
-
-def _forgotten(world: "World") -> str | None:
-    """Who could be served now, although nothing is on its way."""
-    first = forgotten(world.look(world.model))
-    return name_of(world, first.id) if first else None
+        raise Violation(f"{name_of(world, first.id)} waits for a permit that is free")
 
 
 # -- of the end
@@ -163,14 +155,12 @@ def check_end(world: "World") -> None:
         for job in process.jobs:
             if process.alive and job.in_call:
                 raise Violation(f"{process.name}'s {job.name} is never answered")
-    if _live(world):
-        identity = _live(world)[0]
+    for identity in _live(world):
         raise Violation(f"{name_of(world, identity)} is never given back")
 
 
 def _live(world: "World") -> list[str]:
-    now_ms = world.server_us // 1000
-    return [i for i, held in world.model.state.holders.items() if held.expiry_ms > now_ms]
+    return [*world.look().live]
 
 
 def name_of(world: "World", identity: str) -> str:

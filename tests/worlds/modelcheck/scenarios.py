@@ -38,14 +38,6 @@ async def keep(job: Job, permit: Permit, until: str = "to release") -> None:
     await job.release(permit)
 
 
-async def enters_twice(job: Job) -> None:
-    """Enter a block and leave it, and enter it again at once."""
-    for _ in range(2):
-        permit = await job.acquire()
-        await job.pause("to leave")
-        await job.leave(permit)
-
-
 async def detaches(job: Job) -> None:
     """Acquire, and detach for a short time; where that fails, once more, or hold on to it."""
     permit = await job.acquire()
@@ -248,13 +240,6 @@ def _scenarios(mode: Mode) -> Iterator[Scenario]:
         begun((0, 0), (1, 0)),
         grain=1.6,
         release=mode == "fair",
-    )
-    yield Scenario(
-        "blocks that are left",
-        (replace(still, scripts=(enters_twice, holds)), open_minded),
-        Budget(cancels=1),
-        begun((0, 0)),
-        release=True,
     )
 
 

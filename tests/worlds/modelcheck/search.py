@@ -9,12 +9,14 @@ import gc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tests.worlds.server import Edit
 from tests.worlds.stand_ins import in_place
 from tests.worlds.world import Violation
 
 from . import rules
 from .scenario import Budget, Scenario
-from .world import Event, Make, World
+from .server import Memory
+from .world import Event, World
 
 ROUND = 400  # events in a row in which no time passes
 COLLECT = 400  # runs between two collections of garbage
@@ -63,14 +65,16 @@ class Search:
     """One scenario, explored.
 
     Args:
+        edits: of the scripts, so that they are wrong.
         distrustful: take every event, and see that those commute that are said to.
     """
 
     def __init__(
-        self, scenario: Scenario, make: Make | None = None, *, distrustful: bool = False
+        self, scenario: Scenario, edits: Sequence[Edit] = (), *, distrustful: bool = False
     ) -> None:
+        self.memory = Memory()
         self._scenario = scenario
-        self._make = make
+        self._edits = edits
         self._world: World
         self._seen: set[bytes] = set()
         self._after: dict[tuple[bytes, Event], bytes] = {}
@@ -204,7 +208,7 @@ class Search:
             rules.check_quiet(world)
             busy = any(job.in_call for p in world.processes if p.alive for job in p.jobs)
             moment = world.next_moment()
-            if moment is None or not (busy or world.model.state.holders):
+            if moment is None or not (busy or world.look().holders):
                 break
             world.pass_time(moment)
             rules.check(world)
@@ -215,7 +219,7 @@ class Search:
         outcome.runs += 1
         if outcome.runs % COLLECT == 0:
             gc.collect()
-        world = self._world = World(self._scenario, self._make)
+        world = self._world = World(self._scenario, self.memory, self._edits)
         return world
 
     def _open(self, world: World) -> None:

@@ -2,28 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from types import ModuleType
 from unittest.mock import Mock
 
 import pytest
 
 from redsem_async._core.keys import with_slots
 from redsem_async._hub.lease import Lease
-from redsem_async._protocol.operations import Acquire, Release, Request
-from redsem_async._protocol.replies import Answer, Reply
-from redsem_async.testing._spec import keyed, queue, serving
-from redsem_async.testing._spec.keyed import KeyedSpecification, SharedSpecification
-from redsem_async.testing._spec.passing import PassingSpecification
-from redsem_async.testing._spec.queue import QueueSpecification
-from redsem_async.testing._spec.records import CallContext, HolderRecord, QueuedRequest
-from redsem_async.testing._spec.slots import assign
-from redsem_async.testing._spec.state import State
+from tests.worlds.server import Edit
 
 from .scenario import Scenario
 from .scenarios import LONG, SCENARIOS
 from .scenarios_of_keys import SCENARIOS_OF_KEYS
 from .search import Search
-from .world import Make
 
 WAITS = "waits, and its limits have room"
 PASSED = "before those who were granted"
@@ -32,9 +22,8 @@ MOST = 100_000  # states of a scenario; the longer form has some with more, and 
 WITH_SLOTS_TOO = {
     "fair a detach that is lost",
     "fair a lost link and late commands",
-    "fair a pause",
     "fair an adoption that is cancelled",
-    "fair mixed limits",
+    "fair weights",
     "fair+keys a deletion, and keys",
     "fair+keys a heavy head of its key",
     "fair+keys a revoked permit, and a key",
@@ -80,176 +69,154 @@ def test_what_is_said_to_commute_does() -> None:
 # -- a search that finds nothing proves nothing, unless it finds what is there
 
 
-class WithoutMark(QueueSpecification):
-    """An id that is not known is granted, however old its number is."""
-
-    def _answer(self, context: CallContext, call: Acquire, request: Request, mark: int) -> Answer:
-        known = self.state.current_grant(f"{context.hub}.{request.number}", context.now)
-        in_line = self._is_queued(context.hub, request)
-        return super()._answer(context, call, request, mark if known or in_line else 0)
-
-
-class ServesNobody(QueueSpecification):
-    """What is released is not given to who waits for it."""
-
-    def _release(self, context: CallContext, call: Release) -> Reply:
-        line, self.queue = self.queue, []
-        try:
-            return super()._release(context, call)
-        finally:
-            self.queue = line
+def found_in(name: str, *edits: tuple[str, str]) -> str:
+    """What is wrong with a scenario once the scripts have these edits."""
+    wanted: Sequence[Edit] = [Edit(*edit) for edit in edits]
+    search = Search(KNOWN[name], wanted)
+    found = search.run(MOST)
+    assert search.memory.edited == {*wanted}, "an edit is of no script that ran"
+    return str(found)
 
 
-class LooksAtTheHead(PassingSpecification):
-    """Only the first in the queue is served."""
-
-    def _serve(self, context: CallContext, own: Sequence[Request] = ()) -> None:
-        queue, self.queue = self.queue, self.queue[:1]
-        try:
-            super()._serve(context, own)
-        finally:
-            self.queue += queue[1:]
-
-
-class ForgetsTheEnded(KeyedSpecification):
-    """A key is not looked at again when a permit of it ends."""
-
-    def _removed(self, context: CallContext, holders: Sequence[HolderRecord]) -> None:
-        pass
-
-
-class ForgetsWhoLeaves(KeyedSpecification):
-    """A key is not looked at again when its first request leaves the line."""
-
-    def _line_changed(self, context: CallContext, requests: Sequence[QueuedRequest]) -> None:
-        standing = [queued for queued in requests if queued in self.queue]
-        super()._line_changed(context, standing)
-
-
-class ForgetsNewLimits(KeyedSpecification):
-    """A key is not looked at again when its limit changes."""
-
-    def _look_at(self, context: CallContext, key: str) -> None:
-        if key not in self.key_limits:
-            super()._look_at(context, key)
-
-
-class CountsHolders(KeyedSpecification):
-    """A holder is one in use of its key, however many permits it has."""
-
-    def _use(self, key: str) -> int:
-        return sum(held.key == key for held in self.state.holders.values())
-
-
-class LetsLightOnesPass(KeyedSpecification):
-    """A newcomer goes by the limits alone, and not by who of its key waits."""
-
-    def _held_up(self, context: CallContext, request: Request, limit: int) -> Answer | None:
-        standing, self.queue = self.queue, []
-        try:
-            return super()._held_up(context, request, limit)
-        finally:
-            self.queue = standing
-
-
-class LooksOnlyAtTheRoom(KeyedSpecification):
-    """A newcomer passes who the overall limit holds up."""
-
-    def _held_up(self, context: CallContext, request: Request, limit: int) -> Answer | None:
-        context.line_is_blocked = False
-        return super()._held_up(context, request, limit)
-
-
-class KeysBlockAll(KeyedSpecification):
-    """Whom its key holds up is in the way of other keys."""
-
-    def _acquire(self, context: CallContext, call: Acquire) -> Reply:
-        context.line_is_blocked = len(self.queue) > len(self.ready)
-        return super()._acquire(context, call)
-
-
-class OldestFirst(SharedSpecification):
-    """The next permit goes to the oldest request, whatever its key has."""
-
-    def _next_key(self, context: CallContext) -> str | None:
-        return min(self.ready, key=lambda key: self.ready[key][0], default=None)
+MARK = "if grant or value <= old_mark"
+SCANNED = "\n    local found = scan"
+ENDED = "changed[key] = key ~= '' or nil\n    end\n  end\n"
+OF_ITS_KEY = "first_with('k:' .. key .. '!') then return 'key' end"
+COUNTED = "if used > 0 then\n    next_expiry"
 
 
 @pytest.mark.parametrize(
-    ("name", "make", "wrong"),
+    ("name", "wrong", "edits"),
     [
-        ("fair a lost link and late commands", WithoutMark, "nobody has it"),
-        ("fair a cancellation", ServesNobody, WAITS),
-        ("zset mixed limits", LooksAtTheHead, WAITS),
-        ("fair+keys a key that is full", ForgetsTheEnded, WAITS),
-        ("fair+keys a revoked permit, and a key", ForgetsTheEnded, WAITS),
-        (
-            "fair+keys a permit with a key expires",
-            ForgetsTheEnded,
+        pytest.param(
+            "fair a lost link and late commands",
+            "nobody has it",
+            [(f"{MARK} then", f"{MARK} and is_queued(entry) then")],
+            id="a number that was used before is granted",
+        ),
+        pytest.param(
+            "fair a cancellation",
             WAITS,
+            [
+                ("  serve_own(own)\n  serve()\n", ""),
+                ("if waiting > 0 and not plan then return end", "if waiting > 0 then return end"),
+            ],
+            id="what is released is given to nobody",
         ),
-        ("fair+keys a heavy head of its key", ForgetsWhoLeaves, WAITS),
-        ("fair+keys limits of a key", ForgetsNewLimits, WAITS),
-        ("fair+keys a heavy head of its key", CountsHolders, "permits of 'a' in use"),
-        ("fair+keys a heavy head of its key", LetsLightOnesPass, "of the same key"),
-        (
+        pytest.param(
+            "zset mixed limits",
+            WAITS,
+            [(f"pass_known(){SCANNED}", f"if pass_known() then return end{SCANNED}")],
+            id="only the first is looked at",
+        ),
+        *[
+            pytest.param(
+                f"fair+keys {name}",
+                WAITS,
+                [(f"{ENDED}  look_at_all(changed)", ENDED)],
+                id=f"a permit ends, {name}",
+            )
+            for name in (
+                "a key that is full",
+                "a revoked permit, and a key",
+                "a permit with a key expires",
+            )
+        ],
+        pytest.param(
+            "fair+keys a heavy head of its key",
+            WAITS,
+            [("unpack(requests))\n  look_at_all(changed)", "unpack(requests))")],
+            id="the first of a key leaves the line",
+        ),
+        pytest.param(
+            "fair+keys limits of a key",
+            WAITS,
+            [("keyed.limits[key] = nil\n  look_at(key)", "keyed.limits[key] = nil")],
+            id="the limit of a key changes",
+        ),
+        pytest.param(
+            "fair+keys a heavy head of its key",
+            "permits of 'a' in use",
+            [("use + math.floor(2 ^ power) * count_with", "use + count_with")],
+            id="a heavy holder is one of its key",
+        ),
+        pytest.param(
+            "fair+keys a heavy head of its key",
+            "of the same key",
+            [
+                (
+                    "and not first_with('k:' .. key .. '!') then return 'key' end",
+                    "and false then end",
+                )
+            ],
+            id="a newcomer passes who of its key waits",
+        ),
+        pytest.param(
             "fair+keys the overall limit, and keys",
-            LooksOnlyAtTheRoom,
             PASSED,
+            [("if not open or used + permits > room_in", "if used + permits > room_in")],
+            id="a newcomer passes whom the overall limit holds up",
         ),
-        ("fair+keys a key that is full", KeysBlockAll, WAITS),
-        ("fair+share shares", OldestFirst, PASSED),
+        pytest.param(
+            "fair+keys a key that is full",
+            WAITS,
+            [("if blocked then open = false end", "open = waiting == count_with('k:')")],
+            id="whom its key holds up is in the way of others",
+        ),
+        pytest.param(
+            "fair+share shares",
+            PASSED,
+            [("if not keyed.shares or stamp_us > tonumber(place)", "if true")],
+            id="the oldest is first, whatever its key has",
+        ),
+        pytest.param(
+            "fair a cancellation",
+            "2 of 1 permits in use",
+            [
+                ("used = holder_count + extra_permits()\n  else", "used = 0\n  else"),
+                (
+                    "if used > 0 then\n    next_expiry",
+                    "used = 0\n  if used > 0 then\n    next_expiry",
+                ),
+            ],
+            id="nothing is taken",
+        ),
+        *[
+            pytest.param(
+                f"fair {name}",
+                wrong,
+                [("return number <= (tonumber(", "return 0 > (tonumber(")],
+                id=f"a call acts each time, {name}",
+            )
+            for name, wrong in (
+                ("two limits", "the set limit is 3, after 2 was confirmed"),
+                ("a back-off that is ended", "nobody met another overload"),
+                ("a deletion", "all was deleted, and nobody asks"),
+                ("a pause", "the set limit is 0, after None was confirmed"),
+            )
+        ],
+        *[
+            pytest.param(
+                f"{name} with slots",
+                "have one slot",
+                [(free, instead)],
+                id=f"slots of holders are free, {name}, {instead}",
+            )
+            for name in ("fair+keys the overall limit, and keys", "fair weights")
+            for free, instead in (
+                ("if not taken[lowest] then", "do"),
+                ("taken[tonumber(slot)] = ids[i]\n", "\n"),
+            )
+        ],
     ],
 )
-def test_a_server_that_is_wrong_is_found(name: str, make: Make, wrong: str) -> None:
-    found = Search(KNOWN[name], make).run()
-    assert wrong in (found.wrong or ""), str(found)
-
-
-def test_a_grant_too_many_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(State, "taken", Mock(return_value=0))
-    found = Search(KNOWN["fair a cancellation"]).run()
-    assert "2 of 1 permits in use" in (found.wrong or ""), str(found)
-
-
-@pytest.mark.parametrize(
-    ("name", "rule", "wrong"),
-    [
-        ("a detach that is lost", (Lease, "shorten"), "is trusted as"),
-        ("a detach, again", (Lease, "shorten"), "is trusted as"),
-        ("two limits", (State, "is_changed"), "the set limit is 3, after 2 was confirmed"),
-        ("a back-off that is ended", (State, "is_changed"), "nobody met another overload"),
-        ("a deletion", (State, "is_changed"), "all was deleted, and nobody asks"),
-        ("a pause", (State, "is_changed"), "the set limit is 0, after None was confirmed"),
-    ],
-)
-def test_a_rule_that_is_taken_out_is_found(
-    name: str, rule: tuple[type, str], wrong: str, monkeypatch: pytest.MonkeyPatch
+def test_a_server_that_is_wrong_is_found(
+    name: str, wrong: str, edits: list[tuple[str, str]]
 ) -> None:
-    monkeypatch.setattr(*rule, Mock(return_value=None))
-    found = Search(KNOWN[f"fair {name}"]).run()
-    assert wrong in (found.wrong or ""), str(found)
+    assert wrong in found_in(name, *edits)
 
 
-def lowest(_state: State, permits: int, *_planned: object) -> Sequence[int]:
-    return range(permits)
-
-
-def planned_are_free(state: State, permits: int, *_planned: object) -> Sequence[int]:
-    return assign(state, permits)
-
-
-@pytest.mark.parametrize(
-    ("name", "module", "instead"),
-    [
-        ("fair+keys the overall limit, and keys", queue, lowest),
-        ("fair+keys the overall limit, and keys", keyed, lowest),
-        ("fair mixed limits", serving, planned_are_free),
-    ],
-)
-def test_a_server_that_gives_a_slot_twice_is_found(
-    name: str, module: ModuleType, instead: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "assign", instead)
-    found = Search(KNOWN[f"{name} with slots"]).run()
-    assert "have one slot" in (found.wrong or ""), str(found)
+@pytest.mark.parametrize("name", ["a detach that is lost", "a detach, again"])
+def test_a_client_that_is_wrong_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lease, "shorten", Mock())
+    assert "is trusted as" in found_in(f"fair {name}")

@@ -1,32 +1,34 @@
 """One path through a scenario: the real client on loops and links that the search moves.
 
-Everything from the public methods down to the commands is the package's own code; the server is
-the executable specification. Nothing happens by itself: `enabled` says what could happen next, and
-`do` makes it happen. Between two events every loop runs until it has nothing to do.
+Everything from the public methods down to the scripts is the package's own code. Nothing happens
+by itself: `enabled` says what could happen next, and `do` makes it happen. Between two events
+every loop runs until it has nothing to do.
 """
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+from redsem_async._core.keys import Address
 from redsem_async._protocol.backend import Command
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.pushes import Push
 from redsem_async._protocol.replies import AnyReply
-from redsem_async.testing._spec.queue import QueueSpecification
-from redsem_async.testing._spec.records import HolderRecord, Publish
 from tests.worlds.judge import Judge
+from tests.worlds.look import Look
 from tests.worlds.loop import RESOLUTION, running
-from tests.worlds.world import BaseWorld, specification
+from tests.worlds.server import Edit
+from tests.worlds.world import BaseWorld
 
 from . import rules
-from .process import Process, Said
+from .process import NAME, Process, Said
 from .scenario import Budget, Scenario
+from .server import Memory, RememberingServer
 
-Make = Callable[[Publish], QueueSpecification]
+PREFIX = "redsem"
 
 
 class Event(NamedTuple):
@@ -52,7 +54,7 @@ class Ledger:
 class World(BaseWorld[Process]):
     """One path."""
 
-    def __init__(self, scenario: Scenario, make: Make | None = None) -> None:
+    def __init__(self, scenario: Scenario, memory: Memory, edits: Sequence[Edit] = ()) -> None:
         super().__init__(1000.0)
         self.scenario = scenario
         self.budget: Budget = scenario.budget
@@ -64,7 +66,8 @@ class World(BaseWorld[Process]):
         self.ids: deque[str] = deque()
         self.ledger = Ledger()
         self.judge = Judge()
-        self.model = make(self._publish) if make else specification(scenario.mode, self._publish)
+        self.address = Address(scenario.mode, PREFIX, NAME, "server")
+        self.server = RememberingServer(self._publish, self._reached, memory, edits)
         self.processes = [Process(self, index) for index in range(len(scenario.parties))]
 
     # -- what can happen
@@ -235,21 +238,27 @@ class World(BaseWorld[Process]):
         self.note(f"  {process.name}: {command.operation} -> {answer}")
 
     def _carry_out(self, command: Command, hub: str) -> AnyReply | CommandError:
-        address, call = command.semaphore.address, command.operation
-        before, answer, after = self.run_call(self.model, address, call, hub)
+        call = command.operation
+        assert command.semaphore.address == self.address
+        before, answer, after = self.server.run(self.address, call, hub, self.server_us)
         rules.check_call(self, before, call, hub, answer, after)
         return answer
 
-    def _publish(self, owner: str, message: Push) -> int:
+    def _publish(self, prefix: str, owner: str, message: Push) -> int:
         process = self.owners.get(owner)
         if process is None:
             return 0
         link = process.link
         self.note(f"  {process.name} is sent {message}")
         if link is not None and link.known and link.listener.hub_id == owner:
-            link.coming.append(Said(message, partial(link.notified, "redsem", message)))
+            link.coming.append(Said(message, partial(link.notified, prefix, message)))
             return 1
         return sum(ghost.known and ghost.listener.hub_id == owner for ghost in process.ghosts)
+
+    def _reached(self) -> tuple[object, ...]:
+        """Which hubs the server reaches by a message."""
+        links = (link for p in self.processes for link in (p.link, *p.ghosts) if link)
+        return tuple(link.listener.hub_id for link in links if link.known)
 
     def _receive(self, process: Process) -> None:
         link = process.link
@@ -273,19 +282,18 @@ class World(BaseWorld[Process]):
     def next_moment(self, grain: float = 0.0) -> float | None:
         """When something changes by itself, at least *grain* seconds from now."""
         moments = [p.loop.next_timer() for p in self.processes if p.runs]
-        moments += [self.by_server_clock(held.expiry_ms) for held in self._holders()]
+        moments += [self.by_server_clock(h.expiry_ms) for h in self.look().holders.values()]
         to_come = [m for m in moments if m is not None and m > self.now + RESOLUTION]
         later = [m for m in to_come if m >= self.now + grain]
         if later:
             return min(later)
         return self.now + grain if to_come else None
 
-    def _holders(self) -> Iterable[HolderRecord]:
-        return self.model.state.holders.values()
+    def look(self) -> Look:
+        return self.server.look(self.address, self.server_us)
 
     def holds(self, identity: str) -> bool:
-        held = self.model.state.holders.get(identity)
-        return held is not None and self.by_server_clock(held.expiry_ms) > self.now
+        return identity in self.look().live
 
     def pass_time(self, until: float) -> None:
         self.ticked = True
@@ -303,17 +311,16 @@ class World(BaseWorld[Process]):
     def key(self) -> bytes:
         """What distinguishes this state from others.
 
-        A process is what came to it, and when: it has no other input. The server is what the
-        specification keeps. So orders of events that neither can distinguish are one state.
+        A process is what came to it, and when: it has no other input. The server is what it
+        keeps. So orders of events that neither can distinguish are one state.
         """
-        model = {k: v for k, v in vars(self.model).items() if k != "_publish"}
         standing = [self._standing(process) for process in self.processes]
         all_of_it = (
             self.now,
             self.budget,
             self.calm,
             self.forgotten_since,
-            model,
+            self.server.state,
             self.ledger,
             self.judge.last_token,
             sorted(self.judge.taken.items()),

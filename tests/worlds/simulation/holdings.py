@@ -21,7 +21,7 @@ from redsem_async._api.classes import takes_keys
 from redsem_async._core.lease import clock_margin, heartbeat_interval
 from redsem_async._hub.lease import Lease, LeaseState
 from redsem_async._protocol.operations import KeyTerms, Request
-from tests.worlds.judge import Permit as Trusted
+from tests.worlds.look import Permit as Trusted
 
 from .judge import CLOCKS, Judge
 from .world import Process, World
@@ -80,10 +80,10 @@ def _trusted(process: Process, name: str) -> list[tuple[str, Trusted]]:
     ]
 
 
-def _is_fresh(hold: Hold, slack: float = 0.3) -> bool:
-    """Whether the last refresh of its lease is a refresh interval and *slack* ago at most."""
+def _is_fresh(hold: Hold) -> bool:
+    """Whether it is trusted for a lease, less a refresh interval, or nearly so."""
     terms, left = hold.lease.terms, hold.lease.trusted_until - hold.process.loop.time()
-    return left > terms.lease - terms.refresh_interval - slack
+    return left > terms.lease - terms.refresh_interval - 0.3
 
 
 @dataclass(eq=False)
@@ -165,6 +165,7 @@ class Holdings:
         self.holds.append(hold)
         attempt.holds.append(hold)
         world.note(process.name, "holds", hold.id[:4], hold.id[32:], lease.token)
+        self._check(hold.id not in self.ids, f"{hold}, whose id was used before")
         if not attempt.adopts:
             self._check(self.unruly or _is_fresh(hold), f"{hold}, which is trusted too briefly")
         self.ids.add(hold.id)

@@ -1,6 +1,6 @@
 """What a simulation knows of its server, beside the rules of every world: its books.
 
-The judge keeps books of what clients asked for, and looks at the model around each call.
+The judge keeps books of what clients asked for, and looks at the semaphore around each call.
 """
 
 import math
@@ -17,10 +17,9 @@ from redsem_async._core.keys import permit_id
 from redsem_async._hub.request import Request
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.replies import AnyReply
-from redsem_async.testing._spec.queue import QueueSpecification
-from redsem_async.testing._spec.records import key_of
-from tests.worlds.judge import Broken, Look, Trusted, own_ids
+from tests.worlds.judge import Broken, Trusted, own_ids
 from tests.worlds.judge import Judge as Rules
+from tests.worlds.look import Look, key_of
 
 from .world import Process, World
 
@@ -84,7 +83,6 @@ class Judge:
 
     def ran(
         self,
-        model: QueueSpecification,
         before: Look,
         call: op.Operation,
         hub: str,
@@ -108,8 +106,8 @@ class Judge:
         now = self._world.now
         self._since = {i: self._since.get(i, now) for i in after.live}
         for owner in {identity.partition(".")[0] for identity in new} - around.notified - {hub}:
-            no_push = model.state.hub_record(owner).no_push
-            self._check(no_push, f"{new} were granted, and nobody was notified")
+            silent = owner in after.silent
+            self._check(silent, f"{new} were granted, and nobody was notified")
         if isinstance(call, op.Abandon) or (isinstance(call, op.Release) and call.owner == hub):
             self._closed |= own_ids(call, hub)
         elif isinstance(call, op.Detach):

@@ -10,9 +10,8 @@ from typing import Any
 from redsem_async import AnySemaphore, FairSemaphore, Semaphore
 from redsem_async._core.keys import Mode
 from redsem_async._core.lease import heartbeat_interval
-from redsem_async.testing._spec.keyed import KeyedSpecification
-from redsem_async.testing._spec.queue import QueueSpecification
 from tests.worlds.judge import forgotten
+from tests.worlds.look import Look
 
 from .actors import KEYS, Actor, Common, Habits
 from .holdings import Attempt, Holdings
@@ -79,6 +78,7 @@ class Schedule:
         self.server.slotted = (
             not self.mixed and random.Random(f"slots of {seed}").random() < SLOTTED
         )
+        self.eager = draw.random() < 0.5  # many attempts
         self.workers: list[tuple[Process, asyncio.Task[Any]]] = []
         self.attempts = 0  # of all workers, each with work to do, and perhaps one after another
         self.semaphores: dict[Process, list[AnySemaphore]] = {}
@@ -194,7 +194,7 @@ class Schedule:
         actors = draw.choice((1, 2, 2, 4, 8))
         for _ in range(actors):
             actor = Actor(self.common, process, semaphores)
-            attempts = draw.randint(1, 5)
+            attempts = draw.randint(1, 15 if self.eager else 5)
             self.attempts += attempts
             self.workers.append((process, process.start(actor.run(attempts))))
 
@@ -262,19 +262,18 @@ class Schedule:
                 judge = self.server.judges.get(semaphore.name)
                 if judge is not None and judge.set_limit is not None:
                     await self.common.order(process, semaphore, None)
-                model = self.server.models.get(semaphore.name)
-                limits = model.key_limits if isinstance(model, KeyedSpecification) else {}
-                for key in list(limits):
+                look = self.server.looks().get(semaphore.name)
+                for key in list(look.key_limits) if look else ():
                     await self.common.order_for_key(semaphore, key, None)
             await asyncio.sleep(0.5)
 
     def _look_for_idle_permits(self) -> None:
         """A free permit and somebody alive who waits for it find each other, in bounded time."""
         world = self.world
-        for name, model in self.server.models.items():
+        for name, look in self.server.looks().items():
             judge = self.server.judge(name)
             since, grants = self._idle_since.get(name, (world.now, -1))
-            waiting = self._could_be_served(name, model) if not self.common.over else []
+            waiting = self._could_be_served(name, look) if not self.common.over else []
             if not waiting or grants != judge.grants:  # somebody got one meanwhile
                 since = world.now
             self._idle_since[name] = since, judge.grants
@@ -283,10 +282,9 @@ class Schedule:
         if not self.common.over:
             world.after(LOOK, self._look_for_idle_permits)
 
-    def _could_be_served(self, name: str, model: QueueSpecification) -> list[Attempt]:
+    def _could_be_served(self, name: str, look: Look) -> list[Attempt]:
         """Those who wait, where there is room for one whose turn it is."""
         pending = [a for a in self.holdings.pending if a.semaphore.name == name and a.waits]
-        look = self.world.look(model)
         if not pending:
             return []
         room = look.room()
@@ -315,21 +313,17 @@ class Schedule:
 
     def _see_that_nothing_is_taken(self) -> None:
         """Everybody has let go: the server knows, long before any lease ends."""
-        now = self.world.server_us // 1000
-        for name, model in self.server.models.items():
+        for name, look in self.server.looks().items():
             judge = self.server.judge(name)
             excused = judge.revived | judge.detached
-            for identity, held in model.state.holders.items():
-                if held.expiry_ms > now and self._survives(identity) and identity not in excused:
+            for identity, held in look.live.items():
+                if self._survives(identity) and identity not in excused:
                     self._unless_violated(f"{name}: {identity} is still held ({held})")
-            for identity in self._answer_of(model):
+            # What is of a process that counts as dead is dropped by the next call.
+            waiting = [w.id for w in look.line if w.alive_until > look.now]
+            for identity in waiting:
                 if self._survives(identity) and identity not in judge.revived_line:
                     self._unless_violated(f"{name}: {identity} is still in line")
-
-    def _answer_of(self, model: QueueSpecification) -> list[str]:
-        # What is of a process that counts as dead is dropped by the next call, and counts no more.
-        now, look_up = self.world.server_us // 1000, model.state.look_up
-        return [w.id for w in model.queue if look_up(w.hub).alive_until > now]
 
     def _idle(self) -> bool:
         return all(process.idle for process in self.world.processes)

@@ -1,15 +1,13 @@
-"""The server: the executable specification, run in virtual time and watched by a judge."""
+"""The server: the scripts in memory, run in virtual time and watched by a judge."""
 
 import math
-from functools import partial
 
 from redsem_async._core.keys import Address
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import Acquire, Operation, Refresh
 from redsem_async._protocol.replies import AnyReply
-from redsem_async.testing._spec.queue import QueueSpecification
-from tests.worlds.judge import Look
-from tests.worlds.world import specification
+from tests.worlds.look import Look
+from tests.worlds.server import ScriptServer
 
 from .judge import Around, Judge
 from .network import ONCE, Network, SimulatedLink
@@ -33,13 +31,13 @@ class Server:
         self.forgetful = 0.0  # probability that scripts are forgotten before a call
         self._forgot_at = -math.inf  # and what was sent before names scripts that are not there
         self.operations = 0
-        self.models: dict[str, QueueSpecification] = {}
         self.judges: dict[str, Judge] = {}
         self._troubled_at = -math.inf
         self._idle_since = 0.0
         self._idle_calls = 0
         self._world = world
         self._network = network
+        self._scripts = ScriptServer(network.publish)
         self._ran: dict[tuple[str, int], int] = {}  # acquires, by the link that they came on
         network.server = self
 
@@ -62,35 +60,27 @@ class Server:
             self._look_for_duplicates(call, hub, link)
         elif isinstance(call, ONCE) and not link.open:
             world.fault(f"late {type(call).__name__.lower()}")
-        model = self.models.get(address.name)
-        if model is None:
-            publish = partial(self._network.publish, address.prefix)
-            model = self.models[address.name] = specification(address.mode, publish)
-        gone = {name for name, known in model.state.hubs.items() if known.unreachable}
         judge = self.judge(address.name)
         self._network.notified.clear()
         self._network.reached.clear()
-        before, answer, after = world.run_call(model, address, call, hub)
+        before, answer, after = self._scripts.run(address, call, hub, world.server_us)
         if isinstance(call, Acquire) and not isinstance(answer, CommandError):
             judge.arrived(call, hub, link.process)
         world.note("run", link.process.name, hub[:4], address.name, call, "->", answer)
-        self._note_what_is_rare(model, hub, gone, before)
+        if _unreachable(before, hub) > _unreachable(after, hub):
+            world.fault("hub back in its place")
         network = self._network
         around = Around(frozenset(network.notified), frozenset(network.reached), not link.open)
         trusted = network.holdings.trusted(address.name)
-        if judge.ran(model, before, call, hub, answer, after, around, trusted):
+        if judge.ran(before, call, hub, answer, after, around, trusted):
             self._idle_since, self._idle_calls = world.now, 0
         self._see_that_nothing_spins()
         return answer
 
-    def _note_what_is_rare(
-        self, model: QueueSpecification, hub: str, gone: set[str], before: Look
-    ) -> None:
-        """Count what a run must come by to be a test of it."""
-        world = self._world
-        if hub in gone and not model.state.hub_record(hub).unreachable:
-            back = any(waiter.id.startswith(hub) for waiter in before.line)
-            world.fault("hub back in its place" if back else "hub back")
+    def looks(self) -> dict[str, Look]:
+        """How each semaphore stands."""
+        addresses, now_us = self._scripts.addresses, self._world.server_us
+        return {name: self._scripts.look(address, now_us) for name, address in addresses.items()}
 
     def _see_that_nothing_spins(self) -> None:
         """Calls that change nothing may be made now and then, and not as fast as it goes."""
@@ -128,9 +118,7 @@ class Server:
         return max(self._troubled_at, self.stalled_until) < moment
 
     def holds(self, name: str, identity: str) -> bool:
-        model = self.models.get(name)
-        held = model.state.holders.get(identity) if model else None
-        return held is not None and held.expiry_ms > self._world.server_us // 1000
+        return identity in self.looks()[name].live
 
     # -- trouble
 
@@ -141,7 +129,7 @@ class Server:
     def flush(self) -> None:
         self._world.fault("flushed server")
         self.stalled_until = max(self.stalled_until, self._world.now + FLUSH_TIME)
-        self.models.clear()
+        self._scripts.flush()
         for judge in self.judges.values():
             judge.flushed()
 
@@ -149,3 +137,8 @@ class Server:
         self.stalled_until = min(self.stalled_until, self._world.now + FLUSH_TIME)
         self.busy_until = self.demoted_until = self.full_until = self.strict_until = 0.0
         self.forgetful = 0.0
+
+
+def _unreachable(look: Look, hub: str) -> int:
+    """How many requests of *hub* wait, which no message reached."""
+    return sum(waiter.unreachable and waiter.id.startswith(hub) for waiter in look.line)

@@ -19,7 +19,7 @@ from tests.harness.wait import until
 from tests.scripts.history import of_key, of_slot
 from tests.scripts.journal import JournalChecker
 from tests.scripts.recording import Flushed, journal_key, record_of
-from tests.scripts.writes import PARKED
+from tests.worlds.look import PARKED
 from tests.worlds.soak.chaos import Chaos, forget_the_past
 from tests.worlds.soak.fleet import Sizes, Tally, Worker
 from tests.worlds.soak.plan import (

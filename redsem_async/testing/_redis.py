@@ -1,0 +1,422 @@
+"""As much of Redis as the scripts use, in this process's memory, on a clock that its owner moves.
+
+Scripts run in Lua 5.1, as in Redis. Strings, hashes and sorted sets have the types, the order, the
+expiries and the error replies of Redis. Commands and options that no script uses are missing.
+"""
+
+import math
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from operator import itemgetter
+from typing import Any, TypeVar
+
+_SETUP = b"""
+local ask = ...
+redis = {
+  call = function(...)
+    local reply = ask(...)
+    if type(reply) == 'table' and reply.err then error(reply) end
+    return reply
+  end,
+  pcall = ask,
+  error_reply = function(text) return { err = text } end,
+}
+return function(text)
+  local script = assert(loadstring(text, '=script'))
+  return function(keys, arguments)
+    KEYS, ARGV = keys, arguments
+    local ran, reply = pcall(script)
+    if ran or type(reply) == 'table' then return reply end
+    return { err = 'ERR ' .. tostring(reply) }
+  end
+end
+"""
+
+
+class Refused(Exception):
+    """An error reply."""
+
+
+@dataclass(slots=True)
+class SortedSet:
+    """Members in the order of their scores, and of their bytes if the scores are equal."""
+
+    scores: dict[bytes, float] = field(default_factory=dict[bytes, float])
+    rows: list[tuple[float, bytes]] = field(default_factory=list[tuple[float, bytes]])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def add(self, score: float, member: bytes) -> bool:
+        new = not self.remove(member)
+        self.scores[member] = score
+        insort(self.rows, (score, member))
+        return new
+
+    def remove(self, member: bytes) -> bool:
+        score = self.scores.pop(member, None)
+        if score is None:
+            return False
+        del self.rows[bisect_left(self.rows, (score, member))]
+        return True
+
+    def by_score(self, low: bytes, high: bytes) -> list[tuple[float, bytes]]:
+        start = (bisect_right if low[:1] == b"(" else bisect_left)(
+            self.rows, _bound(low), key=_score
+        )
+        end = (bisect_left if high[:1] == b"(" else bisect_right)(
+            self.rows, _bound(high), key=_score
+        )
+        return self.rows[start:end]
+
+    def by_text(self, low: bytes, high: bytes) -> list[tuple[float, bytes]]:
+        """Rows between two texts, if all scores are equal."""
+        start = (bisect_right if low[:1] == b"(" else bisect_left)(self.rows, low[1:], key=_member)
+        end = (bisect_left if high[:1] == b"(" else bisect_right)(self.rows, high[1:], key=_member)
+        return self.rows[start:end]
+
+
+def _bound(text: bytes) -> float:
+    try:
+        return float(text.removeprefix(b"("))
+    except ValueError:
+        raise Refused("ERR min or max is not a float") from None
+
+
+_score = itemgetter(0)
+_member = itemgetter(1)
+
+Value = bytes | dict[bytes, bytes] | SortedSet
+Argument = bytes | str | int
+Reply = int | bytes | list[bytes] | list[bytes | None] | None
+Snapshot = dict[bytes, tuple[Value, int | None]]
+T = TypeVar("T", bytes, dict[bytes, bytes], SortedSet)
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_COMMANDS: dict[bytes, Callable[..., Any]] = {}
+
+
+def _command(function: Command) -> Command:
+    """Let scripts call *function* by its name."""
+    _COMMANDS[function.__name__.rstrip("_").upper().encode()] = function
+    return function
+
+
+class MemoryRedis:
+    """Values and their expiries.
+
+    Args:
+        clock_us: gives the time, in microseconds.
+        publish: delivers a message to a channel, and returns how many clients received it.
+    """
+
+    def __init__(
+        self, clock_us: Callable[[], int], publish: Callable[[bytes, bytes], int]
+    ) -> None:
+        self._clock_us = clock_us
+        self._publish = publish
+        self._now_us = 0  # of the script that runs
+        self._values: dict[bytes, Value] = {}
+        self._expiries: dict[bytes, int] = {}  # in milliseconds
+        self._lua = _lua_runtime()
+        self._compile: Any = self._lua.execute(_SETUP, self._ask)
+        self._scripts: dict[str, Any] = {}
+
+    def eval(self, script: str, *keys_and_arguments: Argument) -> Any:
+        """Run *script*, with the number of its keys, the keys and the arguments of ``EVAL``.
+
+        Raises:
+            Refused: the reply is an error.
+        """
+        self._now_us = self._clock_us()
+        count, *parts = (
+            p if isinstance(p, bytes) else str(p).encode() for p in keys_and_arguments
+        )
+        keys, arguments = parts[: int(count)], parts[int(count) :]
+        run, table = self._scripts.get(script), self._lua.table_from
+        if run is None:
+            run = self._scripts[script] = self._compile(script.encode())
+        return self._reply(run(table(keys), table(arguments)))
+
+    def command(self, name: str, *arguments: Argument) -> Any:
+        """Carry out one command of a client.
+
+        Raises:
+            Refused: the reply is an error.
+        """
+        self._now_us = self._clock_us()
+        return _COMMANDS[name.encode()](self, *map(_bytes, arguments))
+
+    def snapshot(self) -> Snapshot:
+        """A copy of all values and expiries."""
+        return {k: (_copied(v), self._expiries.get(k)) for k, v in self._values.items()}
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Forget everything but what *snapshot* has."""
+        self._values = {key: _copied(value) for key, (value, _) in snapshot.items()}
+        self._expiries = {key: at for key, (_, at) in snapshot.items() if at is not None}
+
+    # -- between Lua and Python
+
+    def _ask(self, name: bytes, *arguments: Any) -> Any:
+        """Carry out a command of a script."""
+        command = _COMMANDS.get(name.upper())
+        if command is None:
+            return self._error("ERR Unknown Redis command called from script")
+        try:
+            reply: Reply = command(self, *map(_argument, arguments))
+        except Refused as refused:
+            return self._error(str(refused))
+        if isinstance(reply, list):
+            return self._lua.table_from([False if part is None else part for part in reply])
+        return False if reply is None else reply
+
+    def _error(self, text: str) -> Any:
+        return self._lua.table_from({b"err": text.encode()})
+
+    def _reply(self, said: Any) -> Any:
+        """What a client receives for what a script returned."""
+        if said is None or said is False:
+            return None
+        if said is True:
+            return 1
+        if isinstance(said, bytes):
+            return said
+        if isinstance(said, int | float):
+            return int(said)
+        if (error := said[b"err"]) is not None:
+            raise Refused(error.decode())
+        parts: list[Any] = []
+        while (part := said[len(parts) + 1]) is not None:  # as in Redis, to the first nil
+            parts.append(self._reply(part))
+        return parts
+
+    # -- values
+
+    def _get(self, key: bytes, kind: type[T]) -> T | None:
+        if not self._exists(key):
+            return None
+        value = self._values[key]
+        if isinstance(value, kind):
+            return value
+        raise Refused("WRONGTYPE Operation against a key holding the wrong kind of value")
+
+    def _made(self, key: bytes, kind: type[T]) -> T:
+        """The value of *key*, which is made if there is none."""
+        value = self._get(key, kind)
+        if value is None:
+            value = self._values[key] = kind()
+        return value
+
+    def _exists(self, key: bytes) -> bool:
+        if self._expiries.get(key, math.inf) <= self._now_us // 1000:
+            self._remove(key)
+        return key in self._values
+
+    def _remove(self, key: bytes) -> bool:
+        self._expiries.pop(key, None)
+        return self._values.pop(key, None) is not None
+
+    # -- keys, strings, and what is of no key
+
+    @_command
+    def exists(self, *keys: bytes) -> int:
+        return sum(map(self._exists, keys))
+
+    @_command
+    def del_(self, *keys: bytes) -> int:
+        return sum(self._remove(key) for key in keys if self._exists(key))
+
+    unlink = _COMMANDS[b"UNLINK"] = del_
+
+    @_command
+    def pexpire(self, key: bytes, ms: bytes) -> int:
+        left = _integer(ms)
+        if not self._exists(key):
+            return 0
+        self._expiries[key] = self._now_us // 1000 + left
+        return 1
+
+    @_command
+    def pexpiretime(self, key: bytes) -> int:
+        return self._expiries.get(key, -1) if self._exists(key) else -2
+
+    @_command
+    def pttl(self, key: bytes) -> int:
+        expires_at = self.pexpiretime(key)
+        return expires_at if expires_at < 0 else expires_at - self._now_us // 1000
+
+    @_command
+    def get(self, key: bytes) -> bytes | None:
+        return self._get(key, bytes)
+
+    @_command
+    def set(self, key: bytes, value: bytes) -> bytes:
+        self._remove(key)
+        self._values[key] = value
+        return b"OK"
+
+    @_command
+    def time(self) -> list[bytes]:
+        return [b"%d" % part for part in divmod(self._now_us, 1_000_000)]
+
+    @_command
+    def publish(self, channel: bytes, message: bytes) -> int:
+        return self._publish(channel, message)
+
+    # -- hashes
+
+    @_command
+    def hget(self, key: bytes, field: bytes) -> bytes | None:
+        return (self._get(key, dict) or {}).get(field)
+
+    @_command
+    def hmget(self, key: bytes, *fields: bytes) -> list[bytes | None]:
+        return [*map((self._get(key, dict) or {}).get, fields)]
+
+    @_command
+    def hgetall(self, key: bytes) -> list[bytes]:
+        return [part for pair in (self._get(key, dict) or {}).items() for part in pair]
+
+    @_command
+    def hlen(self, key: bytes) -> int:
+        return len(self._get(key, dict) or ())
+
+    @_command
+    def hset(self, key: bytes, *pairs: bytes) -> int:
+        value = self._made(key, dict)
+        before = len(value)
+        value.update(zip(pairs[::2], pairs[1::2], strict=True))
+        return len(value) - before
+
+    @_command
+    def hdel(self, key: bytes, *fields: bytes) -> int:
+        value = self._get(key, dict) or {}
+        removed = sum(value.pop(field, None) is not None for field in fields)
+        if removed and not value:
+            self._remove(key)
+        return removed
+
+    # -- sorted sets
+
+    def _sorted(self, key: bytes) -> SortedSet:
+        return self._get(key, SortedSet) or _EMPTY
+
+    @_command
+    def zadd(self, key: bytes, *pairs: bytes) -> int:
+        scores = [*map(_float, pairs[::2])]  # all of them, before the first is changed
+        add = self._made(key, SortedSet).add
+        return sum(map(add, scores, pairs[1::2]))
+
+    @_command
+    def zrem(self, key: bytes, *members: bytes) -> int:
+        value = self._sorted(key)
+        removed = sum(map(value.remove, members))
+        if removed and not value:
+            self._remove(key)
+        return removed
+
+    @_command
+    def zcard(self, key: bytes) -> int:
+        return len(self._sorted(key))
+
+    @_command
+    def zscore(self, key: bytes, member: bytes) -> bytes | None:
+        return _text(self._sorted(key).scores.get(member))
+
+    @_command
+    def zmscore(self, key: bytes, *members: bytes) -> list[bytes | None]:
+        return [*map(_text, map(self._sorted(key).scores.get, members))]
+
+    @_command
+    def zcount(self, key: bytes, low: bytes, high: bytes) -> int:
+        return len(self._sorted(key).by_score(low, high))
+
+    @_command
+    def zlexcount(self, key: bytes, low: bytes, high: bytes) -> int:
+        return len(self._sorted(key).by_text(low, high))
+
+    @_command
+    def zrange(self, key: bytes, start: bytes, stop: bytes, *options: bytes) -> list[bytes | None]:
+        rows, first, last = self._sorted(key).rows, _integer(start), _integer(stop)
+        first = first if first >= 0 else max(0, len(rows) + first)
+        last = last if last >= 0 else len(rows) + last
+        return _chosen(rows[first : last + 1], options)
+
+    @_command
+    def zrangebyscore(
+        self, key: bytes, low: bytes, high: bytes, *options: bytes
+    ) -> list[bytes | None]:
+        return _chosen(self._sorted(key).by_score(low, high), options)
+
+    @_command
+    def zrangebylex(
+        self, key: bytes, low: bytes, high: bytes, *options: bytes
+    ) -> list[bytes | None]:
+        return _chosen(self._sorted(key).by_text(low, high), options)
+
+
+def _lua_runtime() -> Any:
+    try:
+        lua51: Any = import_module("lupa.lua51")  # whose types are known to one checker of two
+    except ImportError as error:
+        raise ImportError(
+            "MemoryBackend runs the Lua scripts in memory, which needs lupa: "
+            "pip install 'redsem-async[testing]'"
+        ) from error
+    return lua51.LuaRuntime(encoding=None, register_eval=False)
+
+
+_EMPTY = SortedSet()
+
+
+def _copied(value: Value) -> Value:
+    if not isinstance(value, SortedSet):
+        return value if isinstance(value, bytes) else dict(value)
+    return SortedSet(dict(value.scores), list(value.rows))
+
+
+def _bytes(argument: Argument) -> bytes:
+    return argument if isinstance(argument, bytes) else str(argument).encode()
+
+
+def _argument(value: Any) -> bytes:
+    """A script's argument of a command, as Redis converts it."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Refused("ERR Lua redis lib command arguments must be strings or integers")
+    return b"%.17g" % value
+
+
+def _integer(text: bytes) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise Refused("ERR value is not an integer or out of range") from None
+
+
+def _float(text: bytes) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise Refused("ERR value is not a valid float") from None
+
+
+def _text(score: float | None) -> bytes | None:
+    if score is None:
+        return None
+    return b"%d" % score if score.is_integer() and abs(score) < 1e17 else b"%.17g" % score
+
+
+def _chosen(rows: list[tuple[float, bytes]], options: Sequence[bytes]) -> list[bytes | None]:
+    """What a command with these options returns of the rows that it found."""
+    if b"LIMIT" in options:
+        at = options.index(b"LIMIT")
+        start, count = _integer(options[at + 1]), _integer(options[at + 2])
+        rows = rows[start : start + count] if count >= 0 else rows[start:]
+    if b"WITHSCORES" in options:
+        return [part for score, member in rows for part in (member, _text(score))]
+    return [member for _, member in rows]

@@ -1,0 +1,102 @@
+"""One semaphore of the scripts in memory, whose time and whose hubs a test decides.
+
+Each call is judged by the rules of every run.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import redsem_async._protocol.operations as op
+from redsem_async._core.config import Clock
+from redsem_async._core.keys import Address, Mode
+from redsem_async._protocol.errors import CommandError
+from redsem_async._protocol.hub_info import HubInfo
+from redsem_async._protocol.pushes import Push
+from redsem_async._protocol.replies import AnyReply, Reply
+from tests.worlds.judge import MEET, Judge
+from tests.worlds.look import Contents, Look
+from tests.worlds.server import Edit, ScriptServer
+
+HUBS: tuple[str, ...] = ("a" * 32, "b" * 32, "c" * 32)
+START_US = 1_800_000_000_000_000
+SLOTS = tuple("abcdefghij")
+INFO = HubInfo("x")
+
+
+class InMemory:
+    """A semaphore, and three hubs that receive messages.
+
+    Attributes:
+        told: the messages of the last call.
+        present: hubs that receive messages.
+    """
+
+    def __init__(self, mode: Mode, clock: Clock = "server", edits: Sequence[Edit] = ()) -> None:
+        self.address = Address(mode, "p", "n", clock)
+        self.now_us = START_US
+        self.told: list[tuple[str, Push]] = []
+        self.present = {*HUBS}
+        self.server = ScriptServer(self._deliver, edits)
+        self.judge = Judge()
+
+    def call(self, hub: str, call: op.Operation) -> Reply:
+        """The reply, which is no error. A call that has more to do may leave somebody waiting."""
+        said = self.answer(hub, call)
+        assert isinstance(said, Reply), f"{call} was answered {said}"
+        return said
+
+    def answer(self, hub: str, call: op.Operation) -> AnyReply | CommandError:
+        self.told.clear()
+        before, said, after = self.server.run(self.address, call, hub, self.now_us)
+        stops_early = isinstance(said, Reply) and said.next_ms == 0
+        for wrong in self.judge.ran(before, call, hub, said, after):
+            assert stops_early and wrong.rule == MEET, str(wrong)
+        return said
+
+    def acquire(
+        self,
+        hub: str,
+        *numbers: int,
+        limit: int = 1,
+        lease_ms: int = 90_000,
+        permits: int = 1,
+        key: op.KeyTerms | None = None,
+        info: HubInfo | None = INFO,
+        **more: Any,
+    ) -> Reply:
+        options = op.RequestOptions(permits, key=key)
+        every = {} if options == op.DEFAULT_OPTIONS else dict.fromkeys(numbers, options)
+        slots = SLOTS[:limit] if self.address.slotted else None
+        call = op.Acquire(numbers, lease_ms, limit, every, hub_info=info, slots=slots)
+        return self.call(hub, call._replace(**more))
+
+    def release(self, hub: str, *numbers: int, **more: Any) -> Reply:
+        return self.call(hub, op.Release(hub, numbers)._replace(**more))
+
+    def heartbeat(self, hub: str, lease_ms: int = 90_000, *asked: op.Request) -> Reply:
+        return self.call(hub, op.Heartbeat(lease_ms, asked))
+
+    def pass_time(self, ms: int) -> None:
+        self.now_us += 1000 * ms
+
+    @property
+    def look(self) -> Look:
+        return self.server.look(self.address, self.now_us)
+
+    @property
+    def kept(self) -> Contents:
+        """What each kind of key has."""
+        return self.server.contents(self.address)[0]
+
+    @property
+    def without_expiry(self) -> list[str]:
+        """Keys that stay for ever, and are no set limit."""
+        keys = self.server.keys_of(self.address)
+        return [kind for kind, (_, until) in keys if until is None and "limit" not in kind]
+
+    def held_by(self, hub: str) -> list[int]:
+        return sorted(int(i.partition(".")[2]) for i in self.look.live if i.startswith(hub))
+
+    def _deliver(self, _: str, hub: str, push: Push) -> int:
+        self.told.append((hub, push))
+        return int(hub in self.present)

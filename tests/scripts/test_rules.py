@@ -1,0 +1,328 @@
+"""What the scripts promise in situations that rarely come together."""
+
+import pytest
+
+import redsem_async._protocol.operations as op
+from redsem_async._core.config import Clock
+from redsem_async._core.keys import Mode
+from redsem_async._protocol.errors import CommandError, ErrorKind
+from redsem_async._protocol.hub_info import HubInfo
+from redsem_async._protocol.pushes import Recheck
+from redsem_async._protocol.replies import StatusReply
+from tests.scripts.in_memory import HUBS, InMemory
+
+A, B, C = HUBS
+
+
+def test_a_batch_is_not_run_before_the_one_that_was_sent_before_it() -> None:
+    """A younger request would get the older one's turn."""
+    state = InMemory("fair")
+    state.acquire(A, 1, limit=2)
+    early = op.Acquire([5], 90_000, 2, after=4)
+    said = state.answer(A, early)
+    assert isinstance(said, CommandError) and said.kind is ErrorKind.RETRY_NOW
+    state.acquire(A, 4, limit=2)
+    assert state.call(A, early).answers == [0]
+
+
+def test_tokens_grow_within_a_microsecond() -> None:
+    """A resource that is fenced would take the older holder for the younger."""
+    state = InMemory("fair")
+    state.acquire(A, 1, 2, limit=4)
+    state.acquire(B, 1, 2, limit=4)
+    assert len({held.token for held in state.look.live.values()}) == 4
+
+
+def test_a_long_line_is_served_though_the_script_reads_it_in_parts() -> None:
+    """The first part, of eight, may be of a dead process alone."""
+    state = InMemory("fair")
+    state.acquire(C, 1, 2, limit=2, lease_ms=4000)
+    state.acquire(A, *range(1, 10), limit=2, lease_ms=1000)
+    state.acquire(B, 1, 2, limit=2)
+    state.pass_time(5000)
+    state.heartbeat(C)
+    assert state.held_by(B) == [1, 2]
+
+
+@pytest.mark.parametrize("mode", ["fair", "fair+keys", "fair+share"])
+def test_no_request_of_a_process_that_is_gone_counts(mode: Mode) -> None:
+    """Also those that stand behind the head, which holds the line up."""
+    state = InMemory(mode)
+    for hub, *numbers in ((C, 1), (A, 1), (B, 1, 2), (A, 2, 3, 4)):
+        state.acquire(hub, *numbers)
+    state.present.discard(A)
+    state.release(C, 1)
+    assert state.held_by(B) == [1]
+    for number in (3, 6):
+        assert state.heartbeat(B).waiting == 1
+        assert not any(state.acquire(B, number, max_waiters=2).answers)
+        state.call(B, op.Abandon([op.Request(number, 90_000, 1)]))
+    state.present.add(A)
+    assert state.heartbeat(A).waiting == 5, "it is back, in its places"
+    state.release(B, 1)
+    assert state.held_by(A) == [1]
+
+
+@pytest.mark.parametrize("mode", ["fair", "fair+keys"])
+def test_status_leaves_out_requests_of_the_dead(mode: Mode) -> None:
+    """Although nothing has removed them yet."""
+    state = InMemory(mode)
+    key = op.KeyTerms("a", limit=1) if state.address.keyed else None
+    state.acquire(C, 1, key=key)
+    state.acquire(A, 1, 2, key=key, lease_ms=1000)
+    state.acquire(B, 1, key=key)
+    state.pass_time(5000)
+    for most in (0, 9):
+        status = state.answer(C, op.Status(most))
+        assert isinstance(status, StatusReply)
+        assert status.waiting == 1
+        assert [entry.id for entry in status.queue] == [f"{B}.1"][:most]
+        assert [each.waiting for each in status.keys] == [1] * bool(key and most)
+    assert len(state.kept["queue"]) == 3
+
+
+@pytest.mark.parametrize("dead_ones", [99, 100, 150])
+def test_a_long_line_of_a_dead_process_ends_at_the_limit_of_its_key(dead_ones: int) -> None:
+    """One call drops about a hundred, and the next request may be one that has to wait."""
+    state = InMemory("fair+keys")
+    key = op.KeyTerms("a", limit=1)
+    state.acquire(C, 1, limit=500, key=key)
+    state.acquire(A, *range(1, dead_ones + 1), limit=500, key=key, lease_ms=1000)
+    state.acquire(B, 1, limit=500, key=key)
+    state.pass_time(5000)
+    *_, last = (state.call(B, op.SetLimit(1, number, "a")) for number in (1, 2, 3))
+    assert last.waiting == 1
+    assert len(state.look.live) == 1, "only one is held"
+
+
+@pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
+def test_what_comes_back_into_the_line_expires(mode: Mode) -> None:
+    """All of the line was set aside, and Redis drops a key that is empty."""
+    state = InMemory(mode)
+    state.acquire(B, 1, 2, limit=2)
+    state.acquire(A, 1, 2, 3, limit=2)
+    state.present.discard(A)
+    state.release(B, 1)
+    state.acquire(B, 3, limit=2)
+    state.present.add(A)
+    state.heartbeat(A)
+    assert state.kept["keys"]
+    assert not state.without_expiry
+
+
+@pytest.mark.parametrize("mode", ["fair+share", "fair+share+slots"])
+def test_who_holds_keeps_its_share_when_an_empty_line_is_deleted(mode: Mode) -> None:
+    """Nothing was lost, so nothing is written anew."""
+    state = InMemory(mode)
+    state.acquire(A, 1, key=op.KeyTerms("a"))
+    before = dict(state.kept["keys"])
+    assert "v:a!1.000000" in before
+    state.server.lose(state.address, "queue")
+    state.call(A, op.Reap())
+    assert state.kept["keys"] == before
+    assert not state.without_expiry
+
+
+@pytest.mark.parametrize("mode", ["fair", "zset"])
+def test_nothing_is_left_of_a_hub_that_is_silent_for_long(mode: Mode) -> None:
+    """Its numbers and who it was are forgotten once nothing of it can arrive any more."""
+    state = InMemory(mode)
+    state.acquire(A, 1, lease_ms=1000)
+    state.release(A, 1)
+    state.pass_time(80_000)
+    state.acquire(B, 1, lease_ms=1000)
+    found = {name[:32] for kind in ("meta", "hubs") for name in state.kept[kind]}
+    assert B in found
+    assert A not in found
+
+
+@pytest.mark.parametrize("mode", ["fair", "fair+share", "zset"])
+def test_what_nobody_counts_may_have_been_received(mode: Mode) -> None:
+    """Until the hub was silent for long, it is there, whatever PUBLISH says."""
+    state = InMemory(mode)
+    state.acquire(A, 1, lease_ms=1000)
+    state.acquire(B, 1, info=HubInfo("x", uncounted=True))
+    state.present.discard(B)
+    state.release(A, 1)
+    assert state.held_by(B) == [1]
+
+
+def test_nothing_is_granted_to_who_died_since_the_queue_was_looked_through() -> None:
+    """Which is done once in a second: the first in the queue is looked at beside that."""
+    state = InMemory("fair")
+    state.acquire(C, 1)
+    state.acquire(A, 1, lease_ms=1000)
+    state.pass_time(450)
+    state.acquire(B, 1, lease_ms=1000)
+    state.pass_time(3310)  # the first one counts as dead since 10 ms
+    state.heartbeat(C)
+    state.pass_time(500)  # and now the second one, too
+    state.release(C, 1)
+    assert not state.look.holders
+
+
+@pytest.mark.parametrize(
+    ("mode", "clock", "ms", "served"),
+    [
+        ("zset", "server", 50, [2]),
+        ("zset", "server", 51, []),
+        ("zset+slots", "server", 50, [2]),
+        ("zset+slots", "server", 51, []),
+        ("zset", "local", 50, []),
+        ("fair", "server", 50, []),
+    ],
+)
+@pytest.mark.parametrize("hold_ms", [None, 7])
+def test_a_process_serves_its_own_while_the_oldest_is_young(
+    mode: Mode, clock: Clock, ms: int, served: list[int], hold_ms: int | None
+) -> None:
+    """By the quick path, and by the general one, which a hold is told on."""
+    state = InMemory(mode, clock)
+    for hub, number in ((A, 1), (B, 1), (A, 2)):
+        state.acquire(hub, number)
+    state.heartbeat(A)  # the queue is looked through
+    state.pass_time(ms)
+    own = [op.Request(2, 90_000, 1)] * (not state.address.fair)
+    state.release(A, 1, hold_ms=hold_ms, waits=True, own=own)
+    assert state.held_by(A) == served
+
+
+def test_who_is_gone_holds_up_no_other_key() -> None:
+    """Once a message to it had no subscriber, in the same call."""
+    state = InMemory("fair+keys")
+    narrow, wide = (op.KeyTerms("a", limit) for limit in (1, 2))
+    for hub, number, key in (
+        *((C, 1, narrow), (C, 2, None), (B, 1, None), (B, 2, narrow)),
+        (A, 1, wide),
+    ):
+        state.acquire(hub, number, limit=2, key=key)
+    state.present.discard(B)
+    state.release(C, 2)
+    assert state.held_by(A) == [1]
+
+
+@pytest.mark.parametrize("calls", ["heartbeat", "acquire"])
+def test_who_died_since_then_holds_up_none_of_its_key(calls: str) -> None:
+    """A heartbeat, or a new request, looks at the heads of the keys that it is about."""
+    state = InMemory("fair+keys")
+    key = op.KeyTerms("a", 4)
+    state.acquire(A, 1, limit=9, permits=2, key=key)
+    for hub in (B, C):
+        state.acquire(hub, 1, limit=9, permits=3, key=key, lease_ms=1000)
+        state.pass_time(450)
+    state.acquire(A, 2, limit=9, key=key)
+    state.pass_time(2860)  # the first one counts as dead since 10 ms
+    asked = op.Request(2, 90_000, 9, key=key)
+    state.heartbeat(A, 90_000, asked)
+    assert state.held_by(A) == [1]
+    state.pass_time(500)  # and now the second one, too
+    if calls == "heartbeat":
+        state.heartbeat(A, 90_000, asked)
+    else:
+        state.acquire(A, 3, limit=9, key=key)
+    assert state.held_by(A)[:2] == [1, 2]
+
+
+@pytest.mark.parametrize("mode", ["fair", "zset", "fair+keys"])
+@pytest.mark.parametrize("hold_ms", [None, 7])
+def test_whoever_is_handed_a_permit_has_its_whole_lease(mode: Mode, hold_ms: int | None) -> None:
+    """By the general path, which a hold is told on, and by the quick one."""
+    state = InMemory(mode)
+    for hub in (A, B):
+        state.acquire(hub, 1, lease_ms=10_000)
+    state.heartbeat(B, 10_000)
+    state.release(A, 1, hold_ms=hold_ms)
+    assert state.look.live[f"{B}.1"].expiry_ms == state.now_us // 1000 + 10_000
+
+
+def test_in_zset_mode_what_fits_is_granted_beside_what_does_not() -> None:
+    """In one command, and in the queue when nothing is known of it."""
+    state = InMemory("zset")
+    state.acquire(A, 1, 2, limit=3)
+    heavy = {1: op.RequestOptions(2), 3: op.RequestOptions(3)}
+    said = state.acquire(B, 1, 2, limit=3, options=heavy)
+    assert [bool(token) for token in said.answers] == [False, True]
+    state.acquire(B, 3, 4, limit=3, options=heavy)
+    state.call(A, op.SetLimit(4, 1))
+    assert state.held_by(B) == [2, 4]
+
+
+@pytest.mark.parametrize("mode", ["fair", "zset"])
+def test_who_comes_back_with_a_release_is_served_before_younger_ones(mode: Mode) -> None:
+    """Its requests were parked, and return first."""
+    state = InMemory(mode)
+    for hub, number in ((B, 1), (A, 1), (B, 2), (C, 1)):
+        state.acquire(hub, number, limit=2)
+    state.present.discard(B)
+    state.release(A, 1)
+    assert state.held_by(C) == [1]
+    state.acquire(C, 2, limit=2)
+    state.present.add(B)
+    state.release(B, 1, waits=True)
+    assert state.held_by(B) == [2]
+
+
+def test_who_waits_is_told_of_a_newcomer_that_expires_earlier() -> None:
+    """The next moment that it knows is the end of a longer lease."""
+    state = InMemory("zset")
+    state.acquire(A, 1, limit=2)
+    state.acquire(B, 1, limit=2, permits=2)
+    state.acquire(C, 1, limit=2, lease_ms=2000)
+    assert state.told == [(B, Recheck("n"))]
+
+
+@pytest.mark.parametrize("mode", ["zset", "zset+slots"])
+def test_what_was_passed_over_for_a_lost_grant_is_looked_at_again(mode: Mode) -> None:
+    """While the call counts it as granted, those behind do not fit; then they do."""
+    state = InMemory(mode)
+    for hub, number in ((C, 1), (A, 1), (B, 1), (B, 2)):
+        state.acquire(hub, number)
+    state.present.discard(A)
+    state.release(C, 1)
+    assert state.held_by(B) == [1]
+
+
+def test_the_hubs_that_died_first_are_forgotten_first() -> None:
+    """A few in each call, so that many killed processes make no call long."""
+    state = InMemory("fair")
+    hubs = [f"{number:032x}" for number in range(1, 13)]
+    for number, hub in enumerate(hubs):
+        state.acquire(hub, 1, limit=20, lease_ms=20_000 - 1000 * number)
+    state.pass_time(95_000)
+    state.acquire(A, 1, limit=20, lease_ms=1000)
+    assert state.kept["hubs"].keys() == {A, *hubs[:2]}
+
+
+def test_the_first_in_line_looks_at_the_next_expiry() -> None:
+    """A detached permit may outlast the liveness of who waits."""
+    state = InMemory("fair")
+    state.acquire(A, 1, lease_ms=1000)
+    state.call(A, op.Detach(1, 60_000, 1))
+    said = state.acquire(B, 1, lease_ms=1000)
+    assert (said.answers, said.next_ms) == ([0], 60_000)
+
+
+@pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
+def test_a_back_off_of_a_key_expires_although_nothing_else_is_stored(mode: Mode) -> None:
+    """Its texts change while its ramp rises. Redis drops what is empty, and the expiry with it."""
+    state = InMemory(mode)
+    state.call(A, op.BackOff(4000, None, 1, "a"))
+    state.pass_time(4000)
+    state.call(A, op.Reap())
+    assert state.kept["keys"]
+    assert not state.without_expiry
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_head_that_need_not_wait_holds_up_nobody_behind_it(lost: bool) -> None:
+    """It can never be served, or at once since the holders were lost. Nothing else looks at it."""
+    state = InMemory("fair")
+    state.acquire(A, 1)
+    state.acquire(B, 1, limit=0)
+    state.heartbeat(B)  # the queue is looked through
+    state.acquire(B, 2, limit=1 if lost else 0)
+    if lost:
+        state.server.lose(state.address, "holders")
+    state.acquire(A, 2, limit=2)
+    assert state.held_by(A) == ([2] if lost else [1, 2])
+    assert state.held_by(B) == ([2] if lost else [])

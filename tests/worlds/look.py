@@ -1,0 +1,314 @@
+"""A look at a semaphore: how it stood at some moment, read from the contents of its keys.
+
+It knows their layout, and nothing of how scripts decide. The worlds read the keys of the small
+Redis in memory, and the journal those that it rebuilt from what scripts wrote.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from redsem_async._core.keys import Address
+from redsem_async._hub.lease import Lease
+from redsem_async._protocol.operations import DEFAULT_OPTIONS, Acquire, KeyTerms, Request
+from redsem_async._protocol.replies import Ramp
+
+HUB = 32  # characters of its id
+DOUBLINGS = 20  # of a ramp, which is over when it allows a million permits
+# The score of a parked request is its ticket less this, or twice if its hub is unreachable.
+PARKED = 2**52
+
+Contents = Mapping[str, Mapping[str, Any]]
+"""What each kind of key has: scores and fields by member. A text, as the set limit is one, is the
+field "" of its kind."""
+
+
+class BackOff(NamedTuple):
+    """A back-off.
+
+    Attributes:
+        ends: when its pause ends, in milliseconds.
+        began: the counter when it began.
+        step: after how many milliseconds each the ramp doubles.
+    """
+
+    ends: int
+    began: int
+    step: int
+
+    def ramp(self, now: int) -> Ramp | None:
+        """How many permits may be in use *now*, and for how long so. None when it is over."""
+        if now < self.ends:
+            return Ramp(self.ends - now, 0)
+        steps = (now - self.ends) // self.step
+        if steps >= DOUBLINGS:
+            return None
+        return Ramp(self.ends + (steps + 1) * self.step - now, 2**steps)
+
+
+def key_of(request: Request) -> str | None:
+    return request.key.key if request.key else None
+
+
+def requests_of(call: Acquire) -> list[Request]:
+    """The requests of an acquire, one by one."""
+    return [
+        Request(number, call.lease_ms, call.limit, *call.options.get(number, DEFAULT_OPTIONS))
+        for number in call.numbers
+    ]
+
+
+class Permit(NamedTuple):
+    """A holder, as it was at some moment. Or a permit as a client trusts it, until *expiry_ms*."""
+
+    expiry_ms: int
+    token: int
+    permits: int
+    key: str | None = None
+    slots: tuple[int, ...] = ()
+
+    @classmethod
+    def trusted(cls, lease: Lease, until_us: int) -> "Permit":
+        key = lease.key.key if lease.key else None
+        return cls(until_us // 1000, lease.token, lease.permits, key, tuple(lease.slots))
+
+
+class Waiter(NamedTuple):
+    """A request in line, as it was at some moment."""
+
+    id: str
+    request: Request
+    ticket: float
+    alive_until: int  # its process
+    unreachable: bool = False
+    parked: bool = False
+
+    @property
+    def key(self) -> str | None:
+        return key_of(self.request)
+
+    @property
+    def patience_ends(self) -> float:
+        return patience_ends(self.request, self.ticket)
+
+
+class Room(NamedTuple):
+    """What is in use at a moment, and what may be.
+
+    *ramps*: how many permits back-offs allow, by key, or None for all requests.
+    """
+
+    uses: Counter[str | None]
+    set_limit: int | None
+    slotted: bool
+    key_limits: Mapping[str, int]
+    ramps: Mapping[str | None, int]
+
+    def common_limit(self, request: Request) -> int:
+        return limit_in_force(request.limit, self.set_limit, slotted=self.slotted)
+
+    def key_limit(self, request: Request) -> float:
+        if request.key is None:
+            return math.inf
+        declared = math.inf if request.key.limit is None else request.key.limit
+        return self.key_limits.get(request.key.key, declared)
+
+    def fits_key(self, request: Request) -> bool:
+        key = key_of(request)
+        return key is None or (
+            self.uses[key] + request.permits <= self.key_limit(request)
+            and self._is_within_ramp(request, self.uses[key], key)
+        )
+
+    def fits(self, request: Request) -> bool:
+        ramp_allows = self._is_within_ramp(request, self.uses.total(), None)
+        return self.fits_limit(request) and ramp_allows
+
+    def fits_limit(self, request: Request) -> bool:
+        """Whatever a back-off allows. In a ramp, what fits the limit is not passed over."""
+        return self.uses.total() + request.permits <= self.common_limit(request)
+
+    def backs_off(self, request: Request) -> bool:
+        """Whether a back-off holds *request* up."""
+        within = self._is_within_ramp(request, self.uses.total(), None)
+        key = key_of(request)
+        return not (within and self._is_within_ramp(request, self.uses[key], key))
+
+    def _is_within_ramp(self, request: Request, used: int, key: str | None) -> bool:
+        """A back-off lets nothing start in its pause, and then up to its ramp, or one request."""
+        ramp = self.ramps.get(key, math.inf)
+        return used + request.permits <= ramp or (ramp > 0 and not used)
+
+    def is_too_heavy(self, request: Request) -> bool:
+        """For the overall limit: it is passed over, unless its key holds it up."""
+        return request.permits > self.common_limit(request)
+
+    def share(self, request: Request) -> float:
+        key = key_of(request)
+        weight = request.key.weight if request.key else 1.0
+        return round(self.uses[key] / weight if key is not None else 0.0, 6)
+
+
+@dataclass
+class Look:
+    """How a semaphore stood at some moment, by its own clock.
+
+    Attributes:
+        stamp: the next token, by the clock.
+        holders: the expired among them, until somebody removes them.
+        line: in its order.
+        passes_over: a request that does not fit is passed over.
+        shares: the next permit goes to the key with the fewest.
+        by_server: it is kept by the server's clock.
+        back_offs: by key, or None for that of all requests. They may be over.
+        silent: hubs that no message reaches, as they say.
+        marks: the highest number that each hub has used.
+    """
+
+    now_us: int
+    holders: Mapping[str, Permit] = field(compare=False)
+    line: Sequence[Waiter]
+    set_limit: int | None = None
+    key_limits: Mapping[str, int] = field(default_factory=dict[str, int])
+    passes_over: bool = False
+    shares: bool = False
+    slotted: bool = field(default=False, compare=False)
+    by_server: bool = field(default=True, compare=False)
+    back_offs: Mapping[str | None, BackOff] = field(default_factory=dict[str | None, BackOff])
+    silent: Collection[str] = field(default=(), compare=False)
+    marks: Mapping[str, int] = field(default_factory=dict[str, int], compare=False)
+    live: dict[str, Permit] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.now = self.now_us // 1000
+        self.live = {i: held for i, held in self.holders.items() if held.expiry_ms > self.now}
+
+    @property
+    def idle(self) -> bool:
+        return not (self.live or self.line) and self.set_limit is None
+
+    def room(self, now: int | None = None, without: Collection[str] = ()) -> Room:
+        """Also at a later moment, when some of the permits have expired."""
+        now, uses = self.now if now is None else now, Counter[str | None]()
+        for identity, held in self.live.items():
+            if held.expiry_ms > now and identity not in without:
+                uses[held.key] += held.permits
+        ramps = {key: ramp.permits for key, b in self.back_offs.items() if (ramp := b.ramp(now))}
+        return Room(uses, self.set_limit, self.slotted, self.key_limits, ramps)
+
+    def eligible(self, room: Room) -> Iterator[Waiter]:
+        """The requests in line that are not passed over."""
+        for waiter in self.line:
+            alive = waiter.alive_until > self.now and not waiter.unreachable
+            passed_over = room.is_too_heavy(waiter.request) and room.fits_key(waiter.request)
+            if alive and not passed_over:
+                yield waiter
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether the overall limit holds somebody up whose key has room."""
+        room = self.room()
+        return not all(room.fits(head.request) for head in ready(self.eligible(room), room))
+
+
+def limit_in_force(declared: int, set_to: int | None, *, slotted: bool) -> int:
+    """Where permits have slots, no limit that is set makes more of them."""
+    if set_to is None:
+        return declared
+    return min(declared, set_to) if slotted else set_to
+
+
+def patience_ends(request: Request, ticket: float) -> float:
+    return ticket + 1000 * (request.key.patience_ms if request.key else request.lease_ms)
+
+
+def ready(waiting: Iterable[Waiter], room: Room) -> list[Waiter]:
+    """The first of each key, where its key has room for it; in their order."""
+    heads: dict[str | None, Waiter] = {}
+    for waiter in waiting:
+        heads.setdefault(waiter.key, waiter)
+    return [head for head in heads.values() if room.fits_key(head.request)]
+
+
+# -- from the keys
+
+
+def look_of(contents: Contents, address: Address, now_us: int) -> Look:
+    """How the semaphore stands at *now_us* by its own clock."""
+    meta, hubs, line = contents["meta"], contents["hubs"], list[Waiter]()
+    for member, score in contents["queue"].items():
+        below = (score < 0) + (score < -PARKED)
+        identity, request = _request(member)
+        hub = identity.partition(".")[0]
+        facts = int(hubs.get(hub, 0)), f"{hub}:unreachable" in meta, below > 0
+        line.append(Waiter(identity, request, int(score) + below * PARKED, *facts))
+    limit = contents["limit"].get("")
+    return Look(
+        now_us,
+        holders_in(contents),
+        sorted(line, key=lambda waiter: (waiter.ticket, waiter.id)),
+        None if limit is None else int(limit.split()[0]),
+        {unquote(key): int(most) for key, most in contents["key-limits"].items()},
+        address.mode.startswith("zset"),
+        "+share" in address.mode,
+        address.slotted,
+        address.clock == "server",
+        _back_offs(contents),
+        [name[:HUB] for name, said in meta.items() if said == "1" and name[HUB:] == ":no_push"],
+        {name: int(mark) for name, mark in meta.items() if len(name) == HUB},
+    )
+
+
+def holders_in(contents: Contents) -> dict[str, Permit]:
+    """Every holder, the expired among them."""
+    permits, keys = dict.fromkeys(contents["holders"], 1), keys_of_holders(contents)
+    for member in contents["extra"]:
+        identity, _, power = member.rpartition(":")
+        if identity in permits:
+            permits[identity] += 2 ** int(power)
+    tokens, slots = contents["tokens"], contents["slots"]
+    return {
+        identity: Permit(
+            int(expiry),
+            int(tokens.get(identity, 0)),
+            permits[identity],
+            keys.get(identity),
+            tuple(int(slot) for slot in slots.get(identity, "").split("+") if slot),
+        )
+        for identity, expiry in contents["holders"].items()
+    }
+
+
+def keys_of_holders(contents: Contents) -> dict[str, str]:
+    """The key of each holder that has one."""
+    texts = (text.split(":") for text in contents["keys"] if text.startswith("i:"))
+    return {identity: unquote(key) for _, identity, _, key in texts if key}
+
+
+def _back_offs(contents: Contents) -> dict[str | None, BackOff]:
+    found: dict[str | None, BackOff] = {}
+    if of_all := contents["meta"].get("back_off"):
+        found[None] = BackOff(*map(int, of_all.split(":")))
+    for text in contents["keys"]:
+        if text.startswith("b:"):
+            key, _, facts = text[2:].partition("!")
+            found[unquote(key)] = BackOff(*map(int, facts.split(":")[1:]))
+    return found
+
+
+@lru_cache(maxsize=10_000)
+def _request(member: str) -> tuple[str, Request]:
+    """A request as the queue has it, and its id."""
+    identity, lease_ms, limit, permits, *terms = member.split(":")
+    number = int(identity.partition(".")[2])
+    request = Request(number, int(lease_ms), int(limit), int(permits))
+    if terms and terms[-1]:
+        declared, weight, patience_ms, key = terms
+        most = int(declared) if declared else None
+        of_key = KeyTerms(unquote(key), most, float(weight), int(patience_ms))
+        request = request._replace(key=of_key)
+    return identity, request

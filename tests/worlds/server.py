@@ -1,0 +1,149 @@
+"""The server of the worlds: the real scripts, on a small Redis in memory."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any, NamedTuple
+
+from redsem_async._core.keys import Address
+from redsem_async._protocol.errors import CommandError
+from redsem_async._protocol.operations import Operation
+from redsem_async._protocol.pushes import Push
+from redsem_async._protocol.replies import AnyReply
+from redsem_async._redis.codec import Argument, Codec, push_of
+from redsem_async._redis.faults import command_error, error_from
+from redsem_async.testing._redis import MemoryRedis, Refused, Snapshot, SortedSet, Value
+from tests.worlds.look import Contents, Look, look_of
+
+Deliver = Callable[[str, str, Push], int]
+"""Takes a message for a hub, by its prefix, and says how many connections it went to."""
+
+
+class Edit(NamedTuple):
+    """In each script that has *old*, *new* stands in its place."""
+
+    old: str
+    new: str
+
+
+class ScriptServer:
+    """Runs calls one at a time, at a time that it is given.
+
+    Attributes:
+        addresses: of the semaphores that were called, by name.
+        edited: those of *edits* that were found in a script.
+    """
+
+    def __init__(self, deliver: Deliver, edits: Sequence[Edit] = ()) -> None:
+        self.addresses: dict[str, Address] = {}
+        self.edited = set[Edit]()
+        self.now_us = 0
+        self._deliver = deliver
+        self._edits = edits
+        # A look at a semaphore, until when in ms nothing changes by itself, and by how many us its
+        # clock is ahead.
+        self._looks: dict[Hashable, tuple[float, int, Look]] = {}
+        self._redis = _shared_redis()
+        _current[:] = [self]
+        self.flush()
+
+    def run(
+        self, address: Address, call: Operation, hub: str, now_us: int
+    ) -> tuple[Look, AnyReply | CommandError, Look]:
+        """Carry *call* out, and answer as a link does: between two looks at the semaphore."""
+        before = self.look(address, now_us)
+        self.addresses[address.name] = address
+        codec = Codec(address, lambda: now_us)
+        script, arguments = codec.encode(call, 0, hub)
+        answer: AnyReply | CommandError
+        try:
+            answer = codec.reply(call, self._evaluated(address, script.text, arguments))
+        except Refused as refused:
+            answer = command_error(error_from(str(refused)))
+        return before, answer, self.look(address, now_us)
+
+    def look(self, address: Address, now_us: int) -> Look:
+        """How the semaphore stands now."""
+        self.now_us = now_us
+        state = self._state_of(address)
+        if state in self._looks:
+            until, ahead, last = self._looks[state]
+            if now_us // 1000 < until:
+                same = last.now_us == now_us + ahead
+                return last if same else replace(last, now_us=now_us + ahead)
+        found, until = self.contents(address)
+        ahead = int(found["meta"].get("ahead", 0))
+        look = look_of(found, address, now_us + ahead)
+        self._looks[state] = until, ahead, look
+        return look
+
+    def contents(self, address: Address) -> tuple[Contents, float]:
+        """What each key of a semaphore has, and until when at least, in milliseconds."""
+        found, until = defaultdict[str, dict[str, Any]](dict), math.inf
+        for kind, (value, expires) in self.keys_of(address):
+            if expires is None or expires > self.now_us // 1000:
+                found[kind] = _texts(value)
+                until = min(until, expires or until)
+        return found, until
+
+    def keys_of(self, address: Address) -> Iterator[tuple[str, tuple[Value, int | None]]]:
+        """The keys of a semaphore by kind, with their expiries."""
+        base = f"{address.prefix}:{{{address.name}}}:"
+        for key, kept in self._snapshot().items():
+            if (name := key.decode()).startswith(base):
+                yield name[len(base) :], kept
+
+    def lose(self, address: Address, kind: str) -> None:
+        """One key is evicted."""
+        self._redis.command("DEL", f"{address.prefix}:{{{address.name}}}:{kind}")
+        self._looks.clear()
+
+    def flush(self) -> None:
+        """Lose everything."""
+        self._redis.restore({})
+        self._looks.clear()
+
+    def published(self, channel: bytes, message: bytes) -> int:
+        prefix, _, hub = channel.decode().rpartition(":@")
+        push = push_of(message)
+        assert push is not None
+        return self._deliver(prefix, hub, push)
+
+    def _evaluated(self, address: Address, text: str, arguments: Sequence[Argument]) -> Any:
+        self._looks.pop(self._state_of(address), None)
+        for edit in self._edits:
+            if edit.old in text:
+                assert text.count(edit.old) == 1, edit
+                self.edited.add(edit)
+                text = text.replace(*edit)
+        return self._redis.eval(text, *arguments)
+
+    def _state_of(self, address: Address) -> Hashable:
+        """As long as it is the same, only a call changes what is kept of the semaphore."""
+        return address.name
+
+    def _snapshot(self) -> Snapshot:
+        return self._redis.snapshot()
+
+
+_current: list[ScriptServer] = []  # the last one: worlds come one after another
+
+
+@cache
+def _shared_redis() -> MemoryRedis:
+    """For all worlds of this process: to make one, and to load the scripts, takes long."""
+
+    def publish(channel: bytes, message: bytes) -> int:
+        return _current[0].published(channel, message)
+
+    return MemoryRedis(lambda: _current[0].now_us, publish)
+
+
+def _texts(value: Value) -> dict[str, Any]:
+    if isinstance(value, SortedSet):
+        return {member.decode(): score for score, member in value.rows}
+    if isinstance(value, bytes):
+        return {"": value.decode()}
+    return {name.decode(): text.decode() for name, text in value.items()}
