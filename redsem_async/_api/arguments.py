@@ -52,3 +52,11 @@ def how_to_call(cls: type[Any]) -> str:
 def refuse_pickling(made: object, instead: str = "create one in each process") -> NoReturn:
     """Say what to do instead of pickling or copying what belongs to one process."""
     raise TypeError(f"cannot pickle or copy a {type(made).__name__}: {instead}")
+
+
+def forgotten_key() -> TypeError:
+    """The error for a request without a key, which would pass by the limits of all keys."""
+    return TypeError(
+        "a semaphore with key_limit= or share=True needs acquire(key=...);"
+        " key=None is for requests that have none"
+    )

@@ -10,7 +10,7 @@ from redsem_async._core.errors import AcquireTimeout
 from redsem_async._core.keys import Mode
 from redsem_async._protocol.operations import KeyTerms, SetLimit
 
-from .arguments import names_the_class
+from .arguments import forgotten_key, names_the_class
 from .awaitables import Acquisition
 from .bound import Bound
 from .options import Options
@@ -121,7 +121,7 @@ class FairSemaphore(AnySemaphore):
     @property
     def keyed(self) -> bool:
         """Whether requests may have a key."""
-        return self._address.keyed
+        return self._keyed
 
     def acquire(
         self,
@@ -168,7 +168,8 @@ class FairSemaphore(AnySemaphore):
                 call, before it is awaited.
         """
         if key is ...:
-            self._require_no_key()
+            if self._keyed:
+                raise forgotten_key()
             key = None
         terms = None if key is None else self._terms_of(key, permits)
         if ahead != 0.0:

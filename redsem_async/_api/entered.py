@@ -20,35 +20,8 @@ class Block:
         permit: with which it was entered, until it is left.
     """
 
-    __slots__ = ("__weakref__", "looked_up_by", "permit")
-
-    def __init__(self, looked_up_by: "asyncio.Task[Any] | None") -> None:
-        self.looked_up_by: asyncio.Task[Any] | None = looked_up_by
-        self.permit: Permit | None = None
-
-
-def exit_of_block(look_up: Callable[[Any], Block]) -> Callable[[Leave], Leave]:
-    """Give every ``async with`` an ``__aexit__`` of its own.
-
-    ``async with`` looks up ``__aexit__`` and then calls ``__aenter__``, with nothing in between.
-    So a block knows its permit in whatever task it is left, as that of a generator may be.
-    """
-
-    def of_class(leave: Leave) -> Leave:
-        return cast("Leave", _ExitOfBlock(leave, look_up))
-
-    return of_class
-
-
-class _ExitOfBlock:
-    def __init__(self, leave: Callable[..., Any], look_up: Callable[[Any], Block]) -> None:
-        self._leave = leave
-        self._look_up = look_up
-
-    def __get__(self, semaphore: object, owner: type) -> Callable[..., Any]:
-        if semaphore is None:  # as an exit stack looks it up
-            return self._leave
-        return partial(self._leave, semaphore, block=self._look_up(semaphore))
+    looked_up_by: "asyncio.Task[Any] | None" = None
+    permit: Permit | None = None
 
 
 class EnteredPermits:
@@ -64,7 +37,11 @@ class EnteredPermits:
 
     def look_up(self) -> Block:
         """A block that the current task may enter next."""
-        block = Block(_current_task())
+        block = Block()
+        try:
+            block.looked_up_by = asyncio.current_task()
+        except RuntimeError:  # no loop runs, so nothing is entered
+            block.looked_up_by = None
         self._looked_up = ref(block)
         return block
 
@@ -121,8 +98,27 @@ class EnteredPermits:
         )
 
 
-def _current_task() -> "asyncio.Task[Any] | None":
-    try:
-        return asyncio.current_task()
-    except RuntimeError:  # no loop runs, so nothing is entered
-        return None
+def exit_of_block(entered: Callable[[Any], EnteredPermits]) -> Callable[[Leave], Leave]:
+    """Give every ``async with`` an ``__aexit__`` of its own.
+
+    ``async with`` looks up ``__aexit__`` and then calls ``__aenter__``, with nothing in between.
+    So a block knows its permit in whatever task it is left, as that of a generator may be.
+    """
+
+    def of_class(leave: Leave) -> Leave:
+        return cast("Leave", _ExitOfBlock(leave, entered))
+
+    return of_class
+
+
+class _ExitOfBlock:
+    def __init__(
+        self, leave: Callable[..., Any], entered: Callable[[Any], EnteredPermits]
+    ) -> None:
+        self._leave = leave
+        self._entered = entered
+
+    def __get__(self, semaphore: object, owner: type) -> Callable[..., Any]:
+        if semaphore is None:  # as an exit stack looks it up
+            return self._leave
+        return partial(self._leave, semaphore, block=self._entered(semaphore).look_up())

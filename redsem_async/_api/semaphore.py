@@ -1,6 +1,7 @@
 """What all semaphores have in common. `acquire` gives permits."""
 
 from collections.abc import Coroutine, Sequence
+from operator import attrgetter
 from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -11,7 +12,7 @@ from redsem_async._core.keys import Address, Mode, parse_permit_id, with_slots
 from redsem_async._protocol.operations import KeyTerms
 
 from .acquiring import acquire, adopt
-from .arguments import how_to_call, names_the_class, refuse_pickling
+from .arguments import forgotten_key, how_to_call, names_the_class, refuse_pickling
 from .awaitables import Acquisition
 from .backends import backend_of
 from .entered import Block, EnteredPermits, exit_of_block
@@ -106,6 +107,7 @@ class AnySemaphore(StoredSemaphore):
         self._cancel_on_loss = config.flag(cancel_on_loss, "cancel_on_loss")
         self._last_bound = None
         self._entered = EnteredPermits()
+        self._keyed = self._address.keyed
 
     def __reduce__(self) -> NoReturn:
         refuse_pickling(self)
@@ -185,17 +187,10 @@ class AnySemaphore(StoredSemaphore):
         except AcquireTimeout:
             return None
 
-    def _require_no_key(self) -> None:
-        """A request without a key would pass by the limits of all keys."""
-        if self._address.keyed:
-            raise TypeError(
-                "a semaphore with key_limit= or share=True needs acquire(key=...);"
-                " key=None is for requests that have none"
-            )
-
     async def __aenter__(self) -> Permit:
         block = self._entered.take()  # first, because it was looked up just now
-        self._require_no_key()
+        if self._keyed:
+            raise forgotten_key()
         cancel = self._cancel_on_loss
         asked = (self._timeout, 1, 0.0, None)
         permit = await acquire(self._bound, self._terms, *asked, cancel_on_loss=cancel)
@@ -203,10 +198,7 @@ class AnySemaphore(StoredSemaphore):
         self._entered.add(permit, block)
         return permit
 
-    def _look_up(self) -> Block:
-        return self._entered.look_up()
-
-    @exit_of_block(_look_up)
+    @exit_of_block(attrgetter("_entered"))
     async def __aexit__(
         self,
         exc_type: type[BaseException] | None,

@@ -244,7 +244,8 @@ class Guard:
         task: "asyncio.Task[Any]",
         cancel: bool,  # noqa: FBT001 - keywords cost time
     ) -> None:
-        around = [each for each in ENTERED.get() if each[1].state is LeaseState.HELD]
+        if around := ENTERED.get():  # those of generators may have ended elsewhere
+            around = tuple(each for each in around if each[1].state is LeaseState.HELD)
         ENTERED.set((*around, (id(task), lease)))
         self._task = task
         self._lease = lease
@@ -270,7 +271,10 @@ class Guard:
     def disarm(self, exc: BaseException | None) -> bool:
         """Whether the block ends by our cancellation alone."""
         self._lease.guard = None
-        ENTERED.set(tuple(each for each in ENTERED.get() if each[1] is not self._lease))
+        *around, last = ENTERED.get() or ((0, self._lease),)
+        if last[1] is not self._lease:  # left in another order, or in another task
+            around = [each for each in (*around, last) if each[1] is not self._lease]
+        ENTERED.set(tuple(around))
         if self._later is not None:
             self._later.cancel()
         if not self._cancelled or asyncio.current_task() is not self._task:

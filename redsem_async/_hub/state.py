@@ -67,8 +67,8 @@ class SemaphoreState(SemaphoreRef):
             times permits. None before the first release.
         others_hold: the same of all processes, as a reply told it.
         hold_told_at: when a release told *own_hold* last.
-        seen_limit: the limit that was set, as the last acquire or heartbeat said.
-        seen_back_off_until: when the back-off changes that it told of.
+        seen: the set limit, and when the back-off changes, as the last acquire or heartbeat told.
+            None where it told of neither.
     """
 
     def __init__(
@@ -105,8 +105,7 @@ class SemaphoreState(SemaphoreRef):
         self.own_hold: float | None = None
         self.others_hold: float | None = None
         self.hold_told_at: float = -math.inf
-        self.seen_limit: int | None = None
-        self.seen_back_off_until: float = 0.0
+        self.seen: tuple[int | None, float] | None = None
         self.outlasted: bool = False
         self._clean_up_at = CLEAN_UP
 

@@ -72,7 +72,7 @@ def revoked(state: SemaphoreState, numbers: Iterable[int]) -> None:
 def deleted(state: SemaphoreState) -> None:
     """The semaphore was deleted. Holders lose their permits, and waiters start again."""
     state.introduction.sent = False
-    state.seen_limit, state.seen_back_off_until = None, 0.0
+    state.seen = None
     for lease in state.holding():
         gone(state, lease, "the semaphore was deleted")
     for request in list(state.waiting):

@@ -139,7 +139,8 @@ class AcquireBatch(Batch[Request]):
         if wait:
             state.wait(wait)
             deadlines.ask_early(state, wait, now)
-        effects.note_limit(state, reply, now)
+        if state.seen is not None or reply.set_limit is not None or reply.ramp is not None:
+            effects.note_limit(state, reply, now)
         effects.apply(state, reply, sent_at, now)
         if state.overdue:
             deadlines.settle(state, now)

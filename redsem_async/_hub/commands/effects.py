@@ -18,17 +18,16 @@ FIRST_FEW = 4  # a process behind so many waiters leaves an expiry to others, fo
 
 def note_limit(state: SemaphoreState, reply: Reply, now: float) -> None:
     """Note the set limit and the back-off of a reply, and log where Redis lost those before."""
-    lost = ""
-    if reply.forgotten and state.seen_limit is not None:
-        lost = f"the set limit of {state.seen_limit}" if state.seen_limit else "the pause"
-    elif reply.forgotten and reply.ramp is None and now < state.seen_back_off_until:
+    lost, (limit, backs_off_until) = "", state.seen or (None, 0.0)
+    if reply.forgotten and limit is not None:
+        lost = f"the set limit of {limit}" if limit else "the pause"
+    elif reply.forgotten and reply.ramp is None and now < backs_off_until:
         lost = "the back-off"
     if lost:
         facts = {"event": "limit lost", "semaphore": state.name}
         logger.warning("%r: %s was lost with Redis's data", state.name, lost, extra=facts)
-    state.seen_limit = reply.set_limit
     lasts = 0.0 if reply.ramp is None else reply.ramp.lasts_ms / 1000
-    state.seen_back_off_until = now + lasts if lasts else 0.0
+    state.seen = (reply.set_limit, now + lasts) if lasts or reply.set_limit is not None else None
 
 
 def apply(
