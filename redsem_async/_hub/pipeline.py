@@ -301,8 +301,9 @@ class Pipeline:
         self.stirred.set()
         if self.has_work():
             self.outage.begin(error)
+        remotes = list(self.semaphores.values())  # only what is in flight may keep them
         self._write_again()
-        for remote in list(self.semaphores.values()):
+        for remote in remotes:
             self.settle(remote)
             self.redirects.follow(remote)
         self._wake()  # who waits for the end of the work may have to reconnect for it

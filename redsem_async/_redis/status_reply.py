@@ -96,5 +96,5 @@ def key_of(key: bytes | str | None) -> str | None:
 
 
 def slots_of(raw: bytes) -> tuple[int, ...]:
-    """The slots of a permit, from 'index+index'."""
-    return tuple(map(number, raw.split(b"+"))) if raw else ()
+    """The slots of a permit, from 'index+index'. One that is too high is no slot of any list."""
+    return tuple(min(int(index), MAX_EXACT) for index in raw.split(b"+")) if raw else ()
