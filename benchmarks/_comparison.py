@@ -250,7 +250,7 @@ class Comparison:
         """A semaphore for a block; no permit may be held at its end."""
         async with AsyncExitStack() as stack:
             semaphore = await stack.enter_async_context(library.open(options))
-            stack.push_async_callback(semaphore.clear)
+            stack.push_async_callback(semaphore.delete)
             yield semaphore
             with self._may_fail(library.label, peer=not library.ours):
                 if held := await semaphore.held():

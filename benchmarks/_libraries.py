@@ -45,12 +45,12 @@ class OpenSemaphore:
     Attributes:
         permit: holds a permit for the length of a block.
         held: the number of held permits according to the server.
-        clear: deletes the semaphore.
+        delete: deletes the semaphore.
     """
 
     permit: Callable[[], AbstractAsyncContextManager[object]]
     held: Callable[[], Awaitable[int]]
-    clear: Callable[[], Awaitable[object]]
+    delete: Callable[[], Awaitable[object]]
 
 
 Opening = AbstractAsyncContextManager[OpenSemaphore]
@@ -98,7 +98,7 @@ async def _ours(
         async def held() -> int:
             return (await semaphore.status(max_entries=0)).held
 
-        yield OpenSemaphore(semaphore.acquire, held, semaphore.clear)
+        yield OpenSemaphore(semaphore.acquire, held, semaphore.delete)
 
 
 @asynccontextmanager
@@ -142,12 +142,12 @@ async def _py_redis_semaphore(options: Options) -> AsyncGenerator[OpenSemaphore]
         async def held() -> int:
             return int((await observer.astatus()).used_slots)
 
-        async def clear() -> None:
+        async def delete() -> None:
             found = cast("AsyncIterator[bytes]", client.scan_iter(f"*{options.name}*", count=1000))
             if keys := [key async for key in found]:
                 await client.unlink(*keys)
 
-        yield OpenSemaphore(permit, held, clear)
+        yield OpenSemaphore(permit, held, delete)
 
 
 def _tokens(client: Redis, semaphore: Any, key: str, limit: int) -> OpenSemaphore:

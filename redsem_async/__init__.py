@@ -16,6 +16,7 @@ from ._core.errors import (
     QueueFull,
     SemaphoreClosed,
     SemaphoreError,
+    SemaphoreFull,
     SlotsMismatch,
 )
 from ._core.version import __version__ as __version__
@@ -23,7 +24,7 @@ from ._core.version import __version__ as __version__
 # A traceback names an error as programs import it.
 for _error in (
     *(AcquireTimeout, BackendError, BackendUnavailable, LayoutMismatch, ModeMismatch, PermitLost),
-    *(QueueFull, SemaphoreClosed, SemaphoreError, SlotsMismatch),
+    *(QueueFull, SemaphoreClosed, SemaphoreError, SemaphoreFull, SlotsMismatch),
 ):
     _error.__module__ = __name__
 
@@ -46,6 +47,7 @@ __all__ = [
     "Semaphore",
     "SemaphoreClosed",
     "SemaphoreError",
+    "SemaphoreFull",
     "SemaphoreGroup",
     "SemaphoreStatus",
     "SlotsMismatch",

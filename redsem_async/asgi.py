@@ -73,8 +73,8 @@ class ConcurrencyLimitMiddleware:
         permits: how many permits each request takes.
         cancel_on_loss: whether a lost permit cancels the request. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
-        retry_after: a function of the ``AcquireTimeout`` or ``QueueFull`` that returns
-            the seconds for ``Retry-After``, in place of the error's estimate.
+        retry_after: a function of the ``SemaphoreFull`` that returns the seconds for
+            ``Retry-After``, in place of the error's estimate.
         exempt: a function of the scope that returns whether a request needs no permit, such as
             a health check.
 

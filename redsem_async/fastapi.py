@@ -90,8 +90,8 @@ class RequirePermit:
         permits: how many permits each request takes.
         cancel_on_loss: whether a lost permit cancels the handler. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
-        retry_after: a function of the ``AcquireTimeout`` or ``QueueFull`` that returns
-            the seconds for ``Retry-After``, in place of the error's estimate.
+        retry_after: a function of the ``SemaphoreFull`` that returns the seconds for
+            ``Retry-After``, in place of the error's estimate.
 
     Raises:
         ValueError, TypeError: for invalid arguments.

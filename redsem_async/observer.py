@@ -98,7 +98,7 @@ def observe(observer: Observer, *, keys: bool = False) -> Observation:
         ValueError: the observer is already registered.
     """
     if not isinstance(observer, Observer):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"an object of a subclass of Observer is needed, not {observer!r}")
+        raise TypeError(f"expected an Observer, got {observer!r}")
     if not observers.add(observer, keys=keys):
         raise ValueError("this observer is already registered")
     return Observation(observer)

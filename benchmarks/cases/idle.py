@@ -135,7 +135,7 @@ async def _crowd(
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(Redis.from_url(bench.url))
         observer = await stack.enter_async_context(library.open(here))
-        stack.push_async_callback(observer.clear)
+        stack.push_async_callback(observer.delete)
         if waiting:
             await stack.enter_async_context(observer.permit())
         process = await stack.enter_async_context(child(bench.loop))

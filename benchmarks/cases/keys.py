@@ -43,8 +43,8 @@ async def _measure(bench: Bench) -> None:
             async def held() -> int:
                 return (await semaphore.status(0)).held
 
-            stack.push_async_callback(semaphore.clear)
-            opened = OpenSemaphore(partial(semaphore.acquire, key=key), held, semaphore.clear)
+            stack.push_async_callback(semaphore.delete)
+            opened = OpenSemaphore(partial(semaphore.acquire, key=key), held, semaphore.delete)
             load = Load(tasks=1, limit=1)
             comparison.add(label, partial(burst, opened, load, bench.effort.burst))
 

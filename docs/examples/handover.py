@@ -19,7 +19,7 @@ import httpx
 from fastapi import FastAPI, HTTPException
 from redis.asyncio import Redis
 
-from redsem_async import AcquireTimeout, BackendUnavailable, FairSemaphore, PermitLost, connect
+from redsem_async import BackendUnavailable, FairSemaphore, PermitLost, SemaphoreFull, connect
 from redsem_async.testing import embedded_redis
 
 JOBS, RESULTS = "handover:jobs", "handover:results"
@@ -42,7 +42,7 @@ def service(redis: Redis) -> FastAPI:
         try:
             async with sem.acquire(timeout=0) as permit:
                 ticket = await permit.detach(expires_in=IN_QUEUE)
-        except AcquireTimeout as full:
+        except SemaphoreFull as full:
             later = {"Retry-After": str(round(full.retry_after) + 1)}
             raise HTTPException(503, "all reports are busy", later) from full
         except BackendUnavailable as away:

@@ -23,7 +23,14 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict
 from redis.asyncio import Redis
 
-from redsem_async import AcquireTimeout, FairSemaphore, QueueFull, SemaphoreError, aclose
+from redsem_async import (
+    AcquireTimeout,
+    FairSemaphore,
+    QueueFull,
+    SemaphoreError,
+    SemaphoreFull,
+    aclose,
+)
 from redsem_async.httpx import SemaphoreTransport
 
 MODELS = {"large": 4, "small": 40}  # concurrent calls that the provider allows
@@ -43,8 +50,7 @@ def upstream_of(model: str) -> httpx.AsyncClient:
         share=True,
         max_waiters_per_key=WAITING,
         lease=5,
-        timeout=60,
-        patience=60,  # until its timeout, a request waits for its share
+        timeout=60,  # and its patience: until then, a request waits for its share
     )
     return httpx.AsyncClient(
         base_url=os.environ["UPSTREAM"],
@@ -108,6 +114,6 @@ async def busy(_: Request, error: SemaphoreError) -> JSONResponse:
     tenants = (isinstance(error, QueueFull) and error.for_key) or (
         isinstance(error, AcquireTimeout) and error.blocked_by == "key"
     )
-    seconds = max(1, math.ceil(getattr(error, "retry_after", 0)))
+    seconds = max(1, math.ceil(error.retry_after if isinstance(error, SemaphoreFull) else 0))
     headers = {"Retry-After": str(seconds)}
     return JSONResponse({"detail": "try again later"}, 429 if tenants else 503, headers)

@@ -58,7 +58,7 @@ async def adopt(
     request = Request(*asked, deadline)
     known = parse_permit_id(permit_id)
     if known is None:
-        reason = "that is no permit id"
+        reason = "not a permit id"
         raise _refused(request, PermitLost(remote.address.name, permit_id, reason))
     if remote.identity.closing:
         raise _refused(request, SemaphoreClosed(remote.address.name))

@@ -84,7 +84,8 @@ class FairSemaphore(AnySemaphore):
                 Weights below a millionth count as a millionth, and those above a million as a
                 million.
             patience: seconds after which a waiting request goes first with *share*, so that none
-                starves. A lease by default.
+                starves. By default the semaphore's *timeout*, or six leases if that is None or 0.
+                Without a key it is always a lease.
             max_waiters_per_key: number of waiting requests of one ``key`` at which ``acquire``
                 raises ``QueueFull``.
             prefix: first part of the keys in Redis. All clients of a name use the same.
@@ -113,8 +114,9 @@ class FairSemaphore(AnySemaphore):
         self._weight = weight if callable(weight) else config.weight_of(weight)
         if (weight != 1.0 or patience is not None) and not self._share:
             raise ValueError("weight and patience need share=True")
-        patience = self.lease if patience is None else config.patience_of(patience)
-        self._patience_ms = math.ceil(1000 * patience)
+        if patience is None:  # longer than a queue usually is old, because it switches share off
+            patience = min(self.timeout or 6 * self.lease, config.LONGEST_LEASE)
+        self._patience_ms = math.ceil(1000 * config.patience_of(patience))
 
     @property
     def keyed(self) -> bool:
@@ -247,7 +249,7 @@ class FairSemaphore(AnySemaphore):
         self._check_key(key)
         await self._bound().remote.call(SetLimit(limit, key=key))
 
-    async def hold_off(self, seconds: float, *, key: str | None = None) -> None:
+    async def back_off(self, seconds: float, *, key: str | None = None) -> None:
         """Grant no permits for *seconds*, in any process. 0 ends a back-off.
 
         Requests keep their places, held permits are not affected, and grants then ramp up to the
@@ -257,7 +259,7 @@ class FairSemaphore(AnySemaphore):
 
         Args:
             seconds: from now on, at most a day.
-            key: the key whose requests are held off. By default all are.
+            key: the key whose requests wait. By default all do.
 
         Raises:
             ModeMismatch: the name is in use by another class, clock or layout, or with other
@@ -267,10 +269,10 @@ class FairSemaphore(AnySemaphore):
             ValueError, TypeError: for an invalid number of seconds, or a key where there are none.
         """
         if key is None:
-            await super().hold_off(seconds)
+            await super().back_off(seconds)
             return
         self._check_key(key)
-        await self._hold_off(seconds, key)
+        await self._back_off_for(seconds, key)
 
     def _bind(self) -> Bound:
         bound = super()._bind()
@@ -304,7 +306,10 @@ def takes_keys(semaphore: object) -> TypeGuard[FairSemaphore]:
 
 
 class Mutex(FairSemaphore):
-    """A ``FairSemaphore`` with a limit of 1, for one holder at a time."""
+    """A ``FairSemaphore`` with a limit of 1, for one holder at a time.
+
+    ``set_limit`` pauses it with 0, and refuses more than 1.
+    """
 
     @names_the_class
     def __init__(
@@ -313,3 +318,19 @@ class Mutex(FairSemaphore):
         if "limit" in options:
             raise TypeError("the limit of a Mutex is 1: for another limit, use FairSemaphore")
         super().__init__(redis, name, 1, prefix=prefix, **options)
+
+    async def set_limit(self, limit: int | None, *, key: str | None = None) -> None:
+        """Set a limit of 0 or 1, as in every semaphore. ``None`` removes it.
+
+        If the caller is cancelled, a command that was already sent may take effect.
+
+        Raises:
+            ModeMismatch: the name is in use by another class, clock or layout, or with other
+                slots.
+            SemaphoreClosed: ``aclose`` was called meanwhile.
+            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+            ValueError, TypeError: for an invalid limit, such as one above 1.
+        """
+        if limit is not None and config.whole(limit, "limit", 0) > 1:
+            raise ValueError(f"the limit of a Mutex is at most 1, not {limit}: use FairSemaphore")
+        await super().set_limit(limit, key=key)

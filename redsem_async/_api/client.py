@@ -101,6 +101,6 @@ async def aclose(redis: object, *, drain: float = 0.0) -> None:
     """
     drain = config.seconds(drain, "drain")
     if drain < 0:
-        raise ValueError(f"drain must not be negative, not {drain}")
+        raise ValueError(f"drain must be 0 or more, not {drain}")
     if (hub := known_hub(backend_of(redis))) is not None:
         await hub.aclose(drain)

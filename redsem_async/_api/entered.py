@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from .permit import Permit
 
@@ -14,11 +14,13 @@ Leave = TypeVar("Leave", bound=Callable[..., Any])
 class Block:
     """One ``async with semaphore``, whose exit the task *looked_up_by* has looked up.
 
+    The statement keeps its exit, and so its block. Who only looks whether there is one does not.
+
     Attributes:
         permit: with which it was entered, until it is left.
     """
 
-    __slots__ = ("looked_up_by", "permit")
+    __slots__ = ("__weakref__", "looked_up_by", "permit")
 
     def __init__(self, looked_up_by: "asyncio.Task[Any] | None") -> None:
         self.looked_up_by: asyncio.Task[Any] | None = looked_up_by
@@ -58,16 +60,17 @@ class EnteredPermits:
 
     def __init__(self) -> None:
         self._by_task: WeakKeyDictionary[asyncio.Task[Any], list[Permit]] = WeakKeyDictionary()
-        self._looked_up: Block | None = None
+        self._looked_up: ref[Block] | None = None
 
     def look_up(self) -> Block:
         """A block that the current task may enter next."""
-        self._looked_up = block = Block(_current_task())
+        block = Block(_current_task())
+        self._looked_up = ref(block)
         return block
 
     def take(self) -> Block | None:
         """The block that the current task enters. None where it looked none up."""
-        block = self._looked_up
+        block = None if self._looked_up is None else self._looked_up()
         if block is None or block.looked_up_by is not asyncio.current_task():
             return None
         self._looked_up = block.looked_up_by = None
@@ -95,8 +98,8 @@ class EnteredPermits:
         if block is not None and block.permit is not None:
             permit, block.permit = block.permit, None
             return permit
-        if block is self._looked_up:
-            self._looked_up = None  # looked up only to be called
+        if block is not None:
+            block.looked_up_by = None  # looked up only to be called
         entered, task = self._by_task, asyncio.current_task()
         if task is None or task not in entered:
             task = self._only_task()

@@ -378,7 +378,7 @@ class Permit:
         loop = self._bound.loop
         if loop.is_closed():
             return
-        message = f"{self!r} was dropped without release"
+        message = f"{self!r} was garbage-collected without being released"
         # Collected in any thread, and in the middle of anything. The release comes first, because
         # the warning may be raised as an error.
         loop.call_soon_threadsafe(

@@ -28,8 +28,8 @@ def log_dropped(remote: RemoteSemaphore, acquired_at: str | None, now: float) ->
     remote.drop_logged_at = now
     where = f", acquired at {acquired_at}," if acquired_at else ""
     text = (
-        "a permit of %r%s was dropped without release, so it limits nothing any more: use"
-        " 'async with', or keep the Permit until its release"
+        "a permit of %r%s was garbage-collected without being released, so it no longer limits"
+        " anything: use 'async with', or keep the Permit until its release"
     )
     name, extra = remote.address.name, {"event": "dropped", "acquired_at": acquired_at}
     logger.warning(text, name, where, extra={**extra, "semaphore": name})
@@ -41,7 +41,7 @@ def log_cut(remote: RemoteSemaphore, pause: float, now: float) -> None:
         return
     remote.cut_logged_at = now
     name = remote.address.name
-    text = "a back-off of %r for %.1f s is cut to its max_back_off"
+    text = "a back-off of %r for %.1f s was shortened to max_back_off"
     logger.warning(text, name, pause, extra={"event": "back-off cut", "semaphore": name})
 
 
@@ -54,9 +54,9 @@ def log_nested(remote: RemoteSemaphore, request: Request, task: int) -> None:
     remote.nested_logged = True
     holder = "it holds one itself" if task in holders else "the task that created it holds one"
     text = (
-        "a task has waited for %.3g s for a permit of %r although %s: if that one is not released"
-        " before, the wait never ends. Release it first, acquire all permits at once"
-        " (permits=...), or pass a timeout"
+        "a task has waited %.3g s for a permit of %r while %s, and the wait never ends unless that"
+        " one is released: release it first, acquire all permits at once (permits=...), or pass a"
+        " timeout"
     )
     name, waited = remote.address.name, clock() - request.started
     extra = {"event": "nested", "semaphore": name, "waited": waited}

@@ -22,7 +22,7 @@ class Client:
         pid: its process id there.
         limit: the limit that it declares.
         key_limit: the limit that it declares for each key. None without one, or for a function.
-        version: of this library in the process. None if unknown.
+        version: the version of this library there. None if unknown.
         lease: seconds after which its permits expire unless it refreshes them.
         refresh_interval: seconds between two of its refreshes.
     """
@@ -43,14 +43,14 @@ class Holder:
     """A held permit.
 
     Attributes:
-        id: of the permit.
+        id: the permit's id.
         client: the process that holds it.
         age: seconds since it was granted, measured with the semaphore's clock.
         expires_in: seconds after which it expires unless it is refreshed.
-        fencing_token: of the permit.
+        fencing_token: the permit's fencing token.
         permits: how many permits it stands for.
-        key: that it counts against, if it has one.
-        slots: that it has, if the semaphore has slots, from this client's list or else as text.
+        key: the key that it counts against, if it has one.
+        slots: its slots, if the semaphore has slots, from this client's list or else as text.
     """
 
     id: str
@@ -68,12 +68,12 @@ class Waiter:
     """A waiting request.
 
     Attributes:
-        id: of the request, which becomes the id of its permit.
+        id: the request's id, which becomes its permit's.
         client: the process that waits.
-        position: in the queue. 0 is the head.
+        position: its place in the queue. 0 is the head.
         age: seconds since it joined the queue, measured with the semaphore's clock.
         permits: how many permits it requests.
-        key: of the request, if it has one.
+        key: the request's key, if it has one.
     """
 
     id: str
@@ -88,7 +88,7 @@ class BackOff(NamedTuple):
     """A back-off in progress.
 
     Attributes:
-        seconds_left: for which no permit is granted. 0 once grants ramp up.
+        seconds_left: seconds until permits are granted again. 0 once grants ramp up.
         ramp: how many permits may be in use now, first 0, then 1, 2, 4 and so on.
     """
 
@@ -102,11 +102,11 @@ class KeyStatus:
 
     Attributes:
         key: as it was given to ``acquire``.
-        limit: of the key. It is the set limit, or else this client's declared limit, or None.
+        limit: the set limit of the key, or else this client's declared limit, or None.
         held: permits of the key in use.
         waiting: number of its waiting requests.
         set_limit: the limit that was set with ``set_limit(key=)``, if any.
-        back_off: of the key, if one is in progress.
+        back_off: the key's back-off, if one is in progress.
     """
 
     key: str
@@ -122,7 +122,7 @@ class SemaphoreStatus:
     """A semaphore at one moment.
 
     Attributes:
-        name: of the semaphore.
+        name: the semaphore's name.
         limit: the limit in force. It is the set limit, or else this client's declared limit.
         held: permits in use.
         available: permits free under that limit, and under the ramp of a back-off. Never
@@ -136,7 +136,7 @@ class SemaphoreStatus:
             times, or else those of other processes. With no hold times, a second is assumed.
         keys: those with permits or waiting requests, and those to which a back-off grants nothing,
             ordered by their encoded names.
-        back_off: of the semaphore, if one is in progress.
+        back_off: the semaphore's back-off, if one is in progress.
     """
 
     name: str

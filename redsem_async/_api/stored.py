@@ -10,7 +10,7 @@ from redsem_async._hub.hub import hub_for
 from redsem_async._keepalive.refresher import refresher_of
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.backend import Backend
-from redsem_async._protocol.operations import Clear, Reap, SetLimit, Status
+from redsem_async._protocol.operations import Delete, Reap, SetLimit, Status
 from redsem_async._protocol.replies import Reply, StatusReply
 
 from .awaitables import AwaitableBool
@@ -169,7 +169,7 @@ class StoredSemaphore:
         """
         await self._bound().remote.call(SetLimit("resume"))
 
-    async def hold_off(self, seconds: float) -> None:
+    async def back_off(self, seconds: float) -> None:
         """Grant no permits for *seconds*, in any process. 0 ends a back-off.
 
         It starts a back-off as ``permit.back_off`` does, but ``max_back_off`` does not apply.
@@ -190,11 +190,11 @@ class StoredSemaphore:
             BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
             ValueError, TypeError: for an invalid number of seconds.
         """
-        await self._hold_off(seconds)
+        await self._back_off_for(seconds)
 
-    async def _hold_off(self, seconds: float, key: str | None = None) -> None:
-        pause = config.pause_of(seconds, "seconds", config.LONGEST_HOLD_OFF)
-        await self._bound().remote.hold_off(pause, key)
+    async def _back_off_for(self, seconds: float, key: str | None = None) -> None:
+        pause = config.pause_of(seconds, "seconds", config.LONGEST_BACK_OFF)
+        await self._bound().remote.back_off_for(pause, key)
 
     async def reap(self) -> int:
         """Remove expired holders and dead waiters, serve the queue, and return the number removed.
@@ -222,7 +222,7 @@ class StoredSemaphore:
                 notifier.reclaimed(self._address, reaped)
         return reaped
 
-    async def clear(self) -> None:
+    async def delete(self) -> None:
         """Delete the semaphore, including its set limit.
 
         Holders lose their permits, and waiters are queued again. A holder that is cut off from
@@ -236,7 +236,7 @@ class StoredSemaphore:
             SemaphoreClosed: ``aclose`` was called meanwhile.
             BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
         """
-        await self._bound().remote.call(Clear())
+        await self._bound().remote.call(Delete())
 
     # -- wiring
 

@@ -16,7 +16,7 @@ MOST_BYTES = 512
 MOST_PERMITS = 10**15  # exact where Redis counts them, in doubles
 MOST_AHEAD = 3600  # seconds
 MOST_SLOTS = 500  # because a script reads them all
-LONGEST_HOLD_OFF = 86_400.0  # seconds
+LONGEST_BACK_OFF = 86_400.0  # seconds
 LEAST_WEIGHT = 1e-6  # of a key, because a script writes six decimals
 TOLERANCE = 1e-9  # how far arithmetic may put a duration beyond a bound (relative, and seconds)
 
@@ -91,7 +91,7 @@ def timeout_of(value: object) -> float | None:
         return None
     timeout = seconds(value, "timeout")
     if timeout < 0:
-        raise ValueError(f"timeout must not be negative, and is {value}: use 0 to return at once")
+        raise ValueError(f"timeout must be 0 or more (0: don't wait), not {value}")
     return None if math.isinf(timeout) else timeout
 
 
@@ -119,17 +119,17 @@ def slots_of(value: object) -> tuple[Slot, ...]:
     A set is refused, because its order differs from process to process.
     """
     if isinstance(value, str | bytes | set | frozenset) or not isinstance(value, Iterable):
-        raise TypeError(f"slots must be a list of texts or ints, not {value!r}")
+        raise TypeError(f"slots must be a list of strings or ints, not {value!r}")
     slots = tuple(cast("Iterable[object]", value))
     if not 0 < len(slots) <= MOST_SLOTS:
-        raise ValueError(f"slots must be 1 to {MOST_SLOTS} texts or ints, not {len(slots)}")
+        raise ValueError(f"slots must be 1 to {MOST_SLOTS} strings or ints, not {len(slots)}")
     checked: dict[str, Slot] = {}
     for slot in slots:
         if isinstance(slot, bool) or not isinstance(slot, str | int):
             raise TypeError(f"a slot must be a str or an int, not {type(slot).__name__}")
         name = encodable(str(slot), "a slot")
         if name in checked:
-            raise ValueError(f"slots must differ, and {slot!r} is there twice")
+            raise ValueError(f"duplicate slot {slot!r}")
         checked[name] = slot
     return tuple(checked.values())
 

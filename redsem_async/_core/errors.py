@@ -14,9 +14,9 @@ BlockedBy = Literal["limit", "key", "paused", "back_off"]
 """What held a request up."""
 _BLOCKED_BY: dict[BlockedBy, str] = {
     "limit": "",
-    "key": ": the limit of its key is reached",
+    "key": ": its key is at its limit",
     "paused": ": the semaphore is paused",
-    "back_off": ": a back-off holds requests up",
+    "back_off": ": a back-off is in progress",
 }
 
 
@@ -31,7 +31,24 @@ class SemaphoreError(Exception):
         return type(self), self._facts, self.__dict__
 
 
-class AcquireTimeout(SemaphoreError, TimeoutError):
+class SemaphoreFull(SemaphoreError):
+    """No permit was free, and Redis said so. Nothing is held.
+
+    Base class of ``AcquireTimeout`` and ``QueueFull``. Catch it unless you treat them differently.
+
+    Attributes:
+        name (str): the semaphore's name.
+        retry_after (float): an estimate of the seconds until a retry may succeed. Never negative.
+    """
+
+    def __init__(self, name: str, retry_after: float = 0.0) -> None:
+        super().__init__(f"no permit of {name!r} is free")
+        self.name = name
+        self.retry_after = retry_after
+        self._facts = (name, retry_after)
+
+
+class AcquireTimeout(SemaphoreFull, TimeoutError):
     """No permit became free in time. Nothing is held.
 
     The server replied *full*, and the connection stayed open after that reply. Without such a
@@ -58,8 +75,9 @@ class AcquireTimeout(SemaphoreError, TimeoutError):
     ) -> None:
         reason = _BLOCKED_BY[blocked_by]
         if nested:
-            reason += "; this task holds one itself, and may be waiting for its own release"
-        super().__init__(f"no permit of {name!r} became free in {round(waited, 3)} s{reason}")
+            reason += "; this task already holds one, and may be waiting for itself"
+        text = f"timed out after {round(waited, 3)} s waiting for a permit of {name!r}{reason}"
+        super(SemaphoreFull, self).__init__(text)
         self.name = name
         self.waited = waited
         self.retry_after = retry_after
@@ -72,7 +90,7 @@ class AcquireTimeout(SemaphoreError, TimeoutError):
         return type(self)(self.name, self.waited, self.retry_after, self.blocked_by, nested=True)
 
 
-class QueueFull(SemaphoreError):
+class QueueFull(SemaphoreFull):
     """The queue already has ``max_waiters`` waiters. Nothing is held.
 
     Attributes:
@@ -90,7 +108,8 @@ class QueueFull(SemaphoreError):
         for_key: bool = False,  # noqa: FBT001, FBT002 - facts are pickled by position
     ) -> None:
         bound = "max_waiters_per_key" if for_key else "max_waiters"
-        super().__init__(f"the queue of {name!r} is full: {bound}={max_waiters}")
+        text = f"the queue of {name!r} is full: {bound}={max_waiters}"
+        super(SemaphoreFull, self).__init__(text)
         self.name = name
         self.max_waiters = max_waiters
         self.retry_after = retry_after
@@ -119,7 +138,7 @@ class PermitLost(SemaphoreError):
 class ModeMismatch(SemaphoreError):
     """The name is in use by another class, or with another clock.
 
-    A name keeps its class and clock until some minutes after its last use. Calling ``clear`` on a
+    A name keeps its class and clock until some minutes after its last use. Calling ``delete`` on a
     semaphore of the class that is in use frees the name at once.
 
     Attributes:
@@ -156,7 +175,7 @@ class ModeMismatch(SemaphoreError):
             if free_in is not None:
                 seconds = math.ceil(free_in)
                 advice += f"the name is free in at most {seconds} s unless it is used again, and "
-            advice += f"{_call(found)}.clear() frees it at once"
+            advice += f"{_call(found)}.delete() frees it at once"
         super().__init__(
             f"{name!r} is in use as a {theirs}, but this client uses it as a {ours}; {advice}"
         )
@@ -193,14 +212,14 @@ class LayoutMismatch(ModeMismatch):
         versions: Sequence[str] = (),
         free_in: float | None = None,
     ) -> None:
-        others = f" (redsem-async {', '.join(versions)})" if versions else ""
+        others = f" (used by redsem-async {', '.join(versions)})" if versions else ""
         older = "this process" if found > own else "the processes that use it"
         free = "some minutes after its last use"
         if free_in is not None:
             free = f"in at most {math.ceil(free_in)} s unless it is used again"
         SemaphoreError.__init__(
             self,
-            f"{name!r} is in use with layout {found} of its keys{others}, but this client has"
+            f"{name!r} is stored in layout {found}{others}, but this client has"
             f" layout {own}: upgrade redsem-async in {older}; the name is free {free}",
         )
         self.name = name
@@ -230,8 +249,8 @@ class SlotsMismatch(ModeMismatch):
         SemaphoreError.__init__(
             self,
             f"{name!r} is in use with the slots {found}, but this client has"
-            f" {wanted}; one list has to be the beginning of the other, and to have the slots of a"
-            " permit that it adopts",
+            f" {wanted}; one list must be a prefix of the other, and must contain the slots of any"
+            " permit it adopts",
         )
         self.name = name
         self.wanted: str | int = wanted

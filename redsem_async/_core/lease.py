@@ -74,7 +74,7 @@ def after_refresh(
 ) -> float | Lost:
     """Until when to trust a permit, trusted until *trusted*, after a refresh sent at *sent_at*."""
     if outcome is Outcome.GONE:
-        return Lost("the server does not hold it any more")
+        return Lost("the server no longer holds it")
     if outcome is Outcome.RENEWED:
         trusted = max(trusted, trusted_until(lease, sent_at=sent_at, left=lease))
     return trusted if now < trusted else Lost("it could not be refreshed in time")

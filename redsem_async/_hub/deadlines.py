@@ -1,6 +1,7 @@
 """What happens to a request when the caller's deadline comes.
 
-AcquireTimeout says that the server replied, recently enough, that the request has to wait.
+AcquireTimeout says that the server replied, recently enough, that the request has to wait, or that
+it granted the request too late for a refresh to confirm that.
 BackendUnavailable says that it did not reply. To tell one from the other, the server is asked
 when the deadline comes, with one heartbeat for all requests, and the reply has OVERTIME to come.
 Far from the server it is asked one round trip earlier.
@@ -11,7 +12,7 @@ import math
 from collections.abc import Iterable
 
 from redsem_async._core.clock import now as clock
-from redsem_async._core.errors import BackendUnavailable, SemaphoreError
+from redsem_async._core.errors import SemaphoreError
 
 from .estimates import timed_out
 from .request import Request, RequestState
@@ -128,5 +129,7 @@ def _surely_waits(state: SemaphoreState, request: Request) -> bool:
     return not doubtful and fresh_at is not None and fresh_at >= since
 
 
-def _no_reply(state: SemaphoreState, request: Request) -> BackendUnavailable:
+def _no_reply(state: SemaphoreState, request: Request) -> SemaphoreError:
+    if request.state is RequestState.GRANTED:
+        return timed_out(state, request)  # the server replied, and its permit came too late
     return state.route.silent(clock() - request.started)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import SemaphoreClosed, SemaphoreError
 from redsem_async._core.lease import liveness_timeout, reply_timeout
-from redsem_async._protocol.pushes import Cleared, Granted, Push, Recheck, Revoked
+from redsem_async._protocol.pushes import Deleted, Granted, Push, Recheck, Revoked
 
 from . import calls, deadlines, handout, trust
 from .commands import release
@@ -114,8 +114,8 @@ def pushed(state: SemaphoreState, push: Push, fresh_at: float | None) -> None:
                 handout.granted(state, number, token, left_ms / 1000, sent_at, slots)
         case Revoked(numbers=numbers):
             trust.revoked(state, numbers)
-        case Cleared():
-            trust.cleared(state)
+        case Deleted():
+            trust.deleted(state)
         case Recheck():
             if state.waiting:
                 state.beat()

@@ -139,7 +139,7 @@ class DetachCall(Call):
 
 
 class Change(Call):
-    """A set limit, a clear or a back-off, which is carried out once at most.
+    """A set limit, a deletion or a back-off, which is carried out once at most.
 
     The server carries out no number that is not above the last one. So a change keeps its number
     for as long as it may have been carried out, and no other is written meanwhile.

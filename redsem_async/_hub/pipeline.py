@@ -305,8 +305,7 @@ class Pipeline:
         for remote in list(self.semaphores.values()):
             self.settle(remote)
             self.redirects.follow(remote)
-        if self._quiet is not None:
-            self._check_quiet()
+        self._wake()  # who waits for the end of the work may have to reconnect for it
 
     def _write_again(self) -> None:
         """No reply will come to what is in flight, which may have arrived all the same."""
@@ -352,14 +351,20 @@ class Pipeline:
         """Notify those that wait for the end of the work, if this is it."""
         if self.has_work():
             return
-        if self._quiet is not None:
-            self._quiet.set_result(None)
-            self._quiet = None
+        self._wake()
         if self.leaving:
             self.stirred.set()
 
+    def _wake(self) -> None:
+        if self._quiet is not None:
+            self._quiet.set_result(None)
+            self._quiet = None
+
     def quiet(self) -> "asyncio.Future[None]":
-        """Done when there is nothing to do. Several may wait for it, so no task may cancel it."""
+        """Done when there is nothing to do, or the connection is lost.
+
+        Several may wait for it, so no task may cancel it.
+        """
         if self._quiet is None:
             self._quiet = self._loop.create_future()
         return self._quiet

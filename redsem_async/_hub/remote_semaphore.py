@@ -13,7 +13,7 @@ from redsem_async._core.errors import SemaphoreError
 from redsem_async._core.keys import Address
 from redsem_async._core.lease import Outcome, clock_margin, reply_timeout
 from redsem_async._observers.registry import observers
-from redsem_async._protocol.operations import Adopt, BackOff, Clear, Detach, Operation, SetLimit
+from redsem_async._protocol.operations import Adopt, BackOff, Delete, Detach, Operation, SetLimit
 from redsem_async._protocol.replies import AnyReply, Reply
 
 from . import calls, machine, trust
@@ -195,7 +195,7 @@ class RemoteSemaphore:
         reply = await self._call(call, future, max(0.0, min(bounds)))
         assert isinstance(reply, Reply)
         if not reply.answers[0]:
-            self.change(trust.gone, lease, "the server does not hold it any more")
+            self.change(trust.gone, lease, "the server no longer holds it")
         if lease.state is not LeaseState.HELD:
             raise lease.loss()
         lease.end()
@@ -210,7 +210,7 @@ class RemoteSemaphore:
         """Have every process grant nothing for some time. No task waits for the reply."""
         self.change(calls.back_off, call)
 
-    async def hold_off(self, seconds: float, key: str | None) -> None:
+    async def back_off_for(self, seconds: float, key: str | None) -> None:
         """Have every process grant nothing for *seconds*. 0 ends a back-off.
 
         Raises:
@@ -229,7 +229,7 @@ class RemoteSemaphore:
         """
         future: asyncio.Future[AnyReply | SemaphoreError] = self.identity.loop.create_future()
         timeout = reply_timeout(min(self.state.shortest_lease, 10.0))
-        kind = Change if isinstance(operation, SetLimit | Clear) else Call
+        kind = Change if isinstance(operation, SetLimit | Delete) else Call
         return await self._call(kind(operation, future), future, timeout)
 
     async def _call(

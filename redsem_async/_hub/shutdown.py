@@ -10,7 +10,9 @@ from contextlib import suppress
 from weakref import WeakSet
 
 from . import machine
+from .lease import Lease
 from .pipeline import Pipeline
+from .remote_semaphore import RemoteSemaphore
 
 DRAIN = 10.0  # seconds for the tasks that were cancelled together with the connector's
 FINAL = 1.0  # seconds for what is left to be sent
@@ -28,29 +30,40 @@ async def drain(pipeline: Pipeline, connect: Callable[[], Awaitable[None]]) -> N
         others = [task for task in asyncio.all_tasks() if task not in CONNECTORS]
         if not others:
             break
-        pause = min(left, pipeline.reply_timeout)
+        await _reconnect(pipeline, connect, min(left, FINAL))
+        intervals = (lease.terms.refresh_interval for _, lease in _held(pipeline))
+        pause = min(left, pipeline.reply_timeout, *intervals)
         waited = [*others, pipeline.quiet()]
         await asyncio.wait(waited, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
-        for remote in list(pipeline.semaphores.values()):
-            for lease in remote.state.holding():
-                _ = remote.refresh(lease)
+        for remote, lease in _held(pipeline):
+            _ = remote.refresh(lease)
     release_all(pipeline)
     await _send_the_rest(pipeline, connect)
 
 
 def release_all(pipeline: Pipeline) -> None:
     """Release every permit. Their holders lose them."""
-    for remote in list(pipeline.semaphores.values()):
-        for lease in remote.state.holding():
-            remote.change(machine.close, lease)
+    for remote, lease in _held(pipeline):
+        remote.change(machine.close, lease)
+
+
+def _held(pipeline: Pipeline) -> list[tuple[RemoteSemaphore, Lease]]:
+    semaphores = list(pipeline.semaphores.values())
+    return [(remote, lease) for remote in semaphores for lease in remote.state.holding()]
 
 
 async def _send_the_rest(pipeline: Pipeline, connect: Callable[[], Awaitable[None]]) -> None:
     loop = pipeline.identity.loop
     deadline = loop.time() + FINAL
     while pipeline.has_work() and (left := deadline - loop.time()) > 0:
-        if pipeline.state.link is None:
-            with suppress(Exception):
-                async with asyncio.timeout(left):
-                    await connect()
+        await _reconnect(pipeline, connect, left)
         await asyncio.wait([pipeline.quiet()], timeout=left)
+
+
+async def _reconnect(
+    pipeline: Pipeline, connect: Callable[[], Awaitable[None]], seconds: float
+) -> None:
+    if pipeline.state.link is None:
+        with suppress(Exception):
+            async with asyncio.timeout(seconds):
+                await connect()

@@ -51,7 +51,7 @@ class SemaphoreState(SemaphoreRef):
         leaving: requests whose callers left, and that the server may still know.
         void: calls that were sent, have no reply, and may not be carried out any more.
         calls: to be written, in the order in which they were made.
-        changes: set limits, clears and back-offs without a reply, in the order of their numbers.
+        changes: set limits, deletions and back-offs without a reply, in order of their numbers.
 
         requests: that the server may know (sent, waiting, granted or leaving), by number.
         leases: that the server may hold, by number.

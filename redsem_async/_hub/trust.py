@@ -69,12 +69,12 @@ def revoked(state: SemaphoreState, numbers: Iterable[int]) -> None:
             gone(state, lease, "revoked: another process released or adopted it")
 
 
-def cleared(state: SemaphoreState) -> None:
+def deleted(state: SemaphoreState) -> None:
     """The semaphore was deleted. Holders lose their permits, and waiters start again."""
     state.introduction.sent = False
     state.seen_limit, state.seen_back_off_until = None, 0.0
     for lease in state.holding():
-        gone(state, lease, "the semaphore was cleared")
+        gone(state, lease, "the semaphore was deleted")
     for request in list(state.waiting):
         state.ask_anew(request)
 

@@ -22,6 +22,7 @@ from redsem_async._core.errors import (
     PermitLost,
     QueueFull,
     SemaphoreClosed,
+    SemaphoreFull,
 )
 
 from .selector import Choice, Selector
@@ -31,7 +32,7 @@ logger = logging.getLogger("redsem_async")
 OnOutage = Literal["closed", "open"] | int
 """What happens to requests while Redis grants no permits. A number is a limit for this process."""
 
-RetryAfter = Callable[[AcquireTimeout | QueueFull], float]
+RetryAfter = Callable[[SemaphoreFull], float]
 """Returns the seconds for ``Retry-After``, in place of the error's own estimate."""
 
 _REASONS: dict[BlockedBy, str] = {
@@ -115,7 +116,9 @@ class Admission(Generic[Request]):
             reason = _REASONS[full.blocked_by]
             raise Rejected(self.status, reason, self._seconds(full)) from full
         except QueueFull as full:
-            raise Rejected(self.status, "too many requests wait", self._seconds(full)) from full
+            raise Rejected(
+                self.status, "too many requests are waiting", self._seconds(full)
+            ) from full
         except SemaphoreClosed as closed:
             raise Rejected(UNAVAILABLE, "this server is shutting down") from closed
         except BackendError as error:  # unreachable, or it refuses: out of memory, NOPERM, ...
@@ -137,7 +140,7 @@ class Admission(Generic[Request]):
                 raise
             raise Rejected(UNAVAILABLE, "the permit of this request was lost") from lost
 
-    def _seconds(self, full: AcquireTimeout | QueueFull) -> float:
+    def _seconds(self, full: SemaphoreFull) -> float:
         """What the user's function says. The error's estimate without one, or where it fails."""
         estimate = min(full.retry_after, LONGEST)
         if self._retry_after is None:
@@ -179,7 +182,7 @@ class Admission(Generic[Request]):
             self._asking = True
             try:
                 permit = await choice.acquire(timeout=0)
-            except (AcquireTimeout, QueueFull):
+            except SemaphoreFull:
                 self._note(None)
             else:
                 self._note(None)
@@ -194,7 +197,7 @@ class Admission(Generic[Request]):
         if rule == "open":
             return
         if isinstance(rule, str) or self._inside >= rule:
-            raise Rejected(UNAVAILABLE, "permits cannot be granted now") from error
+            raise Rejected(UNAVAILABLE, "temporarily unavailable") from error
 
     def _consequence(self) -> str:
         match self._on_outage:

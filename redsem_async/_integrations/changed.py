@@ -38,8 +38,8 @@ def resumed(before: SemaphoreInfo, after: SemaphoreStatus) -> str:
     return f"resumed; {back}"
 
 
-def held_off(seconds: float, key: str | None = None) -> str:
-    """After `hold_off`, of *key* as it is to be shown."""
+def backed_off(seconds: float, key: str | None = None) -> str:
+    """After `back_off`, of *key* as it is to be shown."""
     where = "" if key is None else f"key {key}: "
     if not seconds:
         return f"{where}back-off ended"
@@ -59,8 +59,6 @@ def _own_limit(before: SemaphoreInfo) -> str:
 def _still_held(after: SemaphoreStatus) -> list[str]:
     if after.held <= after.limit:
         return []
-    rest = (
-        f", new ones are granted once fewer than {after.limit:,} are held" if after.limit else ""
-    )
     are = "permit" if after.held == 1 else "permits"
-    return [f"{after.held:,} {are} still held{rest}"]
+    rest = [f"no new permit until fewer than {after.limit:,} are held"] if after.limit else []
+    return [f"{after.held:,} {are} still held", *rest]

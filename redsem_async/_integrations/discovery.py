@@ -203,7 +203,7 @@ async def similar_name(client: Any, prefix: str, name: str) -> str | None:
 
 
 async def names_in_use(client: Any, prefix: str, known: Sequence[str]) -> list[str]:
-    """Those of *known* with a semaphore. After a clear, or use, some keys remain for a while."""
+    """Those of *known* with a semaphore. Some keys outlive a deletion, or use, for a while."""
     found = await asyncio.gather(*(find(client, prefix, name) for name in known))
     return [name for name, info in zip(known, found, strict=True) if info is not None]
 

@@ -144,8 +144,8 @@ class HeldPermit:
             return
         self._timer, name = None, self._semaphore.name
         logger.warning(
-            "the response to %s has been left unread for %.3g s: it keeps its permit of %r until"
-            " it is read, closed or dropped; max_hold bounds that",
+            "the response to %s has been unread for %.3g s: it holds a permit of %r until it is"
+            " read or closed (max_hold caps that)",
             request,
             lease,
             name,

@@ -147,7 +147,7 @@ def checked(
         ValueError, TypeError: for arguments that cannot be meant.
     """
     if not isinstance(sem, AnySemaphore | SemaphoreGroup):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"a semaphore or a SemaphoreGroup is needed, not {sem!r}")
+        raise TypeError(f"expected a semaphore or a SemaphoreGroup, got {sem!r}")
     limit = sem.limit if isinstance(sem, AnySemaphore) else sem.declared_limit
     if timeout is not ...:
         timeout = config.timeout_of(timeout)

@@ -184,7 +184,7 @@ class SetLimit(NamedTuple):
 
     A pause sets 0, and resuming restores the set limit from before the pause.
 
-    This call, ``BackOff`` and ``Clear`` act once at most. They are numbered as calls are
+    This call, ``BackOff`` and ``Delete`` act once at most. They are numbered as calls are
     for ``Adopt``, and the server keeps their highest number apart from that.
     """
 
@@ -211,7 +211,7 @@ class Reap(NamedTuple):
     """Drop expired holders and dead waiters."""
 
 
-class Clear(NamedTuple):
+class Delete(NamedTuple):
     """Delete the semaphore."""
 
     call: int = 0
@@ -229,5 +229,5 @@ Operation = (
     | SetLimit
     | BackOff
     | Reap
-    | Clear
+    | Delete
 )

@@ -26,10 +26,10 @@ class Recheck(NamedTuple):
     name: str
 
 
-class Cleared(NamedTuple):
+class Deleted(NamedTuple):
     """The semaphore was deleted."""
 
     name: str
 
 
-Push = Granted | Revoked | Recheck | Cleared
+Push = Granted | Revoked | Recheck | Deleted

@@ -181,7 +181,7 @@ def _warn_of_many(place: str) -> None:
     if hubs > MANY:
         _warned_of_many.add(place)
         logger.warning(
-            "%d clients of this process each have a connection to %s: make one client for a "
+            "%d clients of this process each have a connection to %s: create one client per "
             "process (a module-level variable is fine), or close each client after use",
             hubs,
             place,
@@ -202,7 +202,7 @@ def _meet(place: str, met: Met | None) -> Met | None:
     if met.evicts is not None:
         logger.warning(
             "%s evicts keys when its memory is full (maxmemory-policy %s): permits are lost with "
-            "them, where noeviction would refuse new ones",
+            "them. Use noeviction, which rejects new ones instead",
             place,
             met.evicts,
             extra={"event": "eviction", "place": place},

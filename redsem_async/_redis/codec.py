@@ -16,7 +16,7 @@ from redsem_async._protocol.operations import (
     Acquire,
     Adopt,
     BackOff,
-    Clear,
+    Delete,
     Detach,
     Heartbeat,
     KeyTerms,
@@ -29,7 +29,7 @@ from redsem_async._protocol.operations import (
     SetLimit,
     Status,
 )
-from redsem_async._protocol.pushes import Cleared, Granted, Push, Recheck, Revoked
+from redsem_async._protocol.pushes import Deleted, Granted, Push, Recheck, Revoked
 from redsem_async._protocol.replies import (
     AdoptReply,
     AnyReply,
@@ -141,8 +141,8 @@ class Codec:
                 return "back_off", (pause_ms, granted, number, *own)
             case Reap():
                 return "reap", ()
-            case Clear(number):
-                return "clear", (number,)
+            case Delete(number):
+                return "delete", (number,)
 
     def reply_to(self, command: Command, raw: Any) -> AnyReply:
         """Return the reply to *command*. Raises `WireError` where *raw* is none."""
@@ -179,7 +179,7 @@ class Codec:
                 return AdoptReply(holding, permits, sum(held_ms), key_of(key))
             case Status():
                 return status_reply(raw, self.address)
-            case Clear():
+            case Delete():
                 return Reply()
 
     def _common_reply(self, operation: Operation, raw: Sequence[Any]) -> Reply:
@@ -250,7 +250,7 @@ def _asked(operation: Operation) -> int:
             return len(operation.numbers)
         case Heartbeat() | Abandon():
             return len(operation.requests)
-        case SetLimit() | Clear():
+        case SetLimit() | Delete():
             return 0
         case _:
             return 1
@@ -328,8 +328,8 @@ def push_of(raw: bytes) -> Push | None:
                 return Revoked(name, [_whole(number) for number in facts.split(",")])
             case "recheck":
                 return Recheck(name)
-            case "cleared":
-                return Cleared(name)
+            case "deleted":
+                return Deleted(name)
             case _:
                 return None
     except (ValueError, TypeError):

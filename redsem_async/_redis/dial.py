@@ -101,16 +101,16 @@ def checked_client(client: object) -> SingleClient | ClusterClient:
         return client
     if isinstance(client, Pool | redis.ConnectionPool):
         raise TypeError(
-            "a client of redis.asyncio is needed, not a connection pool: use"
+            "expected a redis.asyncio client, got a connection pool: use"
             " redis.asyncio.Redis(connection_pool=pool), with a pool of redis.asyncio"
         )
     instead = "redis.asyncio.Redis, or redsem_async.from_url(url)"
     if isinstance(client, str | bytes):
-        raise TypeError(f"a client of redis.asyncio is needed, not a URL: use {instead}")
+        raise TypeError(f"expected a redis.asyncio client, got a URL: use {instead}")
     if kind.__module__.partition(".")[0] == "redis":
         instead = f"redis.asyncio.{kind.__name__}, which is awaited"
     raise TypeError(
-        f"a client of redis.asyncio is needed, not {kind.__module__}.{kind.__qualname__}:"
+        f"expected a redis.asyncio client, got {kind.__module__}.{kind.__qualname__}:"
         f" use {instead}"
     )
 

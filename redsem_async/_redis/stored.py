@@ -72,7 +72,7 @@ async def _stored(client: Any, prefix: str, name: str) -> Stored | None:
         return Stored(None, None, None, {})
     kind = _KIND.match(meta.get("mode", ""))
     if kind is None and limit is None:
-        # After a clear, only the numbers used by its hubs remain. Limits of keys have no expiry.
+        # Of a deleted one only the numbers used by its hubs remain. Limits of keys have no expiry.
         known = await client.exists(f"{stem}:key-limits")
         return Stored(None, None, None, {}) if known else None
     mode, clock = (cast("Mode", kind[1]), cast("Clock", kind[2])) if kind else (None, None)

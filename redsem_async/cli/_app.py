@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ._commands import COMMANDS, revoke
+from ._commands import COMMANDS
 from ._doctor import doctor
 from ._ephemeral import errors_end_the_command
 from ._options import IsCluster, Prefix, as_json_too, valid_prefix
@@ -72,16 +72,15 @@ def redsem_async(
     """Distributed semaphores for asyncio, backed by Redis.
 
     Exit codes: 0 success; 1 Redis is unreachable or returned an error, `doctor` found a problem,
-    or `clear` was not confirmed; 2 usage error; 3 no semaphore of that name; 4 the id to revoke
+    or `delete` was not confirmed; 2 usage error; 3 no semaphore of that name; 4 the id to revoke
     holds no permit; 130 interrupted, where `watch` and `serve` exit with 0. `run` has other codes.
     """
 
 
 for command in (*COMMANDS, run, watch, doctor, serve):
     # A negative number as in "set-limit x -1" is no option, so the command says what is wrong.
-    unknown = {"ignore_unknown_options": command.__name__ in {"set_limit", "hold_off"}}
+    unknown = {"ignore_unknown_options": command.__name__ in {"set_limit", "back_off"}}
     app.command(context_settings=unknown)(command)
-app.command("kick", hidden=True)(revoke)  # its other name
 
 
 @app.command()

@@ -180,9 +180,9 @@ def set_limit(
         str | None, typer.Argument(help="0 pauses. 'none' removes the set limit.")
     ] = None,
     *,
-    clear: Annotated[
+    unset: Annotated[
         bool,
-        typer.Option("--clear", help="Remove the set limit. The declared limits apply again."),
+        typer.Option("--unset", help="Remove the set limit. The declared limits apply again."),
     ] = False,
     key: Key = None,
     create: Create = False,
@@ -198,8 +198,8 @@ def set_limit(
 
     With --key, the limit of one key is set.
     """
-    if clear == (limit is not None):
-        fail("give either a limit or --clear", USAGE_ERROR)
+    if unset == (limit is not None):
+        fail("give either a limit or --unset", USAGE_ERROR)
     wanted = _limit(limit)
 
     def change(semaphore: AnySemaphore) -> Awaitable[None]:
@@ -241,7 +241,7 @@ def resume(
     _say(name, before, changed.resumed(before, after))
 
 
-def hold_off(
+def back_off(
     name: Name,
     seconds: Annotated[
         str, typer.Argument(metavar="SECONDS", help="At most 86400. 0 ends a back-off.")
@@ -259,18 +259,18 @@ def hold_off(
     stay queued.
     """
     try:
-        wanted = config.pause_of(float(seconds), "seconds", config.LONGEST_HOLD_OFF)
+        wanted = config.pause_of(float(seconds), "seconds", config.LONGEST_BACK_OFF)
     except ValueError:
         fail("seconds must be a number from 0 to 86400", USAGE_ERROR)
 
     def change(semaphore: AnySemaphore) -> Awaitable[None]:
         if key is None:
-            return semaphore.hold_off(wanted)
-        return _with_keys(semaphore).hold_off(wanted, key=key)
+            return semaphore.back_off(wanted)
+        return _with_keys(semaphore).back_off(wanted, key=key)
 
     target = Target(url, prefix, cluster)
     before, _ = _change(target, name, change, create=create, keyed=key is not None)
-    _say(name, before, changed.held_off(wanted, None if key is None else printable(key)))
+    _say(name, before, changed.backed_off(wanted, None if key is None else printable(key)))
 
 
 def _change(
@@ -305,7 +305,7 @@ def _change(
 def _say(name: str, before: SemaphoreInfo, done: str) -> None:
     typer.echo(f"{printable(name)}: {done}")
     if before.mode is None:
-        text = "not in use yet: the limit applies from the first use until it is cleared"
+        text = "not in use yet: the limit applies from the first use until it is removed"
         typer.echo(text, err=True)
 
 
@@ -335,7 +335,7 @@ def revoke(
     typer.echo(f"{printable(name)}: {changed.REVOKED}")
 
 
-def clear(
+def delete(
     name: Name,
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
@@ -348,14 +348,14 @@ def clear(
     current = on(target, name, lambda _, semaphore: semaphore.status(0))
     if not yes:
         if sys.stdin is None:
-            fail("clear asks for confirmation, but there is no input: use --yes", USAGE_ERROR)
+            fail("delete asks for confirmation, but there is no input: use --yes", USAGE_ERROR)
         question = (
             f"{printable(name)} has {current.held} permits held and {current.waiting} requests"
             " waiting. Delete it?"
         )
         if not _confirmed(question):
             fail("not deleted", FAILED)
-    on(target, name, lambda _, semaphore: semaphore.clear())
+    on(target, name, lambda _, semaphore: semaphore.delete())
     typer.echo(f"{printable(name)} was {changed.DELETED}")
 
 
@@ -372,4 +372,4 @@ def _confirmed(question: str) -> bool:
     return answer.strip().lower() in {"y", "yes"}
 
 
-COMMANDS = (ls, status, set_limit, pause, resume, hold_off, revoke, clear)
+COMMANDS = (ls, status, set_limit, pause, resume, back_off, revoke, delete)

@@ -9,7 +9,7 @@ from redsem_async._core.keys import Address, Mode
 
 
 async def erase(client: Any, semaphore: AnySemaphore, prefix: str) -> None:
-    """Clear *semaphore*, and delete the keys that remain for some time after a clear.
+    """Delete *semaphore*, and the keys that would remain for some time after that.
 
     Only safe if no other process uses it. Gives up after a second, because during an outage it
     would retry for a whole lease.
@@ -18,5 +18,5 @@ async def erase(client: Any, semaphore: AnySemaphore, prefix: str) -> None:
     address = Address(mode, prefix, semaphore.name, "server")
     with suppress(SemaphoreError, TimeoutError):
         async with asyncio.timeout(1.0):
-            await semaphore.clear()
+            await semaphore.delete()
             await client.unlink(*address.keys, *address.first_keys)

@@ -187,7 +187,7 @@ async def _until_ended(process: Process, permit: Permit, lease: float) -> None:
             asked = True
             process.terminate()
             reason = lost.result().reason if lost.done() else "it could not be refreshed"
-            _say(f"the permit of {permit.name!r} is lost: {reason}; the command is ended")
+            _say(f"lost the permit of {permit.name!r} ({reason}); stopping the command")
         if left <= KILL_BELOW:
             process.kill()
             await process.ended

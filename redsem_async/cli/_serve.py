@@ -34,7 +34,7 @@ def serve(
     writable: Annotated[
         bool,
         typer.Option(
-            "--writable", help="Add buttons to set limits, pause, hold off, revoke and clear."
+            "--writable", help="Add buttons to set limits, pause, back off, revoke and delete."
         ),
     ] = False,
     allow_host: Annotated[
@@ -185,8 +185,6 @@ async def _serve(guard: Guard, host: str, port: int, name: str, token: str | Non
         server = Server(config)
         await server.serve()
     except SystemExit:  # it could not listen, and has said so
-        fail(
-            "It does not listen: --port chooses another port, and --host another address.", FAILED
-        )
+        fail("could not listen: use --port for another port, --host for another address", FAILED)
     if server.failed is not None:
         raise server.failed

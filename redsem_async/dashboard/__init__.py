@@ -53,13 +53,13 @@ def dashboard(
         redis: any client of ``redis.asyncio``, also one in use elsewhere. The dashboard uses at
             most four of its connections, plus the library's one connection.
         prefix: of the keys of the semaphores.
-        writable: whether the pages have controls to set limits, pause, resume, hold off, revoke
-            and clear. It needs *authorize*.
+        writable: whether the pages have controls to set limits, pause, resume, back off, revoke
+            and delete. It needs *authorize*.
         authorize: ``authorize(request, action, name)``, a function or coroutine function that
             decides whether a request is allowed. It returns True, or a string that names the user
             in the log, to allow it, and False or an empty string to refuse it. *action* is
             ``"view"``, ``"metrics"``, or a change: ``"set_limit"``, ``"pause"``, ``"resume"``,
-            ``"hold_off"``, ``"revoke"`` or ``"clear"``. *name* is that of the semaphore, or None
+            ``"back_off"``, ``"revoke"`` or ``"delete"``. *name* is that of the semaphore, or None
             for the list and for metrics. *authorize* is also called to decide which controls a
             page shows, so it must not have side effects. Without *authorize*, every request may
             view.

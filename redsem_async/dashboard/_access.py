@@ -14,7 +14,7 @@ from starlette.responses import Response
 Authorize = Callable[[Request, str, str | None], bool | str | Awaitable[bool | str]]
 """``authorize(request, action, name)``, see `dashboard`."""
 
-CHANGES = ("set_limit", "pause", "resume", "hold_off", "revoke", "clear")
+CHANGES = ("set_limit", "pause", "resume", "back_off", "revoke", "delete")
 VIEW = "view"
 METRICS = "metrics"
 

@@ -45,7 +45,7 @@ class Change:
         limit: the new limit. None removes it.
         key: whose limit it is. None for the overall limit.
         permit: the id of the permit to revoke.
-        seconds: for which to hold off.
+        seconds: the length of the back-off.
     """
 
     action: str
@@ -97,8 +97,8 @@ async def change(request: Request, access: Access, redis: Any, prefix: str) -> s
         what = f"set_limit {wanted.limit}" + (
             "" if wanted.key is None else f" of key {wanted.key!r}"
         )
-    elif wanted.action == "hold_off":
-        what = f"hold_off {wanted.seconds:g}"
+    elif wanted.action == "back_off":
+        what = f"back_off {wanted.seconds:g}"
     elif wanted.permit is not None:
         what = f"revoke {short(wanted.permit)}"
     logger.info("%r: %s by %r", wanted.name, what, who, extra=facts)
@@ -130,7 +130,7 @@ def _change_of(data: dict[str, Any]) -> Change:
         key = None if key is None else config.key_of(key)
         if limit is not None:
             limit = config.whole(limit, "limit", 0)
-        seconds = config.pause_of(data.get("seconds", 0.0), "seconds", config.LONGEST_HOLD_OFF)
+        seconds = config.pause_of(data.get("seconds", 0.0), "seconds", config.LONGEST_BACK_OFF)
     except (TypeError, ValueError) as error:
         raise Refused(400, f"Nothing was changed: {error}.") from error
     if action == "set_limit" and "limit" not in data:
@@ -170,15 +170,15 @@ async def _done(wanted: Change, info: SemaphoreInfo, semaphore: AnySemaphore) ->
         case "resume":
             await semaphore.resume()
             return changed.resumed(info, await semaphore.status(0))
-        case "hold_off" if wanted.key is not None:
+        case "back_off" if wanted.key is not None:
             assert isinstance(semaphore, FairSemaphore)
-            await semaphore.hold_off(wanted.seconds, key=wanted.key)
-            return changed.held_off(wanted.seconds, wanted.key)
-        case "hold_off":
-            await semaphore.hold_off(wanted.seconds)
-            return changed.held_off(wanted.seconds)
-        case "clear":
-            await semaphore.clear()
+            await semaphore.back_off(wanted.seconds, key=wanted.key)
+            return changed.backed_off(wanted.seconds, wanted.key)
+        case "back_off":
+            await semaphore.back_off(wanted.seconds)
+            return changed.backed_off(wanted.seconds)
+        case "delete":
+            await semaphore.delete()
             return changed.DELETED
         case _:
             assert wanted.permit is not None

@@ -417,8 +417,7 @@ class Reader:
     def forget_unused(self) -> None:
         """Drop what is known of names that were not read recently."""
         oldest = time.monotonic() - 2 * INFO_AGE
-        for name in [name for name, known in self._known.items() if known.at < oldest]:
-            del self._known[name]
+        self._known = {name: known for name, known in self._known.items() if known.at >= oldest}
 
     async def _end_scan(self) -> None:
         if self._scan is not None:

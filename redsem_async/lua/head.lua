@@ -119,8 +119,10 @@ if fields[1] and fields[1] ~= mode or fields.layout and fields.layout ~= LAYOUT 
     call('PTTL', meta)))
 end
 -- The counter of tokens and tickets follows the clock and never goes back, so tokens grow even
--- after the loss of meta.
-local last = tonumber(fields[2]) or 0
+-- after the loss of meta. A caller whose clock is behind then follows the tickets that were passed
+-- over, because what `passed` says of them would be untrue of a lower one.
+local last = math.max(tonumber(fields[2]) or 0,
+  tonumber(string.match(fields[13] or '', '(%d+):%d+$')) or 0)
 local mark = tonumber(fields[3]) or 0         -- highest number that the caller's hub has used here
 local alive_until = tonumber(fields[4]) or 0  -- until when it counts as alive
 local unknown_hub = not fields[5]             -- meta has no facts about it

@@ -274,7 +274,7 @@ end
 
 -- A hub numbers its operations that run at most once, and the highest number of each *kind* is stored.
 -- That of a delayed duplicate, or of an operation that was made void, is not above it. Kinds are 'calls'
--- (adoptions and detaches) and 'changes' (set limits, clears and back-offs).
+-- (adoptions and detaches) and 'changes' (set limits, deletions and back-offs).
 local function already_ran(number, kind)
   return number <= (tonumber(call('HGET', meta, hub .. ':' .. kind)) or 0)
 end

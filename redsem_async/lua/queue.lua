@@ -113,9 +113,13 @@ local function park(requests)
   call('ZADD', queue, unpack(scores))
 end
 
--- Where the key of the set limit was lost (evicted, deleted), requests that it held up may fit.
+-- Where the key of the set limit was lost (evicted, deleted), requests that it held up may fit. Meta
+-- may have been lost before, and does not say any more that there was one.
 local function notice_lost_limit()
-  if fields[15] and not set_limit then
+  if set_limit and not fields[15] then
+    fields[15] = exact(set_limit)
+    call('HSET', meta, 'limit', fields[15])
+  elseif fields[15] and not set_limit then
     call('HDEL', meta, 'limit')
     fields[15] = nil
     return_parked()

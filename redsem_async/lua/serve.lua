@@ -23,7 +23,7 @@ local function pass_over(ticket, in_use)
     if position > 0 then pairs_before[#pairs_before + 1] = { position, needed } end
     needed = in_use
   end
-  position = ticket
+  position, last = ticket, math.max(last, ticket)  -- the counter may have been lost
 end
 -- Passes over the requests that are known not to fit. Returns whether there are any.
 local function pass_known()

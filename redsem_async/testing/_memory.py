@@ -91,7 +91,7 @@ class MemoryBackend(OneNode):
             ValueError: *seconds* is negative or not finite.
         """
         if not 0 <= seconds < math.inf:
-            raise ValueError(f"seconds must not be negative, and finite, not {seconds}")
+            raise ValueError(f"seconds must be finite and not negative, not {seconds}")
         self._store.advance(seconds)
 
     # -- for the hub

@@ -40,7 +40,7 @@ def throttled_map(
     max_tasks: int | None = None,
     back_off: BackOff | None = None,
 ) -> AbstractAsyncContextManager[AsyncIterator[R]]:
-    """Call ``fn(item)`` for each of *items* with a permit. Results come as they are ready.
+    """Call ``fn(item)`` for each of *items* with a permit, and yield results in completion order.
 
     ```python
     async with throttled_map(sem, fetch, urls) as pages:
@@ -99,7 +99,7 @@ def throttled_map(
 
 
 class _Map(AbstractAsyncContextManager[AsyncIterator[R]]):
-    """What ``throttled_map`` returns. It says so where it is used other than as a block."""
+    """What ``throttled_map`` returns. Raises a helpful error if used without `async with`."""
 
     def __init__(self, block: AbstractAsyncContextManager[AsyncIterator[R]]) -> None:
         self._block = block

@@ -121,8 +121,8 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
         if key is None:
             if self._without_key is None:
                 raise TypeError(
-                    "which semaphore of the group, or which key of the semaphore? Give the task"
-                    " a key=; ThrottledTaskGroup(sem, key=None) is for tasks that have none"
+                    "create_task() needs key= for this semaphore or group; for tasks without"
+                    " one, use ThrottledTaskGroup(sem, key=None)"
                 )
             return self._without_key
         if self._with_key is None:

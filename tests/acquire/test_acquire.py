@@ -248,7 +248,7 @@ async def test_a_nested_acquire_says_that_its_task_holds_a_permit(make: Make) ->
                 await attempt
             nested = not isinstance(attempt, asyncio.Task)
             assert caught.value.nested is nested
-            assert ("this task holds one" in str(caught.value)) is nested
+            assert ("this task already holds one" in str(caught.value)) is nested
     async with sem.acquire() as own:
         await own.release()
         other = await asyncio.create_task(sem.acquire())
@@ -321,6 +321,17 @@ async def test_a_mutex_lets_one_in(client: Client, other: Client, name: str) -> 
         assert await there.try_acquire() is None
         waiter = await queue_up(there)
     await give_back(waiter)
+
+
+async def test_a_mutex_refuses_a_limit_above_one(redis: Redis, name: str) -> None:
+    """Two holders at once are what it is there to prevent."""
+    mutex = Mutex(redis, name)
+    with pytest.raises(ValueError, match="the limit of a Mutex is at most 1, not 2"):
+        await mutex.set_limit(2)
+    assert await redis.keys(f"*{name}*") == [], "nothing was sent"
+    for limit in (0, 1, None):
+        await mutex.set_limit(limit)
+        assert (await mutex.status()).set_limit == limit
 
 
 # -- not waiting

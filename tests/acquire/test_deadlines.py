@@ -165,3 +165,17 @@ async def test_far_away_the_server_is_not_unavailable_because_a_permit_became_fr
     assert isinstance(result, Permit | AcquireTimeout), repr(result)
     if isinstance(result, Permit):
         await result.release()
+
+
+async def test_a_grant_that_nothing_confirms_by_the_deadline_comes_too_late(
+    kind: Kind, there: AnySemaphore, holder: Permit, proxied: Redis, proxy: Proxy
+) -> None:
+    """Far away, its refresh takes as long as any command. The server is not unavailable then."""
+    here = kind(proxied, "jobs", 1, lease=LEASE, refresh_interval=0.05)
+    waiter = await waits_in_queue(here, timeout=1.0)
+    proxy.delay = 0.6
+    await holder.release()
+    result, _ = await outcome(waiter)
+    assert proxy.operations("refresh")
+    assert isinstance(result, AcquireTimeout)
+    await all_free(there)

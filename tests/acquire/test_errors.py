@@ -21,6 +21,7 @@ from redsem_async import (
     QueueFull,
     SemaphoreClosed,
     SemaphoreError,
+    SemaphoreFull,
     SlotsMismatch,
 )
 from tests.harness.clients import Client, Kind, Make, MakePair, key_of
@@ -30,6 +31,7 @@ from tests.harness.wait import cancelled, give_back, queue_up, soon
 pytestmark = pytest.mark.one_mode
 
 FACTS: dict[type[SemaphoreError], dict[str, object]] = {
+    SemaphoreFull: {"name": "openai", "retry_after": 1.5},
     AcquireTimeout: {"name": "openai", "waited": 2.0, "retry_after": 1.5},
     QueueFull: {"name": "openai", "max_waiters": 10, "retry_after": 3.25},
     PermitLost: {"name": "openai", "permit_id": "secret.1", "reason": "released by its id"},
@@ -110,6 +112,12 @@ def test_except_semaphore_error_catches_every_error(kind: type[SemaphoreError]) 
     assert "\n" not in message
 
 
+def test_except_semaphore_full_catches_a_timeout_and_a_full_queue() -> None:
+    """Most callers answer both with «try again later»; an outage or a loss is another matter."""
+    full = {kind for kind in FACTS if issubclass(kind, SemaphoreFull)}
+    assert full == {SemaphoreFull, AcquireTimeout, QueueFull}
+
+
 def test_timeouts_and_outages_are_built_in_errors_too() -> None:
     """`except TimeoutError` and `except ConnectionError` do what one thinks."""
     assert issubclass(AcquireTimeout, TimeoutError)
@@ -122,7 +130,10 @@ def test_timeouts_and_outages_are_built_in_errors_too() -> None:
 
 def test_messages_say_what_is_true_now() -> None:
     """Without ids: messages end up in logs, and an id is enough to release the permit."""
-    assert str(AcquireTimeout("openai", 2.0)) == "no permit of 'openai' became free in 2.0 s"
+    assert (
+        str(AcquireTimeout("openai", 2.0))
+        == "timed out after 2.0 s waiting for a permit of 'openai'"
+    )
     assert "10" in str(QueueFull("openai", 10))
     lost = PermitLost("openai", "secret.1", "why")
     assert "lost" in str(lost)
@@ -131,7 +142,7 @@ def test_messages_say_what_is_true_now() -> None:
 
 
 def test_a_mismatch_says_what_has_the_name_and_how_to_free_it() -> None:
-    """In the names of the API, with the class to call `clear` of."""
+    """In the names of the API, with the class to call `delete` of."""
     held = ModeMismatch("jobs", "zset server", "fair server", held=True, free_in=187.2)
     assert str(held) == (
         "'jobs' is in use as a FairSemaphore, but this client uses it as a Semaphore;"
@@ -142,31 +153,31 @@ def test_a_mismatch_says_what_has_the_name_and_how_to_free_it() -> None:
     assert str(free) == (
         "'jobs' is in use as a FairSemaphore, but this client uses it as a Semaphore;"
         " no permit is held now: the name is free in at most 188 s unless it is used again,"
-        " and FairSemaphore(...).clear() frees it at once"
+        " and FairSemaphore(...).delete() frees it at once"
     )
     unused = ModeMismatch("jobs", "fair server", "fair local", held=False, unused=True)
     assert str(unused) == (
         "'jobs' is in use as a FairSemaphore with clock='local', but this client uses it as a"
         " FairSemaphore with clock='server'; no permit is held and no request waits now:"
-        " FairSemaphore(..., clock='local').clear() frees it at once"
+        " FairSemaphore(..., clock='local').delete() frees it at once"
     )
     unknown = ModeMismatch("jobs", "fair server", "zset server")
     assert (unknown.held, unknown.unused, unknown.free_in) == (None, False, None)
-    assert "clear" not in str(unknown)
+    assert "delete" not in str(unknown)
 
 
 def test_a_layout_mismatch_says_which_side_to_upgrade() -> None:
     """And which versions are on the other side, and when the name is free."""
     newer = LayoutMismatch("jobs", 3, 2, ("0.3.0", "0.4.0"), 187.2)
     assert str(newer) == (
-        "'jobs' is in use with layout 3 of its keys (redsem-async 0.3.0, 0.4.0), but this client"
-        " has layout 2: upgrade redsem-async in this process; the name is free in at most 188 s"
-        " unless it is used again"
+        "'jobs' is stored in layout 3 (used by redsem-async 0.3.0, 0.4.0), but this client has"
+        " layout 2: upgrade redsem-async in this process; the name is free in at most 188 s unless"
+        " it is used again"
     )
     assert (newer.wanted, newer.held, newer.unused) == (2, None, False)
     older = LayoutMismatch("jobs", 0, 2)
     assert str(older) == (
-        "'jobs' is in use with layout 0 of its keys, but this client has layout 2: upgrade"
+        "'jobs' is stored in layout 0, but this client has layout 2: upgrade"
         " redsem-async in the processes that use it; the name is free some minutes after its last"
         " use"
     )

@@ -110,7 +110,7 @@ async def test_bug_14_9000_permits_at_once_are_granted_and_given_back(
     """Lua unpacks some 8,000 values at most. Tokens grow, although the keys are deleted."""
     semaphore = kind(client_a, "jobs", 9_000, lease=60.0)
     highest = 0
-    for end in ("clear", "release"):
+    for end in ("delete", "release"):
         permits = await asyncio.gather(*(semaphore.acquire() for _ in range(9_000)))
         assert (await semaphore.status(0)).held == 9_000
         tokens = {permit.fencing_token for permit in permits}
@@ -120,7 +120,7 @@ async def test_bug_14_9000_permits_at_once_are_granted_and_given_back(
         if end == "release":
             assert all(await asyncio.gather(*(permit.release() for permit in permits)))
         else:
-            await semaphore.clear()
+            await semaphore.delete()
             await asyncio.gather(*(soon(permit.wait_lost(), 20) for permit in permits))
         await all_free(semaphore)
 
@@ -182,7 +182,7 @@ async def test_bug_17_a_name_that_is_done_with_leaves_no_key(
     for semaphore in semaphores:
         await use(semaphore, kind(client_b, semaphore.name, 2, lease=5.0))
     await semaphores[-1].set_limit(3)
-    await semaphores[-1].clear()
+    await semaphores[-1].delete()
     await semaphores[0].set_limit(3)
     forever = [key for key in await admin.keys("*") if not 0 < await admin.ttl(key) < 600]
     limit = key_of(semaphores[0], "limit")

@@ -1,4 +1,4 @@
-"""`back_off` and `hold_off`: no process gets a permit for some time, and then up to a ramp."""
+"""`permit.back_off` and `semaphore.back_off`: no permit for some time, and then up to a ramp."""
 
 import asyncio
 import logging
@@ -42,11 +42,11 @@ async def back_off(sem: AnySemaphore, seconds: float = PAUSE, **options: Any) ->
     async with sem.acquire(**options) as permit:
         ends = time.monotonic() + seconds
         permit.back_off(seconds, key="key" in options)
-    await until(lambda: is_held_off(sem), "the server knows")
+    await until(lambda: is_backing_off(sem), "the server knows")
     return ends
 
 
-async def is_held_off(sem: AnySemaphore, *, longer_than: float = 0.0) -> bool:
+async def is_backing_off(sem: AnySemaphore, *, longer_than: float = 0.0) -> bool:
     status = await sem.status()
     told = [status.back_off, *(key.back_off for key in status.keys)]
     return any(each is not None and each.seconds_left > longer_than for each in told)
@@ -75,7 +75,7 @@ async def test_a_heavy_request_starts_when_the_pause_ends(pair: MakePair) -> Non
     async with there.acquire(permits=8) as permit:
         permit.back_off(PAUSE)
         ends = time.monotonic() + PAUSE
-        await until(lambda: is_held_off(here), "the server knows")
+        await until(lambda: is_backing_off(here), "the server knows")
     began: list[float] = []
 
     async def call(sem: AnySemaphore) -> None:
@@ -92,7 +92,7 @@ async def test_a_heavy_request_starts_when_the_pause_ends(pair: MakePair) -> Non
 async def test_the_ramp_rises_to_a_limit_that_is_set_meanwhile(pair: MakePair) -> None:
     here, there = pair(1)
     ends = time.monotonic() + 10 * RAMP
-    await here.hold_off(10 * RAMP)
+    await here.back_off(10 * RAMP)
     await there.set_limit(100)
     upstream = Upstream()
     await soon(asyncio.gather(*(upstream.call(there, n, 20 * RAMP) for n in range(8))))
@@ -109,7 +109,7 @@ async def test_grants_ramp_up_to_a_limit_that_was_not_known_when_the_back_off_be
     if grows == "taken away":
         await there.set_limit(1)
     ends = time.monotonic() + PAUSE
-    await here.hold_off(PAUSE)
+    await here.back_off(PAUSE)
     await there.set_limit(None)
     await begin_one_after_the_other(there, ends)
     assert (await there.status()).back_off is not None
@@ -155,7 +155,7 @@ async def test_one_overload_of_many_permits_counts_once(pair: MakePair) -> None:
     with observe(Watch()):
         for permit in permits:
             permit.back_off(30.0)
-        await until(lambda: is_held_off(there), "the server knows")
+        await until(lambda: is_backing_off(there), "the server knows")
         permits[0].back_off(1.0)
         for permit in permits:
             assert await permit.release()
@@ -170,16 +170,16 @@ async def test_the_latest_end_counts(pair: MakePair) -> None:
     here, there = pair(3)
     async with here.acquire() as one, there.acquire() as other:
         one.back_off(5.0)
-        await until(lambda: is_held_off(there), "the server knows")
+        await until(lambda: is_backing_off(there), "the server knows")
         other.back_off(20.0)
-        await until(lambda: is_held_off(here, longer_than=15), "it is longer")
-    await there.hold_off(1.0)
-    assert await is_held_off(here, longer_than=15)
+        await until(lambda: is_backing_off(here, longer_than=15), "it is longer")
+    await there.back_off(1.0)
+    assert await is_backing_off(here, longer_than=15)
 
 
 async def test_an_overload_in_the_ramp_begins_anew(pair: MakePair) -> None:
     here, there = pair(64)
-    await here.hold_off(PAUSE)
+    await here.back_off(PAUSE)
     permit = await soon(there.acquire())
     status = await here.status()
     assert status.back_off is not None and status.back_off.ramp >= 1
@@ -193,7 +193,7 @@ async def test_an_overload_in_the_ramp_begins_anew(pair: MakePair) -> None:
 
 async def test_errors_and_status_say_that_a_back_off_holds_up(pair: MakePair) -> None:
     here, there = pair(2, max_waiters=1)
-    await here.hold_off(30.0)
+    await here.back_off(30.0)
     with pytest.raises(AcquireTimeout) as refused:
         await there.acquire(timeout=0)
     with pytest.raises(AcquireTimeout) as outlasted:
@@ -219,21 +219,21 @@ async def test_errors_and_status_say_that_a_back_off_holds_up(pair: MakePair) ->
     await cancelled(waiter)
 
 
-async def test_hold_off_zero_serves_waiters(pair: MakePair) -> None:
+async def test_back_off_zero_serves_waiters(pair: MakePair) -> None:
     here, there = pair(1)
-    await here.hold_off(3600)
+    await here.back_off(3600)
     waiter = in_background(there.acquire())
     await waiting(here, 1)
-    await here.hold_off(0)
+    await here.back_off(0)
     permit = await soon(waiter)
     assert await permit.release()
     assert (await here.status()).back_off is None
 
 
-async def test_hold_off_for_a_moment_returns(pair: MakePair) -> None:
+async def test_back_off_for_a_moment_returns(pair: MakePair) -> None:
     """It is over before the command is written, and the caller waits for the reply."""
     here, there = pair(1)
-    await here.hold_off(1e-6)
+    await here.back_off(1e-6)
     permit = await soon(there.acquire())
     assert await permit.release()
 
@@ -243,7 +243,7 @@ async def test_retry_after_counts_the_queue_behind_a_pause(pair: MakePair) -> No
     for _ in range(2):
         async with here.acquire():
             await asyncio.sleep(0.2)
-    await here.hold_off(2.0)
+    await here.back_off(2.0)
     waiters = [in_background(here.acquire()) for _ in range(20)]
     await waiting(there, 20)
     with pytest.raises(AcquireTimeout) as refused:
@@ -257,10 +257,10 @@ async def test_a_longer_pause_has_longer_steps(pair: MakePair) -> None:
     here, there = pair(8)
     async with here.acquire() as one, there.acquire() as other:
         one.back_off(0.3)
-        await until(lambda: is_held_off(there), "the server knows")
+        await until(lambda: is_backing_off(there), "the server knows")
         ends = time.monotonic() + 2.0
         other.back_off(2.0)
-        await until(lambda: is_held_off(here, longer_than=0.5), "it is longer")
+        await until(lambda: is_backing_off(here, longer_than=0.5), "it is longer")
     upstream = Upstream()
     await soon(asyncio.gather(*(upstream.call(here, n, 0.5) for n in range(3))))
     assert sorted(upstream.began)[1] >= ends + 0.19, "a step lasts 0.2 s"
@@ -274,10 +274,10 @@ async def test_the_end_of_a_back_off_tells_waiters_when_a_permit_expires(
     permit = await here.acquire()
     await permit.detach(1.5)
     expires = time.monotonic() + 1.5
-    await here.hold_off(3600)
+    await here.back_off(3600)
     waiter = in_background(there.acquire())
     await waiting(here, 1)
-    await here.hold_off(0)
+    await here.back_off(0)
     permit = await soon(waiter)
     assert time.monotonic() < expires + 1.0, "not with the next heartbeat"
     assert await permit.release()
@@ -285,18 +285,18 @@ async def test_the_end_of_a_back_off_tells_waiters_when_a_permit_expires(
 
 async def test_a_pause_a_limit_and_a_back_off_are_three_things(pair: MakePair) -> None:
     here, there = pair(2)
-    await here.hold_off(30.0)
+    await here.back_off(30.0)
     await there.pause()
     with pytest.raises(AcquireTimeout) as paused:
         await here.acquire(timeout=0)
     assert paused.value.blocked_by == "paused"
     await there.resume()
     await there.set_limit(3)
-    with pytest.raises(AcquireTimeout) as held_off:
+    with pytest.raises(AcquireTimeout) as backing_off:
         await here.acquire(timeout=0)
-    assert held_off.value.blocked_by == "back_off"
+    assert backing_off.value.blocked_by == "back_off"
     await here.pause()
-    await here.hold_off(0)
+    await here.back_off(0)
     with pytest.raises(AcquireTimeout) as still_paused:
         await here.acquire(timeout=0)
     assert still_paused.value.blocked_by == "paused"
@@ -305,7 +305,7 @@ async def test_a_pause_a_limit_and_a_back_off_are_three_things(pair: MakePair) -
 async def test_held_permits_are_not_touched(pair: MakePair) -> None:
     here, there = pair(2, lease=0.5)
     permit = await there.acquire()
-    await here.hold_off(30.0)
+    await here.back_off(30.0)
     await permit.refresh()
     assert not permit.lost
     assert await permit.release()
@@ -330,10 +330,10 @@ async def test_a_waiter_of_the_process_is_not_served_before_the_back_off_of_a_bl
     assert await held.release()
 
 
-async def test_clear_ends_a_back_off(pair: MakePair) -> None:
+async def test_delete_ends_a_back_off(pair: MakePair) -> None:
     here, there = pair(1)
-    await here.hold_off(30.0)
-    await there.clear()
+    await here.back_off(30.0)
+    await there.delete()
     permit = await soon(there.acquire())
     assert await permit.release()
 
@@ -356,7 +356,7 @@ async def test_other_than_seconds_is_refused_at_once(make: Make, seconds: Any) -
         with pytest.raises((TypeError, ValueError), match="seconds"):
             permit.back_off(seconds)
         with pytest.raises((TypeError, ValueError), match="seconds"):
-            await sem.hold_off(seconds)
+            await sem.back_off(seconds)
     assert (await sem.status()).back_off is None
 
 
@@ -371,7 +371,7 @@ async def test_zero_seconds_change_nothing(make: Make) -> None:
     async with sem.acquire() as permit:
         permit.back_off(0)
         assert (await sem.status()).back_off is None
-        await sem.hold_off(30.0)
+        await sem.back_off(30.0)
         permit.back_off(0)
         assert (await sem.status()).back_off is not None
 
@@ -381,7 +381,7 @@ async def test_it_may_be_said_after_the_block(pair: MakePair) -> None:
     async with here.acquire() as permit:
         pass
     permit.back_off(30.0)
-    await until(lambda: is_held_off(there), "the server knows")
+    await until(lambda: is_backing_off(there), "the server knows")
 
 
 # -- keys
@@ -442,7 +442,7 @@ async def test_a_back_off_of_a_key_ends_at_its_time_although_others_are_busy(
 ) -> None:
     """Replies about other keys do not put off the look at this one."""
     here, there = keyed
-    await here.hold_off(PAUSE, key="a")
+    await here.back_off(PAUSE, key="a")
     ends = time.monotonic() + PAUSE
     waiter = in_background(there.acquire(key="a"))
     await waiting(here, 1)
@@ -459,24 +459,24 @@ async def test_grants_of_a_key_ramp_up_to_a_limit_that_is_set_meanwhile(
     """All would start at once, as for a limit of all keys."""
     here, there = (FairSemaphore(each, name, 64, key_limit=1) for each in (client, other))
     ends = time.monotonic() + PAUSE
-    await here.hold_off(PAUSE, key="a")
+    await here.back_off(PAUSE, key="a")
     await there.set_limit(64, key="a")
     await begin_one_after_the_other(there, ends, key="a")
 
 
-async def test_hold_off_of_a_key_ends_with_zero(
+async def test_back_off_of_a_key_ends_with_zero(
     keyed: tuple[FairSemaphore, FairSemaphore], client: Client
 ) -> None:
     here, there = keyed
-    await here.hold_off(3600, key="a")
+    await here.back_off(3600, key="a")
     waiter = in_background(there.acquire(key="a"))
     await waiting(here, 1)
-    await here.hold_off(0)
-    assert await is_held_off(here), "the key has its own"
-    await here.hold_off(0, key="a")
+    await here.back_off(0)
+    assert await is_backing_off(here), "the key has its own"
+    await here.back_off(0, key="a")
     assert await (await soon(waiter)).release()
     with pytest.raises(ValueError, match="key"):
-        await FairSemaphore(client, "plain", 1).hold_off(1.0, key="a")
+        await FairSemaphore(client, "plain", 1).back_off(1.0, key="a")
 
 
 # -- time
@@ -485,7 +485,7 @@ async def test_hold_off_of_a_key_ends_with_zero(
 async def test_a_back_off_of_memory_ends_with_its_clock() -> None:
     memory = MemoryBackend()
     sem = FairSemaphore(memory, "jobs", 1)
-    await sem.hold_off(3600)
+    await sem.back_off(3600)
     waiter: asyncio.Task[Permit] = in_background(sem.acquire())
     await waiting(sem, 1)
     memory.advance(3600)
@@ -497,7 +497,7 @@ async def test_a_request_for_one_permit_waits_too(pair: MakePair) -> None:
     here, there = pair(3)
     assert await (await here.acquire()).release()
     ends = time.monotonic() + PAUSE
-    await there.hold_off(PAUSE)
+    await there.back_off(PAUSE)
     permit = await soon(here.acquire())
     assert time.monotonic() >= ends
     assert await permit.release()

@@ -91,7 +91,7 @@ async def test_a_late_duplicate_begins_no_back_off(
     async with here.acquire() as permit:
         permit.back_off(PAUSE)
         await until(lambda: left(there), "it is in force")
-    await there.hold_off(0)
+    await there.back_off(0)
     [sent] = proxy.operations("back_off")
     reply: Any = await say_again(server.port, sent)
     assert reply[-1] == 0, "it ran"
@@ -99,13 +99,13 @@ async def test_a_late_duplicate_begins_no_back_off(
 
 
 @pytest.mark.fault(17)
-async def test_a_hold_off_whose_reply_was_lost_does_not_end_a_later_back_off(
+async def test_a_call_whose_reply_was_lost_does_not_end_a_later_back_off(
     here: AnySemaphore, there: AnySemaphore, proxy: Proxy
 ) -> None:
-    await there.hold_off(PAUSE)
+    await there.back_off(PAUSE)
     fault = proxy.swallow("back_off")
     proxy.refusing = True
-    ending = in_background(here.hold_off(0))
+    ending = in_background(here.back_off(0))
     await asyncio.wait_for(fault.struck.wait(), 5)
     async with there.acquire() as permit:
         permit.back_off(PAUSE)
@@ -126,7 +126,7 @@ async def test_a_back_off_whose_reply_was_lost_does_not_begin_anew_after_its_end
     async with here.acquire() as permit:
         permit.back_off(PAUSE)
         await asyncio.wait_for(fault.struck.wait(), 5)
-    await there.hold_off(0)
+    await there.back_off(0)
     proxy.refusing = False
     await here.reap()
     assert len(proxy.operations("back_off")) == 2, "it is sent again"
@@ -134,15 +134,15 @@ async def test_a_back_off_whose_reply_was_lost_does_not_begin_anew_after_its_end
 
 
 @pytest.mark.fault(46)
-@pytest.mark.parametrize("what", ["set_limit", "pause", "hold_off", "clear"])
+@pytest.mark.parametrize("what", ["set_limit", "pause", "back_off", "delete"])
 async def test_an_operators_call_that_was_lost_is_carried_out_before_a_later_back_off(
     here: AnySemaphore, there: AnySemaphore, proxy: Proxy, what: str
 ) -> None:
     """The outage in which an operator acts is the one in which permits back off."""
     permit = await here.acquire()
-    fault = proxy.cut({"pause": "set_limit", "hold_off": "back_off"}.get(what, what))
+    fault = proxy.cut({"pause": "set_limit"}.get(what, what))
     proxy.refusing = True
-    arguments = {"set_limit": (2,), "hold_off": (PAUSE,)}.get(what, ())
+    arguments = {"set_limit": (2,), "back_off": (PAUSE,)}.get(what, ())
     calling = in_background(getattr(here, what)(*arguments))
     await asyncio.wait_for(fault.struck.wait(), 5)
     with pytest.raises(BackendUnavailable):  # the process knows
@@ -151,9 +151,9 @@ async def test_an_operators_call_that_was_lost_is_carried_out_before_a_later_bac
     proxy.refusing = False
     await calling
     status = await there.status()
-    assert status.held == (what != "clear")
+    assert status.held == (what != "delete")
     assert status.set_limit == {"set_limit": 2, "pause": 0}.get(what)
-    assert (await left(there) > 2.0) == (what == "hold_off")
+    assert (await left(there) > 2.0) == (what == "back_off")
 
 
 async def test_operators_are_answered_although_permits_back_off_all_the_time(
@@ -205,10 +205,10 @@ async def test_a_back_off_that_was_not_taken_is_carried_out_after_the_next(
         permit.back_off(PAUSE, key=True)
     await asyncio.wait_for(fault.struck.wait(), 5)
 
-    async def all_held_off() -> bool:
+    async def both_back_off() -> bool:
         return all(key.back_off for key in (await there.status()).keys)
 
-    await until(all_held_off, "both keys are held off")
+    await until(both_back_off, "both keys back off")
     for permit in permits:
         assert await permit.release()
 
@@ -218,7 +218,7 @@ async def test_a_back_off_is_lost_with_its_keys_and_no_earlier(
     here: AnySemaphore, there: AnySemaphore, admin: Redis
 ) -> None:
     """No call uses the name meanwhile: what protects it is kept for as long as it lasts."""
-    await here.hold_off(3600.0)
+    await here.back_off(3600.0)
     kept_ms = await admin.pttl("redsem:{jobs}:meta")
     assert kept_ms > 3600_000
     await admin.flushall()

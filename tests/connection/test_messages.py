@@ -27,7 +27,7 @@ GARBLED = [
     *(b"nonsense 1 jobs", b"granted", b"granted 1 jobs", b"granted ,,, jobs", b"revoked  jobs"),
     *(b"granted 1:2:3:4 jobs", b"granted -1:1:1000 jobs", b"granted 0:1:1000 jobs"),
     *(b"granted 99999:1:1000 jobs", b"granted 99999:1:1000 another name", b"revoked 99999 jobs"),
-    *(b"recheck", b"recheck - jobs", b"cleared - another name"),
+    *(b"recheck", b"recheck - jobs", b"deleted - another name"),
     *(
         f"{text} jobs".encode()
         for text in (f"granted {HUGE}:1:1000", f"revoked {HUGE}", f"recheck {HUGE}")

@@ -261,7 +261,7 @@ async def test_a_turn_goes_by_what_was_granted_before(client_a: Redis, client_b:
     await cancelled(first)
     for permit in held:
         await permit.release()
-    held = [await here.acquire(permits=3)]
+    held = [await here.acquire(permits=3, key=None)]
     first, second = await queue_up(there, key="a"), await queue_up(there, key="d")
     await here.set_limit(1)
     await held.pop().release()

@@ -18,7 +18,7 @@ from redsem_async._redis.resp import Reader, WireError
 
 REQUESTS = [op.Request(1, 1000, 1), op.Request(2, 1000, 1)]
 OPERATIONS: list[op.Operation] = [
-    *(op.Acquire([1, 2], 1000, 1, slots=[0]), op.Release("0" * 32, [1, 2]), op.Clear()),
+    *(op.Acquire([1, 2], 1000, 1, slots=[0]), op.Release("0" * 32, [1, 2]), op.Delete()),
     *(op.Refresh([1, 2], 1000), op.Abandon(REQUESTS), op.Heartbeat(1000, REQUESTS), op.Reap()),
     *(op.Adopt("0" * 32, 1, 2, 1000, slots=[0]), op.Detach(1, 1000), op.Status(10)),
     *(op.SetLimit(1), op.BackOff(100, 1)),

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redsem_async._protocol.hub_info import describe, facts_of
-from redsem_async._protocol.pushes import Cleared, Granted, Recheck, Revoked
+from redsem_async._protocol.pushes import Deleted, Granted, Recheck, Revoked
 from redsem_async._protocol.replies import Holding
 from redsem_async._redis.codec import push_of
 
@@ -22,7 +22,7 @@ numbers = st.one_of(
 oddities = st.sampled_from(["", " 1", "+1", "1_0", "1.5", "1e3", "٣", "²", "-0", "nan", "x"])
 parts = st.one_of(numbers, oddities)
 lists = st.lists(st.lists(parts, max_size=4).map(":".join), max_size=4).map(",".join)
-kinds = st.sampled_from(["granted", "revoked", "recheck", "cleared", "nonsense", ""])
+kinds = st.sampled_from(["granted", "revoked", "recheck", "deleted", "nonsense", ""])
 texts = st.tuples(kinds, lists, st.text(max_size=5)).map(" ".join)
 
 
@@ -53,7 +53,7 @@ def test_numbers_of_messages_are_bounded(raw: bytes) -> None:
                 assert 0 <= left_ms <= 10**15
         case Revoked(numbers=taken):
             assert all(0 <= number <= 2**53 for number in taken)
-        case Cleared() | Recheck() | None:
+        case Deleted() | Recheck() | None:
             pass
 
 
@@ -65,7 +65,7 @@ def test_what_scripts_publish_is_understood() -> None:
     )
     assert push_of(b"revoked 1,22 jobs") == Revoked("jobs", [1, 22])
     assert push_of(b"recheck - jobs") == Recheck("jobs")
-    assert push_of(b"cleared - jobs") == Cleared("jobs")
+    assert push_of(b"deleted - jobs") == Deleted("jobs")
 
 
 @pytest.mark.parametrize("what", ["+1", "1_0", " 1", "1.0", "٣", "²", "-1", ""])

@@ -20,7 +20,7 @@ from tests.harness.relay import Ends, Relay, first_of
 
 _OPERATIONS = (
     *("acquire", "release", "refresh", "abandon", "heartbeat", "adopt"),
-    *("detach", "status", "set_limit", "back_off", "reap", "clear"),
+    *("detach", "status", "set_limit", "back_off", "reap", "delete"),
 )
 _INCOMPLETE = object()
 

@@ -89,7 +89,7 @@ async def attempt(redis: Redis) -> None:
             semaphore.status,
             semaphore.available,
             semaphore.reap,
-            semaphore.clear,
+            semaphore.delete,
             partial(semaphore.release, permit),
             partial(semaphore.adopt, permit),
             partial(semaphore.set_limit, 5),

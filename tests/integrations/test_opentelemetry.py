@@ -244,7 +244,7 @@ async def test_stopped_it_records_nothing_more() -> None:
 
 
 async def test_a_failure_and_a_loss_say_why(collected: Collected) -> None:
-    """An outage is no mistake in the code, and a kicked permit is no slow refresh."""
+    """An outage is no mistake in the code, and a revoked permit is no slow refresh."""
     backend = MemoryBackend()
     sem = Semaphore(backend, "jobs", 1)
     async with sem:

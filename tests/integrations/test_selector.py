@@ -42,7 +42,7 @@ MAKERS: list[Any] = [*NEED_A_KEY, *HAVE_A_KEY, ThrottledTaskGroup]
 @pytest.mark.parametrize(
     ("grouped", "options", "error", "says"),
     [
-        (None, {}, TypeError, "a semaphore or a SemaphoreGroup is needed"),
+        (None, {}, TypeError, "expected a semaphore or a SemaphoreGroup"),
         (False, {"key": str}, TypeError, "key= goes with a SemaphoreGroup"),
         (True, {"key": 5}, TypeError, "key must be a str"),
         (True, {"key": job}, TypeError, "key must be a function, not a coroutine function"),

@@ -112,10 +112,10 @@ async def test_a_heavy_permit_counts_for_its_key_as_often(keyed: MakeKeyed) -> N
 
 async def test_a_permit_that_is_revoked_or_expires_frees_its_key(keyed: MakeKeyed) -> None:
     here, there = keyed(10, lease=1.0)
-    for way in ("kick", "detach"):
+    for way in ("revoke", "detach"):
         (permit,) = await hold(here, "a")
         waiter = await queue_up(there, key="a")
-        if way == "kick":
+        if way == "revoke":
             assert await there.release(permit.id)
         else:
             await permit.detach(expires_in=0.3)
@@ -134,10 +134,10 @@ async def test_an_adopted_permit_keeps_its_key(keyed: MakeKeyed) -> None:
     await all_free(here)
 
 
-async def test_clear_forgets_what_keys_had(keyed: MakeKeyed) -> None:
+async def test_delete_forgets_what_keys_had(keyed: MakeKeyed) -> None:
     here, there = keyed(10)
     (taken,) = await hold(here, "a")
-    await there.clear()
+    await there.delete()
     assert (await there.status()).keys == ()
     await give_back(*await hold(there, "a"))
     assert not await taken.release()
@@ -279,7 +279,7 @@ async def test_a_timeout_says_which_limit_was_full(keyed: MakeKeyed) -> None:
     here, there = keyed(2)
     held = await hold(here, "a")
     for timeout in (0, 0.2):
-        with pytest.raises(AcquireTimeout, match="the limit of its key") as late:
+        with pytest.raises(AcquireTimeout, match="its key is at its limit") as late:
             await there.acquire(key="a", timeout=timeout)
         assert late.value.blocked_by == "key"
     held += await hold(here, "b")
@@ -538,6 +538,22 @@ async def test_the_patience_of_each_counts_for_itself() -> None:
         await held.pop().release()
         held.insert(0, await soon(waiter))
     await give_back(*held)
+
+
+@pytest.mark.parametrize(("timeout", "ends"), [(None, 60.0), (0, 60.0), (20.0, 20.0)])
+async def test_patience_is_the_timeout_or_six_leases(timeout: float | None, ends: float) -> None:
+    """Half a minute of waiting is no rarity, and must not switch `share` off."""
+    memory = MemoryBackend()
+    semaphore = FairSemaphore(memory, "jobs", 2, share=True, lease=10.0, timeout=timeout)
+    for passed, first in ((ends - 1.0, "idle"), (ends + 1.0, "busy")):
+        held = await hold(semaphore, "busy", "busy")
+        waiters = {"busy": await queue_up(semaphore, key="busy", timeout=None)}
+        for _ in range(10):  # each is shorter than a lease, so that holders stay
+            memory.advance(passed / 10)
+        waiters["idle"] = await queue_up(semaphore, key="idle", timeout=None)
+        await held.pop().release()
+        held.append(await soon(waiters.pop(first)))
+        await give_back(*held, *waiters.values())
 
 
 async def test_a_request_without_a_key_has_the_patience_of_a_lease() -> None:

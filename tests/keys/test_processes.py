@@ -202,7 +202,7 @@ async def test_the_limit_of_a_key_is_kept_although_its_index_is_lost(
     waiter = in_background(there.acquire(key="a", timeout=5))
     for lost in (permit, plain):
         reason = (await asyncio.wait_for(lost.wait_lost(), 0.5 + NOISE)).reason
-        assert reason == "the server does not hold it any more"
+        assert reason == "the server no longer holds it"
     assert not waiter.done()
     await is_served(waiter, 1.5 + NOISE, after=permit)
     await all_free(here)

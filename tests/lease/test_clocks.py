@@ -173,7 +173,7 @@ async def test_back_and_forth_tokens_grow(
             assert 0 < permit.expires_in <= LEASE
             assert await permit.release()
         await step(stepped, seconds)
-    await there.clear()
+    await there.delete()
     async with here.acquire(timeout=5) as permit:
         tokens.append(permit.fencing_token)
     assert tokens == sorted(set(tokens))

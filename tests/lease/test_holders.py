@@ -79,7 +79,7 @@ async def test_different_leases_and_limits_leave_one_another_alone(
     await all_free(wide)
 
 
-@pytest.mark.parametrize("how", ["release", "adopt", "clear"])
+@pytest.mark.parametrize("how", ["release", "adopt", "delete"])
 async def test_a_holder_that_is_cut_off_learns_late_of_what_was_taken_from_it(
     kind: Kind, proxy: Proxy, proxied: Redis, client_b: Redis, how: str
 ) -> None:
@@ -92,7 +92,7 @@ async def test_a_holder_that_is_cut_off_learns_late_of_what_was_taken_from_it(
     if how == "adopt":
         successor = await there.adopt(permit.id)
     else:
-        await (there.clear() if how == "clear" else there.release(permit.id))
+        await (there.delete() if how == "delete" else there.release(permit.id))
         successor = await there.acquire(timeout=5)
     permit.check()  # two hold what is for one
     with takes_at_most(lease):

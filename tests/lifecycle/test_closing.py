@@ -70,7 +70,7 @@ async def test_closing_ends_a_release_without_a_reply(kind: Kind) -> None:
 async def test_closing_ends_calls_that_were_not_sent(nowhere: Redis) -> None:
     """Whatever waits for a server that is not there ends with the client."""
     sem = FairSemaphore(nowhere, "jobs", 1, lease=30.0)
-    calls = [sem.set_limit(2), sem.hold_off(1.0), sem.adopt(f"{'a' * 32}.1")]
+    calls = [sem.set_limit(2), sem.back_off(1.0), sem.adopt(f"{'a' * 32}.1")]
     waiting = [asyncio.ensure_future(call) for call in calls]
     await asyncio.sleep(0)
     await aclose(nowhere)

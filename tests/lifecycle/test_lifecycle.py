@@ -246,7 +246,7 @@ async def test_many_clients_of_one_server_are_warned_of_once(
     for number, redis in enumerate(clients, 1):
         async with kind(redis, "many", 2):
             assert len(warned()) == (number > 10)
-    assert "one client for a process" in warned()[0]
+    assert "one client per process" in warned()[0]
     for redis in clients:
         await redis.aclose()
 
@@ -447,7 +447,7 @@ def test_a_program_that_ends_leaves_no_waiter(
     async def look() -> None:
         sem = kind(Redis.from_url(server_url), name, 1)
         assert (await sem.status(0)).waiting == 0
-        await sem.clear()
+        await sem.delete()
 
     asyncio.run(main())
     monkeypatch.undo()

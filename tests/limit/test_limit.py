@@ -207,7 +207,7 @@ async def test_waiters_go_by_declared_limits_once_the_set_one_is_lost(
 CHANGES: list[tuple[Callable[[AnySemaphore], Awaitable[None]], str]] = [
     (lambda sem: sem.set_limit(3), "the set limit of 3"),
     (lambda sem: sem.pause(), "the pause"),
-    (lambda sem: sem.hold_off(600.0), "the back-off"),
+    (lambda sem: sem.back_off(600.0), "the back-off"),
 ]
 
 
@@ -239,10 +239,10 @@ async def test_what_redis_lost_of_a_limit_is_logged_once(
 async def test_a_limit_that_an_operator_removed_was_not_lost(
     server: EmbeddedRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also where Redis loses its data later, and where a clear removes it."""
+    """Also where Redis loses its data later, and where a deletion removes it."""
     async with connect(server.url) as redis, Redis.from_url(server.url) as admin:
         sem = FairSemaphore(redis, "jobs", 5)
-        for end in (sem.clear, lambda: sem.set_limit(None)):
+        for end in (sem.delete, lambda: sem.set_limit(None)):
             await sem.set_limit(3)
             await let_go(await sem.try_acquire())
             await end()

@@ -316,18 +316,18 @@ async def test_one_of_two_permits_is_lost(holder: Holder, which: str) -> None:
 
 
 async def test_many_tasks_lose_their_permits_at_once(make: Make, other: Client) -> None:
-    """A clear takes them all, and each task ends for itself."""
+    """A deletion takes them all, and each task ends for itself."""
     sem, elsewhere = make(50, lease=60.0), make(50, client=other)
     holders = [Holder(sem, elsewhere) for _ in range(50)]
 
     gone = asyncio.Event()
 
-    async def cleared(_: Permit) -> None:
+    async def deleted(_: Permit) -> None:
         await asyncio.gather(*(soon(holder.entered) for holder in holders))
-        await elsewhere.clear()
+        await elsewhere.delete()
         gone.set()
 
-    losing = [holders[0].lose_during(holders[0].block, cleared)]
+    losing = [holders[0].lose_during(holders[0].block, deleted)]
     losing += [h.lose_during(h.block, lambda _: gone.wait()) for h in holders[1:]]
     raised = await asyncio.gather(*losing, return_exceptions=True)
     assert [type(error) for error in raised] == [PermitLost] * 50

@@ -140,7 +140,7 @@ OF_KEYS = (
         "the quick path overlooks a key that is ready",
         "permits are granted strictly in ticket order",
         "the_order_of_keys_holds_on_the_quick_path",
-        (QUICK_ACQUIRE, "waiting > 0 and not queue_is_settled() or", ""),
+        (QUICK_ACQUIRE, "waiting > 0 and not queue_is_settled(used) or", ""),
         (
             QUICK_ACQUIRE,
             "or call('ZCARD', keys) ~= used + waiting + call('ZLEXCOUNT', keys, '[u:', '(w')",

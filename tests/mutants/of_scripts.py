@@ -176,16 +176,16 @@ OF_SCRIPTS = (
         ("prelude.forget_dead_hubs", "now - SLACK", "0"),
     ),
     mutant(
-        "a clear tells nobody",
+        "a deletion tells nobody",
         "holders of a semaphore that is deleted lose their permits",
-        "clear_takes_permits_from_their_holders",
-        ("lua.clear", "if owner ~= hub then", "if false then"),
+        "delete_takes_permits_from_their_holders",
+        ("lua.delete", "if owner ~= hub then", "if false then"),
     ),
     mutant(
-        "a clear forgets which numbers were used",
-        "what was released before a clear does not come back after it",
-        "a_clear_leaves_what_arrives_late_void",
-        ("lua.clear", "call('HDEL', meta, owner .. ':client'", "call('HDEL', meta, owner"),
+        "a deletion forgets which numbers were used",
+        "what was released before a deletion does not come back after it",
+        "a_deletion_leaves_what_arrives_late_void",
+        ("lua.delete", "call('HDEL', meta, owner .. ':client'", "call('HDEL', meta, owner"),
     ),
     mutant(
         "the clock goes back",

@@ -162,14 +162,14 @@ async def test_use_keeps_the_name(
     assert (await mismatch(refused)).held is False
 
 
-async def test_clear_frees_a_name_at_once(used: AnySemaphore, refused: AnySemaphore) -> None:
+async def test_delete_frees_a_name_at_once(used: AnySemaphore, refused: AnySemaphore) -> None:
     """That is what the error advises."""
     await use(used)
     await mismatch(refused)
-    await used.clear()
+    await used.delete()
     async with refused:
         await mismatch(used)
-    await refused.clear()
+    await refused.delete()
     await use(used)
 
 
@@ -207,16 +207,16 @@ async def test_a_detached_permit_keeps_the_name_for_as_long_as_it_may_be_adopted
 async def test_the_error_says_whether_permits_are_held(
     used: AnySemaphore, refused: AnySemaphore
 ) -> None:
-    """Clearing a name whose permits are held takes them away."""
+    """Deleting a name whose permits are held takes them away."""
     async with used:
         error = await mismatch(refused)
         assert (error.held, error.unused) == (True, False)
-        assert "clear" not in str(error)
+        assert "delete" not in str(error)
     await all_free(used)
     error = await mismatch(refused)
     assert (error.held, error.unused) == (False, False)
     assert f"{type(used).__name__}(" in str(error)
-    assert ".clear()" in str(error)
+    assert ".delete()" in str(error)
     assert "no permit is held" in str(error)
     assert "waits" not in str(error)  # a process used it just now: one may wait
 
@@ -224,7 +224,7 @@ async def test_the_error_says_whether_permits_are_held(
 async def test_the_error_says_what_is_held_by_the_clock_of_the_server(
     kind: Kind, client: Client, other: Client, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the client's, an hour ahead, every lease would be over, and clearing look harmless."""
+    """By the client's, an hour ahead, every lease would be over, and deleting look harmless."""
     sem = kind(client, name, 1)
     async with sem:
         really = time.time_ns
@@ -282,7 +282,7 @@ async def test_nothing_can_be_done_with_another_layout(
             sem.available,
             sem.locked,
             sem.reap,
-            sem.clear,
+            sem.delete,
             partial(sem.release, permit.id),
             partial(sem.adopt, permit.id),
             partial(sem.set_limit, 5),
@@ -301,14 +301,14 @@ async def test_nothing_can_be_done_with_another_layout(
 async def test_a_name_of_another_layout_is_free_after_its_last_use(
     used: AnySemaphore, refused: AnySemaphore, stored: Stored, client: Client, other_redis: Redis
 ) -> None:
-    """As it is after another mode, and after a clear."""
+    """As it is after another mode, and after a deletion."""
     await use(used)
     await stored.set("layout", str(OWN + 1))
     seconds = (await rejected(refused)).free_in
     assert seconds is not None
     await stored.let_pass(seconds)
     await use(refused)
-    await refused.clear()
+    await refused.delete()
     if isinstance(client, Redis):
         assert await other_redis.hmget(key_of(used, "meta"), ["mode", "layout"]) == [None, None]
     await use(used)

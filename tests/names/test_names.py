@@ -37,7 +37,7 @@ async def test_any_text_will_do_for_a_name_and_for_a_prefix(
     permit = await soon(waiter, 0.5)  # served by a message
     assert await here.release(permit.id) is True
     await soon(permit.wait_lost(), 0.5)
-    await here.clear()
+    await here.delete()
 
 
 async def test_prefixes_keep_equal_names_apart(make: Make, pair: MakePair, prefix: str) -> None:
@@ -51,7 +51,7 @@ async def test_prefixes_keep_equal_names_apart(make: Make, pair: MakePair, prefi
         waiter, unconcerned = await queue_up(from_there), await queue_up(ours)
         await held.release()
         await (await soon(waiter, 0.5)).release()
-        await theirs.clear()
+        await theirs.delete()
         await permit.refresh()
         assert not unconcerned.done()
     await (await soon(unconcerned, 0.5)).release()

@@ -221,14 +221,14 @@ async def test_a_limit_that_was_given_up_is_not_set_by_a_command_that_arrives_la
 
 
 @pytest.mark.fault(46)
-async def test_a_clear_that_arrives_late_takes_nothing(
+async def test_a_deletion_that_arrives_late_takes_nothing(
     here: AnySemaphore, proxy: Proxy, server: EmbeddedRedis
 ) -> None:
-    """Cleared once: what was acquired afterwards stays."""
-    await here.clear()
+    """Deleted once: what was acquired afterwards stays."""
+    await here.delete()
     permit = await here.acquire()
-    [clear] = proxy.operations("clear")
-    await say_again(server.port, clear)
+    [deletion] = proxy.operations("delete")
+    await say_again(server.port, deletion)
     assert (await here.status()).held == 1
     await permit.refresh()
     assert await permit.release()
@@ -236,15 +236,15 @@ async def test_a_clear_that_arrives_late_takes_nothing(
 
 @pytest.mark.fault(46)
 @pytest.mark.parametrize("operation", ["acquire", "set_limit"])
-async def test_a_clear_leaves_what_arrives_late_void(
+async def test_a_deletion_leaves_what_arrives_late_void(
     here: AnySemaphore, there: AnySemaphore, proxy: Proxy, server: EmbeddedRedis, operation: str
 ) -> None:
-    """The numbers that a hub has used outlive the semaphore, whichever process clears it."""
+    """The numbers that a hub has used outlive the semaphore, whichever process deletes it."""
     if operation == "acquire":
         await (await here.acquire()).release()
     else:
         await here.set_limit(5)
-    await there.clear()
+    await there.delete()
     [sent] = proxy.operations(operation)
     await say_again(server.port, sent)
     status = await here.status()

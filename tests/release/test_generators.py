@@ -144,3 +144,16 @@ async def test_calls_of_the_methods_are_known_by_their_task(make: Make) -> None:
 
     await soon(asyncio.gather(nest(sem), nest(sem)))
     await all_free(sem)
+
+
+async def test_who_looks_for_an_exit_enters_no_block(make: Make) -> None:
+    """A container asks with hasattr() what it has to close. Its exit stack still gives it back."""
+    sem = make(2)
+    async with AsyncExitStack() as stack:
+        assert hasattr(sem, "__aexit__")
+        permit = await stack.enter_async_context(sem)
+        assert hasattr(sem, "__aexit__")
+        async with sem as block:
+            pass
+        assert block.expires_in <= 0 < permit.expires_in
+    await all_free(sem)

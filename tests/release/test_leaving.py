@@ -253,6 +253,56 @@ async def test_a_program_that_leaves_its_loop_open_right_after_the_block_release
     await all_free(kind(redis, name, 1))
 
 
+@pytest.mark.parametrize("last", ["release", "back_off"])
+async def test_a_program_that_ends_reconnects_for_what_it_still_says(
+    kind: Kind, proxy: Proxy, client_b: Redis, last: str
+) -> None:
+    """The connection may be lost just then, and a lease or an overload takes long to pass."""
+
+    async def program() -> None:
+        async with kind(Redis.from_url(proxy.url), "jobs", 1, lease=30) as permit:
+            permit.back_off(30)
+
+    fault = proxy.cut(last)
+    await asyncio.to_thread(asyncio.run, program())
+    assert fault.struck.is_set()
+    status = await kind(client_b, "jobs", 1).status()
+    assert status.held == 0
+    assert status.back_off is not None
+
+
+@pytest.mark.parametrize("drops", [True, False])
+async def test_a_permit_is_kept_for_the_clean_up_at_the_end_of_a_program(
+    kind: Kind, proxy: Proxy, drops: bool
+) -> None:
+    """asyncio.run cancels what refreshes it, too, and the connection may be lost meanwhile."""
+    loop = asyncio.get_running_loop()
+    trusted: list[float] = []
+
+    async def work() -> None:
+        async with kind(Redis.from_url(proxy.url), "jobs", 1, lease=1.0) as permit:
+            await until(lambda: proxy.operations("refresh"))
+            started.set()
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                if drops:
+                    loop.call_soon_threadsafe(proxy.drop)
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(permit.wait_lost(), 2.5)
+                trusted.append(permit.expires_in)
+
+    async def program() -> None:
+        tasks.append(asyncio.create_task(work()))
+        await started.wait()
+
+    tasks: list[asyncio.Task[None]] = []
+    started = asyncio.Event()
+    await asyncio.to_thread(asyncio.run, program())
+    assert trusted
+    assert trusted[0] > 0
+
+
 # -- the confirmed form
 
 

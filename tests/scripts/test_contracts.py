@@ -32,7 +32,7 @@ CALLS: dict[str, op.Operation] = {
     "status": op.Status(10),
     "set_limit": op.SetLimit(3),
     "reap": op.Reap(),
-    "clear": op.Clear(),
+    "delete": op.Delete(),
 }
 COMMON_ARGUMENTS = ["tag", "clock_us", "mode", "hub"]
 SHARED = ("prelude", "queue", "serve")

@@ -342,7 +342,7 @@ async def test_ten_thousand_expired_holders(kind: Kind, client_a: Redis, admin: 
         holders = await admin.zcard(key_of(semaphore, "holders"))
         return holders == len(await tokens_of(admin, semaphore)) == 1
 
-    async def crashed_and_cleared() -> None:
+    async def crashed_and_reaped() -> None:
         await crash()
         with takes_at_most(0.5):
             permit = await semaphore.acquire(timeout=5)
@@ -353,7 +353,7 @@ async def test_ten_thousand_expired_holders(kind: Kind, client_a: Redis, admin: 
         assert await one_is_left()
         assert await permit.release()
 
-    await no_script_needs_long(admin, crashed_and_cleared)
+    await no_script_needs_long(admin, crashed_and_reaped)
 
 
 @pytest.mark.fault(43)

@@ -125,7 +125,7 @@ async def everything(
 
     await (await ours.acquire(permits=2)).detach(5.0)
     assert await ours.exists()
-    await ours.clear()
+    await ours.delete()
     assert await theirs.available() == 3
     await everything_with_slots(kind(here, f"{name}-slots", slots=["a", "b"], **common))
     by_key: dict[str, Any] = {"key_limit": 1, "share": True, **common}
@@ -140,7 +140,7 @@ async def everything_with_slots(semaphore: AnySemaphore) -> None:
     adopted = await semaphore.adopt(await first.detach(5.0))
     assert [holder.slots for holder in (await semaphore.status()).holders] == [adopted.slots]
     assert await adopted.release()
-    await semaphore.clear()
+    await semaphore.delete()
 
 
 async def everything_with_keys(
@@ -159,7 +159,7 @@ async def everything_with_keys(
     late.cancel()
     await asyncio.wait([late])
     assert await adopted.release()
-    await ours.clear()
+    await ours.delete()
 
 
 @pytest.mark.parametrize("prefix", ["redsem", "a*b [c]"])
@@ -173,7 +173,9 @@ async def test_the_documented_user_can_do_everything(
     assert await denied_on([server]) <= HARMLESS
 
 
-@pytest.mark.filterwarnings("ignore:.*was dropped without release:ResourceWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*was garbage-collected without being released:ResourceWarning"
+)
 async def test_not_one_command_is_idle(server: EmbeddedRedis, kind: Kind) -> None:
     """A rule that is never missed would be there for an intruder alone."""
     needless: list[str] = []
@@ -281,7 +283,9 @@ async def test_the_documented_user_is_enough_in_a_cluster(kind: Kind, cluster: C
 
 
 @pytest.mark.release
-@pytest.mark.filterwarnings("ignore:.*was dropped without release:ResourceWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*was garbage-collected without being released:ResourceWarning"
+)
 async def test_not_one_command_is_idle_in_a_cluster(cluster: Cluster) -> None:
     """As with the others: one that is denied is missed, or is in the log."""
     servers, additions = servers_of(cluster), additions_of(cluster)

@@ -260,7 +260,7 @@ async def test_slots_go_with_keys(client: Client, other: Client, name: str) -> N
 
 
 async def test_random_use_gives_no_slot_twice(slotted: MakeSlotted) -> None:
-    """Tasks of two processes, with cancellations, kicks and permits for several."""
+    """Tasks of two processes, with cancellations, revocations and permits for several."""
     here, there = slotted(range(5), lease=5.0)
     chosen = random.Random(7)
     users: Counter[int | str] = Counter()
@@ -312,7 +312,7 @@ async def test_a_holder_whose_slots_are_lost_is_told_with_its_next_refresh(
     permit = await here.acquire()
     assert await admin.delete(key_of(here, "slots")) == 1
     lost = await soon(permit.wait_lost(), 1.0 / 3 + NOISE)
-    assert lost.reason == "the server does not hold it any more"
+    assert lost.reason == "the server no longer holds it"
     assert await there.try_acquire() is None
     async with there.acquire(timeout=5) as next_one:
         assert next_one.slot in GPUS
@@ -359,23 +359,23 @@ async def test_slots_of_evicted_holders_are_free(on_own_server: MakeSlotted, adm
         assert not await permit.release()
 
 
-async def test_the_key_of_slots_has_an_expiry_and_goes_with_clear(
+async def test_the_key_of_slots_has_an_expiry_and_goes_with_delete(
     kind: Kind, redis: Redis, name: str
 ) -> None:
     semaphore = kind(redis, name, slots=GPUS)
     async with semaphore:
         assert await redis.pttl(key_of(semaphore, "slots")) > 0
-    await semaphore.clear()
+    await semaphore.delete()
     assert key_of(semaphore, "slots").encode() not in await keys_of(redis, semaphore)
 
 
 @pytest.mark.parametrize(
     ("slots", "error", "text"),
     [
-        ([], ValueError, "1 to 500 texts or ints, not 0"),
-        (range(501), ValueError, "1 to 500 texts or ints, not 501"),
-        (["a", "a"], ValueError, "'a' is there twice"),
-        ([1, "1"], ValueError, "'1' is there twice"),
+        ([], ValueError, "1 to 500 strings or ints, not 0"),
+        (range(501), ValueError, "1 to 500 strings or ints, not 501"),
+        (["a", "a"], ValueError, "duplicate slot 'a'"),
+        ([1, "1"], ValueError, "duplicate slot '1'"),
         ([""], ValueError, "a slot must have 1 to 512 bytes"),
         (["x" * 513], ValueError, "a slot must have 1 to 512 bytes"),
         (["\ud800"], ValueError, "UTF-8"),

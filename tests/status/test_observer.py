@@ -373,7 +373,7 @@ async def test_an_observer_that_fails_harms_no_permit(
 
 @pytest.mark.parametrize("observer", [None, object(), Observer])
 def test_only_an_observer_is_registered(observer: Any) -> None:
-    with pytest.raises(TypeError, match="subclass of Observer"):
+    with pytest.raises(TypeError, match="expected an Observer, got"):
         observe(observer)
 
 

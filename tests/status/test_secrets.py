@@ -276,7 +276,7 @@ async def test_no_secret_is_written_in_debug_mode_of_asyncio(
 Loss = Callable[[AnySemaphore, Permit, Redis], Awaitable[object]]
 LOSSES: dict[str, Loss] = {
     "taken": lambda semaphore, permit, _: semaphore.release(permit.id),
-    "cleared": lambda semaphore, permit, _: semaphore.clear(),
+    "deleted": lambda semaphore, permit, _: semaphore.delete(),
     "flushed": lambda semaphore, permit, admin: admin.flushall(),
 }
 

@@ -166,26 +166,26 @@ async def test_reap_drops_what_expired_and_says_how_much(make: Make) -> None:
         await permit.refresh()
 
 
-# -- clear
+# -- delete
 
 
-async def test_clear_takes_permits_from_their_holders(pair: MakePair) -> None:
+async def test_delete_takes_permits_from_their_holders(pair: MakePair) -> None:
     """They learn of it at once, wherever they are."""
     here, there = pair(2, lease=60.0)
     permits = [await here.acquire(), await there.acquire()]
-    await here.clear()
+    await here.delete()
     for permit in permits:
         assert isinstance(await soon(permit.wait_lost(), 0.5), PermitLost)
         assert await permit.release() is False
     assert await there.available() == 2
 
 
-async def test_clear_lets_waiters_start_again(pair: MakePair) -> None:
+async def test_delete_lets_waiters_start_again(pair: MakePair) -> None:
     """There is room now, and none of them is forgotten; those behind the first neither."""
     here, there = pair(1, lease=60.0)
     permit = await here.acquire()
     waiters = [await queue_up(sem) for sem in (here, here, here, there, there)]
-    await there.clear()
+    await there.delete()
     await soon(permit.wait_lost(), 0.5)
 
     async def work(waiter: asyncio.Task[Permit]) -> None:
@@ -196,12 +196,12 @@ async def test_clear_lets_waiters_start_again(pair: MakePair) -> None:
     await all_free(here)
 
 
-async def test_clear_deletes_everything(make_on_redis: Make, redis: Redis) -> None:
+async def test_delete_deletes_everything(make_on_redis: Make, redis: Redis) -> None:
     """The set limit too; what stays, for a while, is which numbers its hubs have used."""
     sem = make_on_redis(3)
     await sem.set_limit(1)
     permit = await sem.acquire()
-    await sem.clear()
+    await sem.delete()
     assert permit.lost
     hub = hub_of(permit)
     keys = await keys_of(redis, sem)
@@ -214,7 +214,7 @@ async def test_clear_deletes_everything(make_on_redis: Make, redis: Redis) -> No
     assert (await sem.status()).limit == 3
 
 
-@pytest.mark.parametrize("by", ["a clear", "a flush"])
+@pytest.mark.parametrize("by", ["a deletion", "a flush"])
 async def test_status_knows_the_holders_again(
     kind: Kind, client_a: Redis, admin: Redis, by: str
 ) -> None:
@@ -222,7 +222,7 @@ async def test_status_knows_the_holders_again(
     sem = kind(client_a, "jobs", 1, label="here")
     async with sem:
         pass
-    await (sem.clear() if by == "a clear" else admin.flushall())
+    await (sem.delete() if by == "a deletion" else admin.flushall())
     async with sem:
         (holder,) = (await sem.status()).holders
         assert (holder.client.label, holder.client.pid) == ("here", os.getpid())

@@ -112,7 +112,7 @@ class Judge:
         yield from self._of_all(after)
         yield from self._of_those_gone(before, call, hub, after)
         yield from self._of_those_kept(before, call, hub, after)
-        if not isinstance(call, op.Clear):
+        if not isinstance(call, op.Delete):
             yield from self._of_back_offs(before, call, after)
         new = sorted(after.live.keys() - before.live.keys(), key=lambda i: after.live[i].token)
         granted: list[str] = []
@@ -147,7 +147,7 @@ class Judge:
 
     def _note_taken(self, before: Look, call: op.Operation, hub: str, after: Look) -> None:
         """Whose permit was taken by right may trust it until it learns of that."""
-        by_others = isinstance(call, op.Clear | op.Adopt) or (
+        by_others = isinstance(call, op.Delete | op.Adopt) or (
             isinstance(call, op.Release) and call.owner != hub
         )
         if by_others:
@@ -169,10 +169,10 @@ class Judge:
     def _of_those_gone(
         self, before: Look, call: op.Operation, hub: str, after: Look
     ) -> Iterator[Broken]:
-        """Only a release, an abandon, an adoption and a clearing take live permits away."""
+        """Only a release, an abandon, an adoption and a deletion take live permits away."""
         takes = isinstance(call, op.Release | op.Abandon | op.Adopt)
         allowed = own_ids(call, hub) if takes else set[str]()
-        if not isinstance(call, op.Clear):
+        if not isinstance(call, op.Delete):
             for identity in before.live.keys() - after.live.keys() - allowed:
                 yield Broken(KEPT, f"{identity} was taken by {call}")
 
@@ -247,8 +247,8 @@ class Judge:
             right = (permit.permits, permit.key) == (request.permits, key_of(request))
             if not right or permit.expiry_ms > after.now + request.lease_ms:
                 yield Broken(ASKED, f"{identity} was granted {permit}, having asked {request}")
-            if room.held_off(request):
-                yield Broken(BACK_OFF, f"{identity} was granted, and {room} holds it off")
+            if room.backs_off(request):
+                yield Broken(BACK_OFF, f"{identity} was granted, and {room} has it back off")
             room.uses[permit.key] += permit.permits
             used, limit = room.uses.total(), room.common_limit(request)
             if used > limit:

@@ -132,7 +132,7 @@ class Room(NamedTuple):
         """Whatever a back-off allows. In a ramp, what fits the limit is not passed over."""
         return self.uses.total() + request.permits <= self.common_limit(request)
 
-    def held_off(self, request: Request) -> bool:
+    def backs_off(self, request: Request) -> bool:
         """Whether a back-off holds *request* up."""
         within = self._is_within_ramp(request, self.uses.total(), None)
         key = key_of(request)

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from redsem_async import AcquireTimeout, AnySemaphore, BackendUnavailable
+from redsem_async import AnySemaphore, BackendUnavailable, SemaphoreFull
 
 
 class Busy(Exception):
@@ -24,7 +24,7 @@ class Translator:
         try:
             async with self._sem:
                 return await self._model(text)
-        except AcquireTimeout as full:
+        except SemaphoreFull as full:
             raise Busy(full.retry_after) from full
         except BackendUnavailable as outage:
             raise Busy(5.0) from outage

@@ -1,4 +1,4 @@
-"""The calls status, set_limit, back_off, reap, clear, detach and adopt."""
+"""The calls status, set_limit, back_off, reap, delete, detach and adopt."""
 
 import logging
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import (
     Adopt,
     BackOff,
-    Clear,
+    Delete,
     Detach,
     KeyTerms,
     Reap,
@@ -49,7 +49,7 @@ def take_change(state: SemaphoreState, change: Change) -> AnyBatch:
     if isinstance(change, BackOffCall):
         return BackOffBatch(state, change.due(), [change])
     operation = change.operation
-    assert isinstance(operation, SetLimit | Clear)
+    assert isinstance(operation, SetLimit | Delete)
     return ChangeBatch(state, operation._replace(call=change.number), [change])
 
 
@@ -84,7 +84,7 @@ class CallBatch(Batch[Call]):
 
 
 class ChangeBatch(Batch[Change]):
-    """A set limit, a clear or a back-off."""
+    """A set limit, a deletion or a back-off."""
 
     __slots__ = ()
 
@@ -94,8 +94,8 @@ class ChangeBatch(Batch[Change]):
         assert isinstance(reply, Reply)
         effects.apply(state, reply, self.sent_at, now)
         change.settle(reply)
-        if isinstance(self.operation, Clear):
-            trust.cleared(state)
+        if isinstance(self.operation, Delete):
+            trust.deleted(state)
 
     def refused(self, error: SemaphoreError, now: float) -> None:
         calls.landed(self.state, self.items[0])
@@ -157,7 +157,7 @@ class AdoptBatch(Batch[AdoptCall]):
         if request.state is not RequestState.SENT:
             return  # its caller left, and an abandon is on its way
         if reply.holding is None:
-            reason = "that id holds nothing any more"
+            reason = "the id no longer holds a permit"
             state.turn_down(request, PermitLost(state.name, permit_id(owner, old), reason))
             return
         if owner == state.identity.id:

@@ -24,7 +24,7 @@ from redsem_async.cli._target import Target, describe
 
 from ._finding import Finding, note, ok, problem
 
-WHERE = "see the page «Where it runs» of the documentation"
+WHERE = "see docs/where-it-runs.md"
 LEASE = 10.0  # seconds. A heartbeat is sent every third of it
 STEP_TIMEOUT = 5.0  # seconds for each step of a hand-over
 MAX_BY_MESSAGE = 0.9  # seconds. A heartbeat takes longer

@@ -66,7 +66,7 @@ def version(info: Info, service: str | None = None) -> Finding:
     numbers = tuple(map(int, re.findall(r"\d+", text)[:2]))
     if service is not None or flavour == "Dragonfly":
         where = flavour if service in (None, flavour) else f"{service}, {flavour}"
-        return note("server", f"{where} {text}", "see the page «Where it runs»: what was tried")
+        return note("server", f"{where} {text}", "see docs/where-it-runs.md for what was tried")
     if flavour == "Redis" and numbers < MIN_VERSION:
         return problem("server", f"{flavour} {text}", "use Redis 6.2 or newer, or Valkey")
     return ok("server", f"{flavour} {text}")
@@ -161,16 +161,16 @@ def of_masters(settings: Mapping[str, str], replicas: int) -> Finding:
         advice += "; and two replicas, because a master that lost its only one refuses writes"
     if not count or not lag:
         text = "min-replicas-to-write is off: a master that is still alive after a failover grants"
-        text += " permits next to the new one, for as long as clients reach it"
+        text += " permits alongside the new one, for as long as clients reach it"
         return note("two masters", text, advice)
     if count < needed:
         text = f"min-replicas-to-write is {count}, with {replicas} replicas: a replaced master may"
-        text += f" keep {count}, and grant permits next to the new one"
+        text += f" keep {count}, and grant permits alongside the new one"
         return note("two masters", text, advice)
     text = f"a master refuses writes {lag + LATE} s after it is left with fewer than {count}"
     text += " replicas"
     if lag > LARGE_LAG:
-        text += ": until then it may grant permits next to a new master"
+        text += ": until then it may grant permits alongside a new master"
         return note("two masters", text, advice)
     return ok("two masters", text)
 

@@ -120,14 +120,14 @@ function askResume() {
   });
 }
 
-function askHoldOff() {
+function askBackOff() {
   const input = el("input", { id: "seconds", name: "seconds", type: "number", min: 1, max: 86400, required: true, value: 30, inputmode: "numeric" });
   ask({
-    title: `Hold off ${named}?`,
+    title: `Start a back-off of ${named}?`,
     text: ["No permit is granted for so many seconds. Then grants ramp up to the limit. Held permits stay, and waiting requests keep their places."],
-    button: "Hold off",
+    button: "Back off",
     fields: [el("label", { for: "seconds" }, "Seconds"), input],
-    change: (data) => ({ action: "hold_off", seconds: Number(data.get("seconds")) }),
+    change: (data) => ({ action: "back_off", seconds: Number(data.get("seconds")) }),
   });
 }
 
@@ -136,19 +136,19 @@ function askEndBackOff() {
     title: `End the back-off of ${named}?`,
     text: ["Waiting requests are served at once, up to the limit. The upstream may still be overloaded."],
     button: "End it",
-    change: () => ({ action: "hold_off", seconds: 0 }),
+    change: () => ({ action: "back_off", seconds: 0 }),
   });
 }
 
-function askClear(view) {
+function askDelete(view) {
   ask({
-    title: `Clear ${named}?`,
+    title: `Delete ${named}?`,
     text: [
       `It is deleted from Redis: holders lose ${plural(view.held, "permit", "permits")} and their work is cancelled, ${plural(view.waiting, "request queues", "requests queue")} again, and a set limit is lost.`,
     ],
-    button: "Clear",
+    button: "Delete",
     danger: true,
-    change: () => ({ action: "clear" }),
+    change: () => ({ action: "delete" }),
   });
 }
 
@@ -169,9 +169,9 @@ const BUTTONS = [
   { action: "set_limit", text: "Set limit…", run: askLimit },
   { action: "pause", text: "Pause…", run: askPause, when: (view) => view.setLimit !== 0 },
   { action: "resume", text: "Resume…", run: askResume, when: (view) => view.setLimit === 0, primary: true },
-  { action: "hold_off", text: "Hold off…", run: askHoldOff, when: (view) => !view.backOff },
-  { action: "hold_off", text: "End back-off…", run: askEndBackOff, when: (view) => view.backOff },
-  { action: "clear", text: "Clear…", run: askClear, danger: true },
+  { action: "back_off", text: "Back off…", run: askBackOff, when: (view) => !view.backOff },
+  { action: "back_off", text: "End back-off…", run: askEndBackOff, when: (view) => view.backOff },
+  { action: "delete", text: "Delete…", run: askDelete, danger: true },
 ];
 
 let current = null;

@@ -491,7 +491,7 @@ end
 function keyed.keep(need)
   keep(keys, need)
 end
-function keyed.clear()
+function keyed.delete()
   call('UNLINK', keys, key_limits)
   call('HDEL', meta, 'virtual', 'back_offs')
 end

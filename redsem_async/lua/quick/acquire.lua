@@ -47,10 +47,11 @@ local function grant_all(used, token)
   call('ZADD', holders, unpack(scores))
   if used == 0 then
     call('PEXPIRE', holders, 3 * lease)
+    call('PEXPIRE', tokens, 3 * lease)
   else
     keep(holders, lease)
+    keep(tokens, lease)
   end
-  keep(tokens, lease)  -- it may have tokens of holders that were lost
   return { tag, token }
 end
 
@@ -89,13 +90,12 @@ local function grant_or_queue_all()
     if not number or number <= highest then return end
     highest = number
   end
-  local waiting = 0
+  local waiting, used, next_expiry = 0, call('ZCARD', holders), math.huge
   local unusual = call('EXISTS', extra, limit, queue)
   if unusual > 0 then
     waiting = call('ZCARD', queue)
-    if unusual > 1 or waiting == 0 or not queue_is_settled() then return end
+    if unusual > 1 or waiting == 0 or not queue_is_settled(used) then return end
   end
-  local used, next_expiry = call('ZCARD', holders), math.huge
   if used > 0 then
     next_expiry = tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2])
     if next_expiry <= now then return end

@@ -44,10 +44,11 @@ end
 -- Whom to grant what, in place of *count* holders: ids, tokens and expiries, and what the push
 -- message says, if there is to be one; or nil.
 local function hand_over(count)
-  if not queue_is_settled() or call('ZCOUNT', holders, '-inf', now) > 0 then return end
+  local used = call('ZCARD', holders)
+  if not queue_is_settled(used) or call('ZCOUNT', holders, '-inf', now) > 0 then return end
   local requests = next_requests(count)
   if not requests then return end
-  local used = call('ZCARD', holders) - count
+  used = used - count
   local token = math.max(last + 1, stamp_us) - 1
   local plan = { requests = {}, names = {}, scores = {}, own = {}, grants = {}, longest = 0 }
   for i, request in ipairs(requests) do

@@ -163,7 +163,7 @@ end
 function slotted.keep(need)
   keep(slots, need)
 end
-function slotted.clear()
+function slotted.delete()
   call('UNLINK', slots)
 end
 -- *grants* of the caller's hub, with the slots of all that this call granted to it.

@@ -51,8 +51,8 @@ def function(method: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any
 
 async def outcome(task: Any, **labels: str) -> TaskiqResult[Any]:
     """Have *task* run."""
-    kicked = await task.kicker().with_labels(**labels).kiq()
-    result: TaskiqResult[Any] = await kicked.wait_result(check_interval=0.005, timeout=5)
+    sent = await task.kicker().with_labels(**labels).kiq()
+    result: TaskiqResult[Any] = await sent.wait_result(check_interval=0.005, timeout=5)
     return result
 
 

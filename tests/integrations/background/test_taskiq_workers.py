@@ -67,8 +67,8 @@ async def visits(queue: ListQueueBroker, count: int) -> list[tuple[int, int]]:
     """Have so many visits done: how many were inside, and in which process."""
     visit = queue.find_task("visit")
     assert visit is not None
-    kicked = [await visit.kiq(0.03) for _ in range(count)]
-    results = [await task.wait_result(check_interval=0.03, timeout=30) for task in kicked]
+    sent = [await visit.kiq(0.03) for _ in range(count)]
+    results = [await task.wait_result(check_interval=0.03, timeout=30) for task in sent]
     assert [result.error for result in results] == [None] * count
     return [result.return_value for result in results]
 
@@ -119,7 +119,7 @@ async def test_a_worker_that_is_stopped_gives_its_permits_back(
     workers = start_workers(1, "--wait-tasks-timeout", "3", lease=60.0)
     visit = queue.find_task("visit")
     assert visit is not None
-    kicked = await visit.kiq(seconds)
+    sent = await visit.kiq(seconds)
     sem = FairSemaphore(redis, name, 2)
 
     async def one_is_held() -> bool:
@@ -130,4 +130,4 @@ async def test_a_worker_that_is_stopped_gives_its_permits_back(
     assert await asyncio.to_thread(workers.wait, 20) == 0
     assert (await sem.status()).held == 0
     if seconds == 1.0:
-        assert (await kicked.wait_result(timeout=5)).return_value[0] == 1
+        assert (await sent.wait_result(timeout=5)).return_value[0] == 1

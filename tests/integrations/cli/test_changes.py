@@ -1,4 +1,4 @@
-"""Commands that change a semaphore: limits, pauses, ``revoke`` and ``clear``."""
+"""Commands that change a semaphore: limits, pauses, ``revoke`` and ``delete``."""
 
 import asyncio
 import subprocess
@@ -22,7 +22,7 @@ async def test_a_raised_limit_serves_waiters(kind: Kind, cli: Cli, redis: Redis)
     result = await cli("set-limit", "jobs", "1")
     assert result.out == (
         "jobs: limit 1; the set limit was 2;"
-        " 2 permits still held, new ones are granted once fewer than 1 are held\n"
+        " 2 permits still held; no new permit until fewer than 1 are held\n"
     )
     assert (await cli("set-limit", "jobs", "none")).out == (
         "jobs: set limit removed, the clients' own limit applies (1)\n"
@@ -32,11 +32,11 @@ async def test_a_raised_limit_serves_waiters(kind: Kind, cli: Cli, redis: Redis)
     assert await more.release()
 
 
-async def test_what_a_clear_leaves_is_no_semaphore(kind: Kind, cli: Cli, redis: Redis) -> None:
+async def test_what_a_deletion_leaves_is_no_semaphore(kind: Kind, cli: Cli, redis: Redis) -> None:
     """Some keys stay for a while, because a delayed command may still come."""
     async with kind(redis, "jobs", 1):
         pass
-    assert (await cli("clear", "jobs", "--yes")).code == 0
+    assert (await cli("delete", "jobs", "--yes")).code == 0
     assert await redis.keys("*")
     result = await cli("status", "jobs")
     assert result.error_line == "No semaphore named 'jobs' (prefix 'redsem')."
@@ -92,7 +92,7 @@ NUMBER = "the limit must be a whole number"
         (("-1",), NUMBER),  # which is not taken for an option
         (("1.5",), NUMBER),
         (("many",), NUMBER),
-        (("3", "--clear"), ""),
+        (("3", "--unset"), ""),
         (("9" * 5000,), ""),
     ],
 )
@@ -124,12 +124,12 @@ async def test_revoke_notifies_the_holder_and_serves_the_next_waiter(
 
 
 @pytest.mark.parametrize(("answer", "code", "held"), [("n\n", 1, 1), ("", 1, 1), ("y\n", 0, 0)])
-async def test_clear_asks_for_confirmation(
+async def test_delete_asks_for_confirmation(
     answer: str, code: int, held: int, cli: Cli, redis: Redis
 ) -> None:
     semaphore = FairSemaphore(redis, "jobs", 1)
     permit = await semaphore.acquire()
-    result = await cli("clear", "jobs", answer=answer)
+    result = await cli("delete", "jobs", answer=answer)
     assert result.code == code
     assert "1 permits held and 0 requests waiting" in result.err
     assert (await semaphore.status()).held == held
@@ -137,20 +137,20 @@ async def test_clear_asks_for_confirmation(
     await permit.release()
 
 
-async def test_clear_that_is_interrupted_deletes_nothing(url: str, redis: Redis) -> None:
+async def test_delete_that_is_interrupted_deletes_nothing(url: str, redis: Redis) -> None:
     permit = await FairSemaphore(redis, "jobs", 1).acquire()
-    with terminal("clear", "jobs", "--url", url) as shown:
+    with terminal("delete", "jobs", "--url", url) as shown:
         await shown.shows("Delete it? [y/N]: ")
         assert await shown.interrupt() == 130
     assert shown.screen.splitlines()[-1] == "interrupted"
     assert await permit.release()
 
 
-async def test_clear_without_input_requires_yes(url: str, redis: Redis) -> None:
+async def test_delete_without_input_requires_yes(url: str, redis: Redis) -> None:
     permit = await FairSemaphore(redis, "jobs", 1).acquire()
     done = await asyncio.to_thread(
         subprocess.run,
-        ["sh", "-c", 'exec "$@" <&-', "sh", *COMMAND, "clear", "jobs", "--url", url],
+        ["sh", "-c", 'exec "$@" <&-', "sh", *COMMAND, "delete", "jobs", "--url", url],
         capture_output=True,
         text=True,
         timeout=20,
@@ -158,7 +158,7 @@ async def test_clear_without_input_requires_yes(url: str, redis: Redis) -> None:
     )
     assert (done.returncode, done.stderr) == (
         2,
-        "clear asks for confirmation, but there is no input: use --yes\n",
+        "delete asks for confirmation, but there is no input: use --yes\n",
     )
     assert await permit.release()
 
@@ -167,10 +167,10 @@ async def test_json_may_be_asked_for_before_the_command(cli: Cli) -> None:
     assert (await cli("--json", "ls")).json_output == []
 
 
-async def test_hold_off_pauses_for_some_seconds(kind: Kind, cli: Cli, redis: Redis) -> None:
+async def test_back_off_pauses_for_some_seconds(kind: Kind, cli: Cli, redis: Redis) -> None:
     semaphore = kind(redis, "jobs", 2)
     assert await (await semaphore.acquire()).release()
-    result = await cli("hold-off", "jobs", "30")
+    result = await cli("back-off", "jobs", "30")
     told = "jobs: no permit for 30 s, then as many as the ramp allows\n"
     assert (result.code, result.out) == (0, told)
     assert await semaphore.try_acquire() is None
@@ -180,16 +180,16 @@ async def test_hold_off_pauses_for_some_seconds(kind: Kind, cli: Cli, redis: Red
     assert 0 < data["back_off"]["seconds_left"] <= 30
     assert data["back_off"]["ramp"] == 0
     assert "backing off" in (await cli("ls")).out
-    result = await cli("hold-off", "jobs", "0")
+    result = await cli("back-off", "jobs", "0")
     assert (result.code, result.out) == (0, "jobs: back-off ended\n")
     async with semaphore.acquire(timeout=0):
         pass
 
 
-async def test_hold_off_of_a_key(cli: Cli, redis: Redis) -> None:
+async def test_back_off_of_a_key(cli: Cli, redis: Redis) -> None:
     semaphore = FairSemaphore(redis, "jobs", 2, key_limit=2)
     async with semaphore.acquire(key="acme"):
-        result = await cli("hold-off", "jobs", "30", "--key", "acme")
+        result = await cli("back-off", "jobs", "30", "--key", "acme")
         assert result.out.startswith("jobs: key acme: no permit for 30 s")
         assert await semaphore.try_acquire(key="acme") is None
         shown = await cli("status", "jobs")
@@ -198,15 +198,15 @@ async def test_hold_off_of_a_key(cli: Cli, redis: Redis) -> None:
         assert data["keys"][0]["back_off"]["ramp"] == 0
         async with semaphore.acquire(key="globex", timeout=0):
             pass
-    await cli("hold-off", "jobs", "0", "--key", "acme")
+    await cli("back-off", "jobs", "0", "--key", "acme")
     async with semaphore.acquire(key="acme", timeout=0):
         pass
 
 
 @pytest.mark.parametrize("seconds", ["-1", "soon", "nan", "1e9"])
-async def test_hold_off_says_what_it_needs(cli: Cli, redis: Redis, seconds: str) -> None:
+async def test_back_off_says_what_it_needs(cli: Cli, redis: Redis, seconds: str) -> None:
     semaphore = FairSemaphore(redis, "jobs", 1)
     assert await (await semaphore.acquire()).release()
-    result = await cli("hold-off", "jobs", seconds)
+    result = await cli("back-off", "jobs", seconds)
     assert result.code == 2
     assert result.error_line == "seconds must be a number from 0 to 86400"

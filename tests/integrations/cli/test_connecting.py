@@ -142,7 +142,7 @@ async def test_the_documented_user_can_do_all_but_list(url: str, redis: Redis) -
         ("pause", "jobs"),
         ("resume", "jobs"),
         ("revoke", "jobs", permit.id),
-        ("clear", "jobs", "--yes"),
+        ("delete", "jobs", "--yes"),
     ):
         result = await command(*arguments, url=limited)
         assert (result.code, result.err) == (0, ""), arguments

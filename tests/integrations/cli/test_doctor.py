@@ -251,7 +251,7 @@ async def test_a_master_that_needs_no_replica_is_a_note(
     for count, lag, verdict, says in [
         (0, 10, "note", "min-replicas-to-write is off"),
         (1, 0, "note", "min-replicas-to-write is off"),
-        (1, 10, "note", "refuses writes 12 s after .* next to a new master"),
+        (1, 10, "note", "refuses writes 12 s after .* alongside a new master"),
         (1, 3, "ok", "refuses writes 5 s after it is left with fewer than 1 replicas"),
     ]:
         await admin.config_set("min-replicas-max-lag", lag)
@@ -318,7 +318,7 @@ async def test_versions_that_differ_are_a_note(server: EmbeddedRedis, admin: Red
         _, found = await examined(server.url)
         mixed, refused = found["versions"]
         assert mixed["text"] == f"{__version__} (1 process), 98.0 (1 process)"
-        text = "names in use with another layout: 1; 'newer' is in use with layout 99"
+        text = "names in use with another layout: 1; 'newer' is stored in layout 99"
         assert text in refused["text"]
         assert {finding["verdict"] for finding in (mixed, refused)} == {"note"}
 

@@ -58,7 +58,7 @@ async def test_every_mode_and_clock_is_detected_and_opened(
     assert not waiter.done()
     assert (await cli("resume", "jobs")).code == 0
     assert await (await soon(waiter)).release()
-    assert (await cli("clear", "jobs", "--yes")).code == 0
+    assert (await cli("delete", "jobs", "--yes")).code == 0
     assert not await semaphore.exists()
     await let_go(await semaphore.acquire(**no_key))
 
@@ -156,7 +156,7 @@ async def test_a_limit_of_a_key_serves_its_waiters(cli: Cli, redis: Redis) -> No
     result = await cli("set-limit", "llm", "0", "--key", "acme")
     assert result.out == "llm: key acme: paused\n"
     assert "0 (paused)" in (await cli("status", "llm")).out
-    for removal in ("none", "--clear"):
+    for removal in ("none", "--unset"):
         result = await cli("set-limit", "llm", removal, "--key", "acme")
         assert result.out == "llm: key acme: set limit removed\n"
         assert (await semaphore.status()).keys[0].set_limit is None
@@ -175,7 +175,7 @@ async def test_a_limit_of_a_key_can_be_set_before_the_first_use(cli: Cli, redis:
     semaphore = FairSemaphore(redis, "llm", 5, share=True)
     async with semaphore.acquire(key="acme"):
         assert await semaphore.try_acquire(key="acme") is None
-    assert (await cli("clear", "llm", "--yes")).code == 0
+    assert (await cli("delete", "llm", "--yes")).code == 0
     assert (await cli("status", "llm")).code == 3
     await cli(*arguments, "--create")
     result = await cli("set-limit", "llm", "none", "--key", "acme")

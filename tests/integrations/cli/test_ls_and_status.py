@@ -210,8 +210,8 @@ async def test_a_name_with_another_layout_is_an_error_of_that_name_only(
     listed = await cli("ls", "--json")
     assert listed.code == 1
     assert [row["name"] for row in listed.json_output] == ["good"]
-    text = f"'newer' is in use with layout 99 of its keys (redsem-async {__version__}),"
-    for arguments in (("status", "newer"), ("set-limit", "newer", "3"), ("clear", "newer", "-y")):
+    text = f"'newer' is stored in layout 99 (used by redsem-async {__version__}),"
+    for arguments in (("status", "newer"), ("set-limit", "newer", "3"), ("delete", "newer", "-y")):
         result = await cli(*arguments)
         assert result.code == 1
         assert text in result.error_line
@@ -223,9 +223,9 @@ async def test_a_name_with_another_layout_is_an_error_of_that_name_only(
     [
         ("status", "typo"),
         ("revoke", "typo", f"{'0' * 32}.1"),
-        ("clear", "typo", "--yes"),
+        ("delete", "typo", "--yes"),
         ("resume", "typo"),
-        ("set-limit", "typo", "--clear"),
+        ("set-limit", "typo", "--unset"),
         ("set-limit", "typo", "5"),
         ("pause", "typo"),
     ],

@@ -43,7 +43,7 @@ async def test_a_limit_is_set_and_removed(
         done = await writable.post("set_limit", "openai", limit=2)
         assert done.status_code == 200
         assert done.json()["text"] == (
-            "Limit 2; 4 permits still held, new ones are granted once fewer than 2 are held."
+            "Limit 2; 4 permits still held; no new permit until fewer than 2 are held."
         )
         assert (await sem.status()).set_limit == 2
         done = await writable.post("set_limit", "openai", limit=None)
@@ -92,7 +92,7 @@ async def test_a_permit_is_revoked(
 async def test_a_semaphore_is_deleted(writable: Site, redis: Redis) -> None:
     sem = FairSemaphore(redis, "gpu", 1)
     permit = await sem.acquire()
-    assert (await writable.post("clear", "gpu")).json()["ok"]
+    assert (await writable.post("delete", "gpu")).json()["ok"]
     await soon(permit.wait_lost())
     assert not await sem.exists()
 
@@ -344,19 +344,19 @@ async def test_a_change_during_an_outage_fails_in_words(
     assert (failed.status_code, failed.json()["ok"]) == (503, False)
 
 
-async def test_it_is_held_off_for_some_seconds(
+async def test_it_backs_off_for_some_seconds(
     writable: Site, redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     sem = FairSemaphore(redis, "openai", 4)
     assert await (await sem.acquire()).release()
-    done = await writable.post("hold_off", "openai", seconds=30)
+    done = await writable.post("back_off", "openai", seconds=30)
     assert done.json()["text"] == "No permit for 30 s, then as many as the ramp allows."
     assert (await sem.status()).back_off is not None
     view = await writable.view(name="openai")
     assert (view["state"], view["backOff"]) == ("backoff", True)
     assert view["words"].startswith("No permit is granted for another")
-    assert (await writable.post("hold_off", "openai", seconds=0)).json()["ok"]
+    assert (await writable.post("back_off", "openai", seconds=0)).json()["ok"]
     assert (await sem.status()).back_off is None
-    assert (await writable.post("hold_off", "openai", seconds=-1)).status_code == 400
-    assert "'openai': hold_off 30 by 'ada'" in said(caplog, "changed")[0].getMessage()
+    assert (await writable.post("back_off", "openai", seconds=-1)).status_code == 400
+    assert "'openai': back_off 30 by 'ada'" in said(caplog, "changed")[0].getMessage()

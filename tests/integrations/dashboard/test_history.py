@@ -70,14 +70,14 @@ async def test_what_a_restart_of_redis_lost_is_shown(
 ) -> None:
     """Nobody removed it, so whoever set it has to do so again."""
     redis = connect(server.url)
-    paused, held_off = FairSemaphore(redis, "paused", 3), FairSemaphore(redis, "backs off", 3)
+    paused, backing_off = FairSemaphore(redis, "paused", 3), FairSemaphore(redis, "backs off", 3)
     limited, kept = FairSemaphore(redis, "limited", 3), FairSemaphore(redis, "kept", 3)
     reader = Reader(connect(server.url), "redsem", 1.0)
-    for sem in (paused, held_off, limited, kept):
+    for sem in (paused, backing_off, limited, kept):
         async with sem:
             pass
     await paused.pause()
-    await held_off.hold_off(600.0)
+    await backing_off.back_off(600.0)
     await limited.set_limit(2)
     await kept.set_limit(9)
     for _ in range(2):
@@ -86,7 +86,7 @@ async def test_what_a_restart_of_redis_lost_is_shown(
     await reader.tick()
     server.kill()
     server.restart()
-    async with paused, held_off:
+    async with paused, backing_off:
         await until(lambda: reads(reader), within=10)
     told = {name: [*history.events][-1] for name, history in reader.histories.items()}
     assert {name: (event.kind, event.text) for name, event in told.items()} == {

@@ -142,7 +142,7 @@ async def test_a_name_with_another_layout_is_shown_with_what_to_do(
     await redis.hset("redsem:{newer}:meta", "layout", "99")
     view = await site.view(name="newer")
     assert view["state"] == "error"
-    assert f"layout 99 of its keys (redsem-async {__version__})" in view["words"]
+    assert f"layout 99 (used by redsem-async {__version__})" in view["words"]
 
 
 def site_port(redis: Redis) -> str:
@@ -239,7 +239,7 @@ async def test_a_name_that_is_not_in_use_is_no_error(site: Site, redis: Redis) -
 
 
 async def test_a_name_may_change_its_class(site: Site, redis: Redis) -> None:
-    """After a clear, another class may use the name."""
+    """After a deletion, another class may use the name."""
     old = FairSemaphore(redis, "moved", 1)
     permit = await old.acquire()
     async with site.stream() as events, asyncio.timeout(10):
@@ -247,7 +247,7 @@ async def test_a_name_may_change_its_class(site: Site, redis: Redis) -> None:
             events, lambda view: view["rows"] and view["rows"][0]["class"] == "FairSemaphore"
         )
         await permit.release()
-        await old.clear()
+        await old.delete()
         async with Semaphore(redis, "moved", 1):
             await first(
                 events, lambda view: view["rows"] and view["rows"][0]["class"] == "Semaphore"

@@ -97,9 +97,9 @@ class Prometheus:
 
 
 async def lose_all_permits(url: str) -> None:
-    """As `redsem-async clear` does."""
+    """As `redsem-async delete` does."""
     redis = Redis.from_url(url)
-    await FairSemaphore(redis, "tenant:acme", 1).clear()
+    await FairSemaphore(redis, "tenant:acme", 1).delete()
     await aclose(redis)
     await redis.aclose()
 

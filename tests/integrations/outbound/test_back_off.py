@@ -78,7 +78,7 @@ async def test_without_retry_after_the_pause_doubles(
     for least in (1.0, 2.0, 4.0):
         await client.get("/")
         assert least - 0.2 < await pause_left(sem) <= 1.5 * least
-        await sem.hold_off(0)
+        await sem.back_off(0)
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ async def test_no_permit_in_time_is_a_timeout_of_both_kinds(
         assert isinstance(error, kind)
     assert (error.name, error.waited >= 0.05, error.retry_after >= 0) == ("upstream", True, True)
     assert str(error.request.url).endswith("/quick")
-    assert "no permit of 'upstream'" in str(error)
+    assert "a permit of 'upstream'" in str(error)
     assert upstream.requests == 0
     copy = pickle.loads(pickle.dumps(error))
     assert (copy.name, copy.waited, str(copy)) == (error.name, error.waited, str(error))
@@ -177,7 +177,7 @@ async def test_a_lost_permit_cancels_the_request(
     """And the task itself lives on."""
     request = asyncio.create_task(client.get(path))
     await until(lambda: upstream.inside == 1)
-    await sem.clear()
+    await sem.delete()
     with pytest.raises(PermitLost):
         await request
     assert not request.cancelling()
@@ -214,7 +214,7 @@ async def test_a_loss_between_two_chunks_is_raised_by_the_next(
     async with client.stream("GET", "/slow") as response:
         chunks = response.aiter_bytes()
         await anext(chunks)
-        await sem.clear()
+        await sem.delete()
         await asyncio.sleep(0.05)  # something else
         with pytest.raises(PermitLost):
             await anext(chunks)
@@ -230,7 +230,7 @@ async def test_without_cancel_on_loss_a_response_is_read_to_its_end(
     client = client_of(sem, cancel_on_loss=chosen)
     request = asyncio.create_task(client.get("/slow"))
     await until(sem.locked)
-    await sem.clear()
+    await sem.delete()
     upstream.go.set()
     assert (await request).json() == {"answer": "a"}
 

@@ -141,7 +141,7 @@ async def test_a_middleware_of_starlette_in_between_changes_nothing(
             await waiting(sem, 1)
             leaver.hang_up()
             await waiting(sem, 0)
-        await sem.clear()
+        await sem.delete()
         assert (await first.done()).status == 503
     await all_free(sem)
 

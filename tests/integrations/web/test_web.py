@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, QueueFull, Semaphore, aclose
+from redsem_async import AnySemaphore, FairSemaphore, Semaphore, SemaphoreFull, aclose
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.clients import Connect
 from tests.harness.wait import all_free, cancelled, until, waiting
@@ -50,7 +50,7 @@ async def test_a_request_holds_a_permit_until_its_end(
     [
         ({"timeout": 0.1}, 503, b"all permits are in use"),
         ({"timeout": 0.1, "status": 429}, 429, b"all permits are in use"),
-        ({"semaphore": {"max_waiters": 0}}, 503, b"too many requests wait"),
+        ({"semaphore": {"max_waiters": 0}}, 503, b"too many requests are waiting"),
     ],
     ids=["timeout", "status", "max_waiters"],
 )
@@ -72,7 +72,7 @@ async def test_retry_after_is_what_the_function_says_in_whole_seconds(
 ) -> None:
     """Where it says no number, the error's own estimate is sent, and a warning logged."""
 
-    def later(full: AcquireTimeout | QueueFull) -> Any:
+    def later(full: SemaphoreFull) -> Any:
         assert full.name == front.sem.name
         return said
 
@@ -141,7 +141,7 @@ async def test_a_permit_lost_before_the_headers_gives_503(
     """The client can try again; a 500 would blame the handler."""
     request = service.ask(path)
     await until(front.sem.locked)
-    await front.sem.clear()
+    await front.sem.delete()
     answer = await request.answer()
     service.go()
     assert (answer.status, answer.retry_after) == (503, 1)
@@ -155,7 +155,7 @@ async def test_a_permit_lost_after_the_headers_cuts_the_response_off(
     """Otherwise a client would take a part for the whole."""
     request = service.ask("/stream")
     await request.streams()
-    await front.sem.clear()
+    await front.sem.delete()
     with pytest.raises(CutOff):
         await request.answer()
     await all_free(front.sem)
@@ -173,7 +173,7 @@ async def test_without_cancel_on_loss_a_request_is_finished(
         await until(lambda: service.permits)
         [permit] = service.permits
         assert permit is not None
-        await front.sem.clear()
+        await front.sem.delete()
         await until(lambda: permit.lost)
         service.go()
         assert (await request.answer()).status == 200
@@ -219,7 +219,7 @@ async def test_a_websocket_whose_permit_is_lost_is_closed(front: Front, service:
     """With the code that says to come back later."""
     socket = await service.connect()
     await until(front.sem.locked)
-    await front.sem.clear()
+    await front.sem.delete()
     assert await socket.closed() == 1013
     await all_free(front.sem)
 

@@ -178,7 +178,7 @@ class Job:
         ledger.limits -= 1
         ledger.key_limits[key] = limit
 
-    async def kick(self, identity: str) -> None:
+    async def revoke(self, identity: str) -> None:
         await self.semaphore.release(identity)
 
     def back_off(self, permit: Permit, seconds: float) -> None:
@@ -186,12 +186,12 @@ class Job:
         self.world.ledger.overloads += 1
         permit.back_off(seconds)
 
-    async def clear(self) -> None:
-        """Clear: once this returns, nothing is taken any more."""
+    async def delete(self) -> None:
+        """Delete: once this returns, nothing is taken any more."""
         ledger = self.world.ledger
-        ledger.clearing += 1
-        await self.semaphore.clear()
-        ledger.clearing -= 1
+        ledger.deleting += 1
+        await self.semaphore.delete()
+        ledger.deleting -= 1
 
     # -- for the search
 

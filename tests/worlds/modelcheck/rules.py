@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from redsem_async._protocol.errors import CommandError
-from redsem_async._protocol.operations import BackOff, Clear, Operation
+from redsem_async._protocol.operations import BackOff, Delete, Operation
 from redsem_async._protocol.replies import AnyReply, Reply
 from tests.worlds.judge import Broken, forgotten
 from tests.worlds.look import Look
@@ -47,10 +47,10 @@ def _raise_first(world: "World", found: Iterator[Broken]) -> None:
 
 
 def _check_orders(world: "World", before: Look, call: Operation, after: Look) -> None:
-    """What is cleared and set is what somebody asks for now."""
+    """What is deleted and set is what somebody asks for now."""
     ledger = world.ledger
-    if isinstance(call, Clear) and before.live and before != after and not ledger.clearing:
-        raise Violation("all was cleared, and nobody asks for that now")
+    if isinstance(call, Delete) and before.live and before != after and not ledger.deleting:
+        raise Violation("all was deleted, and nobody asks for that now")
     limit = after.set_limit
     if limit != ledger.limit and not ledger.limits:
         raise Violation(f"the set limit is {limit}, after {ledger.limit} was confirmed")

@@ -103,11 +103,11 @@ async def backs_off(job: Job) -> None:
 
 
 async def ends_a_back_off(job: Job) -> None:
-    await job.semaphore.hold_off(0)
+    await job.semaphore.back_off(0)
 
 
-async def clears(job: Job) -> None:
-    await job.clear()
+async def deletes(job: Job) -> None:
+    await job.delete()
     await holds(job)
 
 
@@ -210,8 +210,8 @@ def _scenarios(mode: Mode) -> Iterator[Scenario]:
     )
     yield Scenario("a pause", (Party((pauses,)), still), Budget(cuts=1, lates=1))
     yield Scenario(
-        "a clear",
-        (Party((clears,)), still),
+        "a deletion",
+        (Party((deletes,)), still),
         Budget(cuts=1, lates=1, cancels=more),
         begun((1, 0)),
     )
@@ -245,7 +245,7 @@ def _scenarios(mode: Mode) -> Iterator[Scenario]:
 
 MODES: tuple[Mode, Mode] = ("fair", "zset")
 # What neither mode does in a way of its own is explored in one of them when time is short.
-ALIKE = re.compile("adopt|detach, again|two limits|back-off|pause|clear|stands still")
+ALIKE = re.compile("adopt|detach, again|two limits|back-off|pause|deletion|stands still")
 SCENARIOS = [
     replace(scenario, mode=mode)
     for mode in MODES

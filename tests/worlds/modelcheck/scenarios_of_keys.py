@@ -36,14 +36,14 @@ async def sends_a(job: Job) -> None:
 
 
 async def shows_a(job: Job) -> None:
-    """Acquire, and tell the id to who kicks it."""
+    """Acquire, and tell the id to who revokes it."""
     permit = await job.acquire(key="a")
     job.world.ids.append(permit.id)
     await keep(job, permit)
 
 
-async def kicks(job: Job) -> None:
-    await job.kick(await job.receive_id())
+async def revokes(job: Job) -> None:
+    await job.revoke(await job.receive_id())
 
 
 async def raises_a(job: Job) -> None:
@@ -58,8 +58,8 @@ async def pauses_a(job: Job) -> None:
     await job.set_key_limit("a", None)
 
 
-async def clears(job: Job) -> None:
-    await job.clear()
+async def deletes(job: Job) -> None:
+    await job.delete()
     await with_key("a")(job)
 
 
@@ -124,8 +124,8 @@ def _scenarios() -> Iterator[Scenario]:
         opened((1, 0)),
     )
     yield Scenario(
-        "a kick, and a key",
-        (replace(still, scripts=(shows_a,)), replace(still, scripts=(kicks,)), loose),
+        "a revoked permit, and a key",
+        (replace(still, scripts=(shows_a,)), replace(still, scripts=(revokes,)), loose),
         Budget(cancels=more),
         opened((0, 0), (2, 0)),
     )
@@ -143,8 +143,8 @@ def _scenarios() -> Iterator[Scenario]:
         opened((0, 0), (2, 0)),
     )
     yield Scenario(
-        "a clear, and keys",
-        (replace(still, scripts=(clears,)), replace(still, scripts=(a, a))),
+        "a deletion, and keys",
+        (replace(still, scripts=(deletes,)), replace(still, scripts=(a, a))),
         Budget(cuts=more),
         opened((1, 0), (1, 1)),
     )

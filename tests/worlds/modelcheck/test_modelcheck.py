@@ -24,9 +24,9 @@ WITH_SLOTS_TOO = {
     "fair a lost link and late commands",
     "fair an adoption that is cancelled",
     "fair weights",
-    "fair+keys a clear, and keys",
+    "fair+keys a deletion, and keys",
     "fair+keys a heavy head of its key",
-    "fair+keys a kick, and a key",
+    "fair+keys a revoked permit, and a key",
     "fair+keys a link with keys is lost",
     "fair+keys a permit with a key expires",
     "fair+keys a process with a key dies",
@@ -118,7 +118,7 @@ COUNTED = "if used > 0 then\n    next_expiry"
             )
             for name in (
                 "a key that is full",
-                "a kick, and a key",
+                "a revoked permit, and a key",
                 "a permit with a key expires",
             )
         ],
@@ -186,7 +186,7 @@ COUNTED = "if used > 0 then\n    next_expiry"
             for name, wrong in (
                 ("two limits", "the set limit is 3, after 2 was confirmed"),
                 ("a back-off that is ended", "nobody met another overload"),
-                ("a clear", "all was cleared, and nobody asks"),
+                ("a deletion", "all was deleted, and nobody asks"),
                 ("a pause", "the set limit is 0, after None was confirmed"),
             )
         ],

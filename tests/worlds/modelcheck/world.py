@@ -44,7 +44,7 @@ class Ledger:
     """What is known beside what the processes and the server know: for the rules alone."""
 
     detached: dict[str, int] = field(default_factory=dict[str, int])  # latest expiry in ms, by id
-    clearing: int = 0  # clears that were asked for, and are not known to have ended
+    deleting: int = 0  # deletions that were asked for, and are not known to have ended
     limits: int = 0  # set limits, likewise
     limit: int | None = None  # the set limit that was confirmed last
     overloads: int = 0  # that were met, and have begun no back-off

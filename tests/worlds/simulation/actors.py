@@ -63,13 +63,13 @@ class Common:
         semaphore: AnySemaphore,
         limit: int | None,
         *,
-        clears: bool = False,
+        deletes: bool = False,
     ) -> None:
-        """Set a limit, or clear; the judge knows from when to when that is asked for."""
+        """Set a limit, or delete; the judge knows from when to when that is asked for."""
         judge = self.holdings.judge_of(semaphore.name)
-        order = judge.ordered(process, limit, clears=clears)
+        order = judge.ordered(process, limit, deletes=deletes)
         try:
-            await (semaphore.clear() if clears else semaphore.set_limit(limit))
+            await (semaphore.delete() if deletes else semaphore.set_limit(limit))
         except SemaphoreError:
             judge.given_up(order)
         except BaseException:
@@ -77,7 +77,7 @@ class Common:
             raise
         else:
             judge.obeyed(order)
-            self.world.fault("cleared semaphore" if clears else "limit set")
+            self.world.fault("deleted semaphore" if deletes else "limit set")
 
     async def order_for_key(self, semaphore: AnySemaphore, key: str, limit: int | None) -> None:
         assert isinstance(semaphore, FairSemaphore)
@@ -322,19 +322,19 @@ class Actor:
             return
         await self._common.order(self._process, semaphore, limit)
 
-    async def _hold_off(self, semaphore: AnySemaphore) -> None:
+    async def _back_off(self, semaphore: AnySemaphore) -> None:
         """As an operator, for all or for a key; 0 ends it."""
         seconds = self._random.choice(PAUSES)
         keys = self._common.keys
         with suppress(SemaphoreError):
             if keys is not None and keys.random() < 0.5 and isinstance(semaphore, FairSemaphore):
-                await semaphore.hold_off(seconds, key=keys.choice(KEYS))
+                await semaphore.back_off(seconds, key=keys.choice(KEYS))
             else:
-                await semaphore.hold_off(seconds)
-            self._world.fault("held off")
+                await semaphore.back_off(seconds)
+            self._world.fault("back-off by hand")
 
-    async def _clear(self, semaphore: AnySemaphore) -> None:
-        await self._common.order(self._process, semaphore, None, clears=True)
+    async def _delete(self, semaphore: AnySemaphore) -> None:
+        await self._common.order(self._process, semaphore, None, deletes=True)
 
     async def _look(self, semaphore: AnySemaphore) -> None:
         with suppress(SemaphoreError):
@@ -366,8 +366,8 @@ _WAYS: dict[str, Callable[[Actor, Attempt], Coroutine[Any, Any, None]]] = {
 _OTHER_CALLS: dict[str, Callable[[Actor, AnySemaphore], Awaitable[None]]] = {
     "foreign": Actor._foreign,
     "limit": Actor._limit,
-    "clear": Actor._clear,
+    "delete": Actor._delete,
     "look": Actor._look,
-    "hold off": Actor._hold_off,
+    "back off": Actor._back_off,
     "close": Actor._close,
 }

@@ -201,7 +201,7 @@ class Holdings:
             if hold.id == identity:
                 self._must_have_ended(hold)
 
-    def cleared(self, process: Process, name: str) -> None:
+    def deleted(self, process: Process, name: str) -> None:
         """A process learnt just now that no permit of *name* is held."""
         for hold in list(process.watched):
             if hold.name == name:

@@ -30,14 +30,14 @@ NOTHING = Look(0, {}, [])
 
 @dataclass(eq=False)
 class Order:
-    """A `set_limit` or a `clear`: it takes effect once, while it is asked for.
+    """A `set_limit` or a `delete`: it takes effect once, while it is asked for.
 
     One that was given up may still come late, until its process was answered another.
     """
 
     by: Process
     limit: int | None
-    clears: bool
+    deletes: bool
     asked: float
     given_up: float = math.inf
     hubs: frozenset[str] = frozenset()  # that its process was known by when it was given up
@@ -160,8 +160,8 @@ class Judge:
 
     # -- what the clients ask for
 
-    def ordered(self, by: Process, limit: int | None, *, clears: bool = False) -> Order:
-        order = Order(by, limit, clears, self._world.now)
+    def ordered(self, by: Process, limit: int | None, *, deletes: bool = False) -> Order:
+        order = Order(by, limit, deletes, self._world.now)
         self._orders.append(order)
         return order
 
@@ -176,9 +176,9 @@ class Judge:
                 earlier.ended = min(earlier.ended, now)
         if order.done:
             return
-        if order.clears:
+        if order.deletes:
             left = [i for i in self._since if self.held_since(i) < order.asked]
-            self._check(not left, f"{left} were held before it was cleared, and after")
+            self._check(not left, f"{left} were held before it was deleted, and after")
         else:
             first = bisect_left(self._limits, order.asked, key=itemgetter(0)) - 1
             set_to = [limit for _, limit in self._limits[max(first, 0) :]]
@@ -231,7 +231,7 @@ class Judge:
                 found.add("paused")
             now = self._world.server_us_at(max(moment, since)) // 1000
             room = look.room(now)
-            if room.held_off(request):
+            if room.backs_off(request):
                 found.add("back_off")
             if look.is_held_up or not room.fits(request):
                 found.add("limit")
@@ -251,10 +251,10 @@ class Judge:
     def _judge_orders(
         self, before: Look, after: Look, call: op.Operation, hub: str, around: Around
     ) -> None:
-        """What is set and cleared is what somebody asks for now, and who did not get it yet."""
+        """What is set and deleted is what somebody asks for now, and who did not get it yet."""
         self._limit_is(after.set_limit)
-        cleared = isinstance(call, op.Clear) and before != after and not before.idle
-        if before.set_limit == after.set_limit and not cleared:
+        deleted = isinstance(call, op.Delete) and before != after and not before.idle
+        if before.set_limit == after.set_limit and not deleted:
             return
         if around.late and self.forgot:
             return  # with its marks the server forgot that it ran before, perhaps long ago
@@ -262,10 +262,10 @@ class Judge:
         fit = [
             order
             for order in self._orders
-            if isinstance(call, op.Clear | op.SetLimit)
+            if isinstance(call, op.Delete | op.SetLimit)
             and hub in order.by.hubs
-            and order.clears is isinstance(call, op.Clear)
-            and (order.clears or order.limit == after.set_limit)
+            and order.deletes is isinstance(call, op.Delete)
+            and (order.deletes or order.limit == after.set_limit)
             and not order.done
             and order.ended >= now
         ]

@@ -13,12 +13,12 @@ from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import (
     Adopt,
     BackOff,
-    Clear,
+    Delete,
     Detach,
     Refresh,
     SetLimit,
 )
-from redsem_async._protocol.pushes import Cleared, Granted, Push, Revoked
+from redsem_async._protocol.pushes import Deleted, Granted, Push, Revoked
 from redsem_async._protocol.replies import AnyReply, Reply
 from tests.worlds.loop import SimulatedLoop
 from tests.worlds.world import BaseLink
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 # Calls that change something, and would change it twice.
-ONCE = Adopt, BackOff, Clear, Detach, SetLimit
+ONCE = Adopt, BackOff, Delete, Detach, SetLimit
 RETURNED = 0.5  # seconds after which a grant that nobody wants was given back
 PATIENCE = 3.3  # seconds without an answer, after which every link is given up
 
@@ -224,8 +224,8 @@ class SimulatedLink(BaseLink[Process]):
             case Revoked():
                 for number in message.numbers:
                     holdings.gone(permit_id(hub, number))
-            case Cleared():
-                holdings.cleared(self.process, message.name)
+            case Deleted():
+                holdings.deleted(self.process, message.name)
             case _:
                 pass
 

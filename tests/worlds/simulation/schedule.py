@@ -108,7 +108,7 @@ class Schedule:
         actions = ["enter", "guard", "guard", "guard", "bare", "try"]
         unusual = ["drop", "detach", "adopt", "look"]
         if not (self.calm or self.gusty):
-            unusual += ["foreign", "clear", "close"]
+            unusual += ["foreign", "delete", "close"]
         for action in draw.sample(unusual, draw.choice((0, 0, 1, 2))):
             actions += [action] * (3 if action == "adopt" else 1)
             if action == "adopt":
@@ -123,10 +123,10 @@ class Schedule:
                 weather = self.network.weather
                 weather.unanswered = weather.overtaken = draw.choice((0.0, 0.2))
         elif theme < 0.22 and not (self.calm or self.gusty):
-            actions = ["bare", "guard", "limit", "limit", "limit", "clear"]
+            actions = ["bare", "guard", "limit", "limit", "limit", "delete"]
         overloads = self.overloads.choice((0.0, 0.0, 0.0, 0.1))
         if overloads:
-            actions.append("hold off")
+            actions.append("back off")
         short = self.lease * 0.2
         timeouts: list[tuple[float | None, ...]] = [
             (None,),

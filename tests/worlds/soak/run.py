@@ -319,11 +319,14 @@ async def _take_all(place: Place, semaphore: redsem_async.AnySemaphore, left: li
         await until(idle, f"{place.name} is idle", 4 * LONGEST_LEASE)
         if place.mutable:
             await semaphore.set_limit(None)
+        no_key: dict[str, Any] = {}
         if isinstance(semaphore, redsem_async.FairSemaphore) and place.keyed:
+            no_key["key"] = None
             for key in KEYS:
                 await semaphore.set_limit(None, key=key)
-        # Not at once: after a loss of state some admit nobody for a lease.
+        # Not at once: after a loss of state nobody may be admitted for a lease.
         timeout = 2 * place.lease + 5.0
-        await (await semaphore.acquire(permits=semaphore.limit, timeout=timeout)).release()
+        acquiring = semaphore.acquire(permits=semaphore.limit, timeout=timeout, **no_key)
+        await (await acquiring).release()
     except (AssertionError, SemaphoreError) as error:
         left.append(f"a permit of {place.name} is missing: {error!r}")

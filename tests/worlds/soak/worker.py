@@ -166,8 +166,8 @@ class Process:
             await semaphore.reap()
             return "reap"
         if chance < 0.972:
-            await semaphore.clear()
-            return "clear"
+            await semaphore.delete()
+            return "delete"
         if chance < 0.98 and self.open:
             known = dice.choice(list(self.open.values()))
             known.asked = known.asked or now()

@@ -68,7 +68,7 @@ local function grant_all()
     return
   end
   local used, waiting = call('ZCARD', holders), call('ZCARD', queue)
-  if waiting > 0 and not queue_is_settled() or used + #ARGV - 10 > tonumber(ARGV[6])
+  if waiting > 0 and not queue_is_settled(used) or used + #ARGV - 10 > tonumber(ARGV[6])
       or call('ZLEXCOUNT', keys, '[i:', '(i;') ~= used
       or call('ZCARD', keys) ~= used + waiting + call('ZLEXCOUNT', keys, '[u:', '(w') then
     return

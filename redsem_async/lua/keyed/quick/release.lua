@@ -14,8 +14,9 @@ local shares = string.find(mode, 'share', 1, true)
 local function give_back_all()
   if ARGV[5] ~= hub or ARGV[6] ~= '' or call('EXISTS', extra) > 0 then return end
   local waiting = call('ZCARD', queue)
-  if waiting > 0 and (not queue_is_settled() or call('ZCOUNT', holders, '-inf', now) > 0 or
-      call('ZCARD', keys) ~= call('ZCARD', holders) + waiting + call('ZLEXCOUNT', keys, '[u:', '(w')) then
+  local used = waiting > 0 and call('ZCARD', holders)
+  if waiting > 0 and (not queue_is_settled(used) or call('ZCOUNT', holders, '-inf', now) > 0 or
+      call('ZCARD', keys) ~= used + waiting + call('ZLEXCOUNT', keys, '[u:', '(w')) then
     return
   end
   local ids, texts, uses, highest = {}, {}, {}, 0

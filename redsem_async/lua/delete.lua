@@ -1,4 +1,4 @@
--- clear: delete the semaphore. Holders lose their permits, and waiters send their requests again.
+-- delete: delete the semaphore. Holders lose their permits, and waiters send their requests again.
 --
 -- The numbers that hubs have used stay for about a minute, so that an operation which was sent
 -- before and arrives late does nothing.
@@ -15,12 +15,12 @@ local number = tonumber(ARGV[5])
 load_state()
 if already_ran(number, 'changes') then return { tag } end
 for _, owner in ipairs(call('ZRANGE', hubs, 0, -1)) do
-  if owner ~= hub then publish_to(owner, 'cleared', '-') end
+  if owner ~= hub then publish_to(owner, 'deleted', '-') end
   call('HDEL', meta, owner .. ':client', owner .. ':no_push', owner .. ':unreachable')
 end
 call('UNLINK', holders, tokens, extra, limit, queue)
-if keyed then keyed.clear() end
-if slotted then slotted.clear() end
+if keyed then keyed.delete() end
+if slotted then slotted.delete() end
 call('HDEL', meta, 'mode', 'layout', 'ahead', 'returns', 'hold',
   'looked', 'passed', 'limit', 'back_off')
 -- A counter ahead of the server's clock stays, because its tokens must not be issued again.
