@@ -104,50 +104,13 @@ def _command(function: Command) -> Command:
     return function
 
 
-class MemoryRedis:
-    """Values and their expiries.
+class _Database:
+    """Values by their keys, with their expiries, and the commands for them."""
 
-    Args:
-        clock_us: gives the time, in microseconds.
-        publish: delivers a message to a channel, and returns how many clients received it.
-    """
-
-    def __init__(
-        self, clock_us: Callable[[], int], publish: Callable[[bytes, bytes], int]
-    ) -> None:
-        self._clock_us = clock_us
-        self._publish = publish
+    def __init__(self) -> None:
         self._now_us = 0  # of the script that runs
         self._values: dict[bytes, Value] = {}
         self._expiries: dict[bytes, int] = {}  # in milliseconds
-        self._lua = _lua_runtime()
-        self._compile: Any = self._lua.execute(_SETUP, self._ask)
-        self._scripts: dict[str, Any] = {}
-
-    def eval(self, script: str, *keys_and_arguments: Argument) -> Any:
-        """Run *script*, with the number of its keys, the keys and the arguments of ``EVAL``.
-
-        Raises:
-            Refused: the reply is an error.
-        """
-        self._now_us = self._clock_us()
-        count, *parts = (
-            p if isinstance(p, bytes) else str(p).encode() for p in keys_and_arguments
-        )
-        keys, arguments = parts[: int(count)], parts[int(count) :]
-        run, table = self._scripts.get(script), self._lua.table_from
-        if run is None:
-            run = self._scripts[script] = self._compile(script.encode())
-        return self._reply(run(table(keys), table(arguments)))
-
-    def command(self, name: str, *arguments: Argument) -> Any:
-        """Carry out one command of a client.
-
-        Raises:
-            Refused: the reply is an error.
-        """
-        self._now_us = self._clock_us()
-        return _COMMANDS[name.encode()](self, *map(_bytes, arguments))
 
     def snapshot(self) -> Snapshot:
         """A copy of all values and expiries."""
@@ -157,43 +120,6 @@ class MemoryRedis:
         """Forget everything but what *snapshot* has."""
         self._values = {key: _copied(value) for key, (value, _) in snapshot.items()}
         self._expiries = {key: at for key, (_, at) in snapshot.items() if at is not None}
-
-    # -- between Lua and Python
-
-    def _ask(self, name: bytes, *arguments: Any) -> Any:
-        """Carry out a command of a script."""
-        command = _COMMANDS.get(name.upper())
-        if command is None:
-            return self._error("ERR Unknown Redis command called from script")
-        try:
-            reply: Reply = command(self, *map(_argument, arguments))
-        except Refused as refused:
-            return self._error(str(refused))
-        if isinstance(reply, list):
-            return self._lua.table_from([False if part is None else part for part in reply])
-        return False if reply is None else reply
-
-    def _error(self, text: str) -> Any:
-        return self._lua.table_from({b"err": text.encode()})
-
-    def _reply(self, said: Any) -> Any:
-        """What a client receives for what a script returned."""
-        if said is None or said is False:
-            return None
-        if said is True:
-            return 1
-        if isinstance(said, bytes):
-            return said
-        if isinstance(said, int | float):
-            return int(said)
-        if (error := said[b"err"]) is not None:
-            raise Refused(error.decode())
-        parts: list[Any] = []
-        while (part := said[len(parts) + 1]) is not None:  # as in Redis, to the first nil
-            parts.append(self._reply(part))
-        return parts
-
-    # -- values
 
     def _get(self, key: bytes, kind: type[T]) -> T | None:
         if not self._exists(key):
@@ -219,7 +145,7 @@ class MemoryRedis:
         self._expiries.pop(key, None)
         return self._values.pop(key, None) is not None
 
-    # -- keys, strings, and what is of no key
+    # -- keys and strings
 
     @_command
     def exists(self, *keys: bytes) -> int:
@@ -257,14 +183,6 @@ class MemoryRedis:
         self._remove(key)
         self._values[key] = value
         return b"OK"
-
-    @_command
-    def time(self) -> list[bytes]:
-        return [b"%d" % part for part in divmod(self._now_us, 1_000_000)]
-
-    @_command
-    def publish(self, channel: bytes, message: bytes) -> int:
-        return self._publish(channel, message)
 
     # -- hashes
 
@@ -356,6 +274,95 @@ class MemoryRedis:
         self, key: bytes, low: bytes, high: bytes, *options: bytes
     ) -> list[bytes | None]:
         return _chosen(self._sorted(key).by_text(low, high), options)
+
+
+class MemoryRedis(_Database):
+    """Values and their expiries.
+
+    Args:
+        clock_us: gives the time, in microseconds.
+        publish: delivers a message to a channel, and returns how many clients received it.
+    """
+
+    def __init__(
+        self, clock_us: Callable[[], int], publish: Callable[[bytes, bytes], int]
+    ) -> None:
+        super().__init__()
+        self._clock_us = clock_us
+        self._publish = publish
+        self._lua = _lua_runtime()
+        self._compile: Any = self._lua.execute(_SETUP, self._ask)
+        self._scripts: dict[str, Any] = {}
+
+    def eval(self, script: str, *keys_and_arguments: Argument) -> Any:
+        """Run *script*, with the number of its keys, the keys and the arguments of ``EVAL``.
+
+        Raises:
+            Refused: the reply is an error.
+        """
+        self._now_us = self._clock_us()
+        count, *parts = (
+            p if isinstance(p, bytes) else str(p).encode() for p in keys_and_arguments
+        )
+        keys, arguments = parts[: int(count)], parts[int(count) :]
+        run, table = self._scripts.get(script), self._lua.table_from
+        if run is None:
+            run = self._scripts[script] = self._compile(script.encode())
+        return self._reply(run(table(keys), table(arguments)))
+
+    def command(self, name: str, *arguments: Argument) -> Any:
+        """Carry out one command of a client.
+
+        Raises:
+            Refused: the reply is an error.
+        """
+        self._now_us = self._clock_us()
+        return _COMMANDS[name.encode()](self, *map(_bytes, arguments))
+
+    # -- between Lua and Python
+
+    def _ask(self, name: bytes, *arguments: Any) -> Any:
+        """Carry out a command of a script."""
+        command = _COMMANDS.get(name.upper())
+        if command is None:
+            return self._error("ERR Unknown Redis command called from script")
+        try:
+            reply: Reply = command(self, *map(_argument, arguments))
+        except Refused as refused:
+            return self._error(str(refused))
+        if isinstance(reply, list):
+            return self._lua.table_from([False if part is None else part for part in reply])
+        return False if reply is None else reply
+
+    def _error(self, text: str) -> Any:
+        return self._lua.table_from({b"err": text.encode()})
+
+    def _reply(self, said: Any) -> Any:
+        """What a client receives for what a script returned."""
+        if said is None or said is False:
+            return None
+        if said is True:
+            return 1
+        if isinstance(said, bytes):
+            return said
+        if isinstance(said, int | float):
+            return int(said)
+        if (error := said[b"err"]) is not None:
+            raise Refused(error.decode())
+        parts: list[Any] = []
+        while (part := said[len(parts) + 1]) is not None:  # as in Redis, to the first nil
+            parts.append(self._reply(part))
+        return parts
+
+    # -- commands that are of no key
+
+    @_command
+    def time(self) -> list[bytes]:
+        return [b"%d" % part for part in divmod(self._now_us, 1_000_000)]
+
+    @_command
+    def publish(self, channel: bytes, message: bytes) -> int:
+        return self._publish(channel, message)
 
 
 def _lua_runtime() -> Any:

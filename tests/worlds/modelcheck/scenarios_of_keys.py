@@ -42,14 +42,6 @@ async def shows_a(job: Job) -> None:
     await keep(job, permit)
 
 
-async def holds_a_and_c(job: Job) -> None:
-    """And gives the second one back first."""
-    first, second = [await job.acquire(key=key) for key in "ac"]
-    await job.pause("to release c")
-    await job.release(second)
-    await keep(job, first)
-
-
 async def revokes(job: Job) -> None:
     await job.revoke(await job.receive_id())
 

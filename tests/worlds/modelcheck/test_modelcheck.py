@@ -90,7 +90,7 @@ COUNTED = "if used > 0 then\n    next_expiry"
     [
         pytest.param(
             "fair a lost link and late commands",
-            "nobody has it",
+            "its number was used before",
             [(f"{MARK} then", f"{MARK} and is_queued(entry) then")],
             id="a number that was used before is granted",
         ),
@@ -143,12 +143,7 @@ COUNTED = "if used > 0 then\n    next_expiry"
         pytest.param(
             "fair+keys a heavy head of its key",
             "of the same key",
-            [
-                (
-                    "and not first_with('k:' .. key .. '!') then return 'key' end",
-                    "and false then end",
-                )
-            ],
+            [(f"and not {OF_ITS_KEY}", "and false then end")],
             id="a newcomer passes who of its key waits",
         ),
         pytest.param(
