@@ -54,7 +54,7 @@ def is_active(state: SemaphoreState) -> bool:
     return bool(
         state.requests
         or state.leases
-        or state.first_new()
+        or (state.new and state.first_new())
         or state.waiting
         or state.releases
         or state.void
@@ -66,7 +66,7 @@ def is_active(state: SemaphoreState) -> bool:
 
 def is_idle(state: SemaphoreState) -> bool:
     """Whether time changes nothing."""
-    if state.requests or state.leases or state.first_new():
+    if state.requests or state.leases or (state.new and state.first_new()):
         return False
     return not any(call.wanted for call in (*state.calls, *state.changes))
 
