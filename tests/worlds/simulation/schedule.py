@@ -11,6 +11,7 @@ from redsem_async import AnySemaphore, FairSemaphore, Semaphore
 from redsem_async._core.keys import Mode
 from redsem_async._core.lease import heartbeat_interval
 from tests.worlds.judge import forgotten
+from tests.worlds.loop import running
 from tests.worlds.look import Look
 
 from .actors import KEYS, Actor, Common, Habits
@@ -345,7 +346,9 @@ class Schedule:
                     *(state.refreshes, state.releases),
                 )
                 left = [len(things) for things in kept]
-                if remote.active or any(left):
+                with running(process.loop):  # by whose clock a back-off may be over
+                    active = remote.active
+                if active or any(left):
                     self._unless_violated(f"{process.name} keeps {left} for {remote.address.name}")
             for link in self.network.links:
                 if link.process is process and link.open:

@@ -181,8 +181,9 @@ class Process(BaseProcess):
 
     def _stall(self, seconds: float) -> None:
         self._stall_due = None
-        self.stalled_at = self.world.now
-        self.stalled_until = self.stalled_at + seconds
+        if self.stalled_until < self.world.now:  # else no turn came between two stalls
+            self.stalled_at = self.world.now
+        self.stalled_until = self.world.now + seconds
         self.stalled += seconds
         self.world.fault("stalled process")
         self.world.note(self.name, "stalls for", seconds)
