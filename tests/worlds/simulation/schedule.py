@@ -11,8 +11,8 @@ from redsem_async import AnySemaphore, FairSemaphore, Semaphore
 from redsem_async._core.keys import Mode
 from redsem_async._core.lease import heartbeat_interval
 from tests.worlds.judge import forgotten
-from tests.worlds.loop import running
 from tests.worlds.look import Look
+from tests.worlds.loop import running
 
 from .actors import KEYS, Actor, Common, Habits
 from .holdings import Attempt, Holdings
