@@ -6,7 +6,7 @@ need not look at every request is what they are checked for.
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -373,13 +373,23 @@ def broken_turn(before: Look, grants: Sequence[Grant], after: Look) -> str | Non
 
     Of those who wait it goes by those who were in line before: a request that came with the call
     may have come too late for its first grants. A grant that nobody received was in the way of
-    others until that was known.
+    others until that was known. Which of the requests of its process it was is not known.
     """
-    room, old = after.room(), {waiter.id for waiter in before.line}
     reached = {waiter.id for waiter in before.line if not waiter.unreachable}
+    undelivered = Counter[str | None]()
     for waiter in after.line:
         if waiter.unreachable and waiter.id in reached:
-            room.uses[waiter.key] += waiter.request.permits
+            undelivered[waiter.key] += waiter.request.permits
+    counted = _passed(before, grants, after, undelivered)
+    return counted and _passed(before, grants, after, Counter())
+
+
+def _passed(
+    before: Look, grants: Sequence[Grant], after: Look, undelivered: Counter[str | None]
+) -> str | None:
+    """Who was passed, if *undelivered* permits of each key counted as in use."""
+    room, old = after.room(), {waiter.id for waiter in before.line}
+    room.uses.update(undelivered)
     standing = list(after.eligible(room))
     # Of those that are too heavy it is not known whether their key held them up before.
     waiting = [w for w in standing if w.id in old and not room.is_too_heavy(w.request)]
