@@ -257,7 +257,8 @@ class Holdings:
                 return attempt.answered is not None
             case AcquireTimeout():
                 in_time = attempt.timeout is not None and not attempt.holds
-                return in_time and (self.out_of_memory or self._was_full(attempt, error))
+                full = self.out_of_memory or self._was_full(attempt, error)
+                return in_time and (full or self._came_too_late(attempt))
             case QueueFull():
                 return not attempt.holds
             case PermitLost():
@@ -285,6 +286,12 @@ class Holdings:
         # What is left of it is told by a refresh, and counted from when that was sent.
         left = clock_margin(terms.lease) + 0.01 * terms.max_hold + RENEWED * self._world.trip
         return hold.ended >= since + terms.max_hold - left
+
+    def _came_too_late(self, attempt: Attempt) -> bool:
+        """Whether a message may have granted it, whose refresh had no answer by the deadline."""
+        handed_over = self.judge_of(attempt.semaphore.name).handed_over
+        moments = (handed_over.get(hub, -math.inf) for hub in attempt.process.hubs)
+        return self.unruly and max(moments, default=-math.inf) >= attempt.began
 
     def _was_full(self, attempt: Attempt, error: AcquireTimeout) -> bool:
         """Whether *attempt* had to wait a moment ago: its answer is no older than that."""

@@ -70,6 +70,7 @@ class Judge:
         self.revived_line: set[str] = set()
         self.grants = 0
         self.heir: dict[str, str] = {}  # who adopted, by the id that it adopted
+        self.handed_over: dict[str, float] = {}  # when a call of another hub granted one last
         self.flushed_at = -math.inf
         self._orders: list[Order] = []
         self._limits: list[tuple[float, int | None]] = [(0.0, None)]  # from when on which was set
@@ -105,7 +106,9 @@ class Judge:
             self.grants += len(new)
         now = self._world.now
         self._since = {i: self._since.get(i, now) for i in after.live}
-        for owner in {identity.partition(".")[0] for identity in new} - around.notified - {hub}:
+        others = {identity.partition(".")[0] for identity in new} - {hub}
+        self.handed_over |= dict.fromkeys(others, now)
+        for owner in others - around.notified:
             silent = owner in after.silent
             self._check(silent, f"{new} were granted, and nobody was notified")
         if isinstance(call, op.Abandon) or (isinstance(call, op.Release) and call.owner == hub):
