@@ -189,7 +189,7 @@ class Permit:
         Args:
             seconds: from now on, such as the upstream's ``Retry-After``. Finite and not negative.
                 A longer time than the semaphore's ``max_back_off`` is shortened to that.
-            key: whether only requests with this permit's key are held up.
+            key: whether to delay only requests with this permit's key.
 
         Raises:
             ValueError, TypeError: for invalid arguments, or a permit without a key.

@@ -349,10 +349,7 @@ def delete(
     if not yes:
         if sys.stdin is None:
             fail("delete asks for confirmation, but there is no input: use --yes", USAGE_ERROR)
-        question = (
-            f"{printable(name)} has {current.held} permits held and {current.waiting} requests"
-            " waiting. Delete it?"
-        )
+        question = f"Delete {printable(name)} ({current.held} held, {current.waiting} waiting)?"
         if not _confirmed(question):
             fail("not deleted", FAILED)
     on(target, name, lambda _, semaphore: semaphore.delete())

@@ -84,7 +84,7 @@ def _require_async(function: object) -> None:
         return
     name = getattr(function, "__qualname__", repr(function))
     if inspect.isasyncgenfunction(function):
-        what = "is an async generator, which may be left anywhere: hold a permit inside it"
+        what = "is an async generator: use `async with sem.acquire()` inside it"
     elif isinstance(function, classmethod | staticmethod):
         what = "is decorated already: put throttled() below @classmethod or @staticmethod"
     else:

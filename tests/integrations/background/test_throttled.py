@@ -168,7 +168,7 @@ async def generator() -> AsyncIterator[int]:
 
 NO_ASYNC_FUNCTIONS: list[tuple[object, str]] = [
     (plain, "plain is not: make it `async def`, .* asyncio.to_thread"),
-    (generator, "generator is an async generator"),
+    (generator, "generator is an async generator: use `async with sem.acquire"),
     (classmethod(plain), "below @classmethod"),
     (staticmethod(generator), "below @classmethod or @staticmethod"),
     (Load, "Load is not"),

@@ -131,7 +131,7 @@ async def test_delete_asks_for_confirmation(
     permit = await semaphore.acquire()
     result = await cli("delete", "jobs", answer=answer)
     assert result.code == code
-    assert "1 permits held and 0 requests waiting" in result.err
+    assert "Delete jobs (1 held, 0 waiting)?" in result.err
     assert (await semaphore.status()).held == held
     assert permit.lost == (held == 0)
     await permit.release()
@@ -140,7 +140,7 @@ async def test_delete_asks_for_confirmation(
 async def test_delete_that_is_interrupted_deletes_nothing(url: str, redis: Redis) -> None:
     permit = await FairSemaphore(redis, "jobs", 1).acquire()
     with terminal("delete", "jobs", "--url", url) as shown:
-        await shown.shows("Delete it? [y/N]: ")
+        await shown.shows("Delete jobs (1 held, 0 waiting)? [y/N]: ")
         assert await shown.interrupt() == 130
     assert shown.screen.splitlines()[-1] == "interrupted"
     assert await permit.release()
