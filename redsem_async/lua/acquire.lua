@@ -26,7 +26,7 @@
 --          before, and it neither holds nor waits), -2 (no room, and it does not wait),
 --          -3 (the queue is too long);
 --          the error REORDERED when the batch before has not run: it then changes nothing
--- USES     load_state, own_grants, stamp_us, unknown_hub, unknown_hub_error, mark, parse_requests, record_hub,
+-- USES     load_state, own_grants, now_us, unknown_hub, unknown_hub_error, mark, parse_requests, record_hub,
 --          purge, leave_queue, serve, current_grant, is_queued, format_request,
 --          next_token, last, write_grants, liveness_timeout, exact, save_counter, append,
 --          reply_with_limit, held_up, join_queue, keep_queue, keyed, queue_answer, queue_is_full,
@@ -82,7 +82,7 @@ end
 -- queue; nil otherwise.
 local function grant_in_turn(id, entry, earlier)
   write()
-  join_queue({ exact(math.max(1, math.max(last + 1, stamp_us) - earlier)), entry })
+  join_queue({ exact(math.max(1, math.max(last + 1, now_us) - earlier)), entry })
   waiting = waiting + 1
   serve()
   for i = 1, #own_grants, 2 do

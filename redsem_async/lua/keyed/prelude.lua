@@ -274,7 +274,7 @@ local function next_key()
   local first = first_with('r:')
   if not first then return end
   local place, key = string.match(first, '^r:(%d+):(.*)$')
-  if not keyed.shares or stamp_us > tonumber(place) then return key end
+  if not keyed.shares or now_us > tonumber(place) then return key end
   return string.match(first_with('s:'), '([^:]*)$')
 end
 
