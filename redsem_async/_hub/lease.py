@@ -23,7 +23,7 @@ class LeaseState(enum.IntEnum):
 
     GRANTED = enum.auto()  # nothing yet, as the lease is refreshed first
     HELD = enum.auto()  # a permit
-    LOST = enum.auto()  # a permit that is not to be trusted any more
+    LOST = enum.auto()  # a permit that can no longer be trusted
     ENDED = enum.auto()  # nothing, because it was released or detached
 
 

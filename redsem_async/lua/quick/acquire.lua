@@ -12,7 +12,7 @@
 -- and either no request waits and all of these fit, or they have to wait, and
 --
 --   7. the queue has no bound
---   8. where others wait: queue_is_settled(), somebody holds a permit, and (fair) the first request
+--   8. if others wait: queue_is_settled(), somebody holds a permit, and (fair) the first request
 --      may be served one day, though not now
 --
 -- RETURNS  {tag, token}: all are granted, and token is the first of their consecutive tokens; or as

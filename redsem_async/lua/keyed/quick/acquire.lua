@@ -7,7 +7,7 @@
 --   3. `keys` says the key of each holder and of each request that waits, and has no other texts
 --      than those of holders and requests: no key is ready or backs off
 --   4. the requests are for one permit each, and fit within the limit and those of their keys
---   5. where others wait: queue_is_settled(), and no request of these keys waits
+--   5. if others wait: queue_is_settled(), and no request of these keys waits
 --
 -- RETURNS  {tag, token}: all are granted, and token is the first of their consecutive tokens; or as
 --          acquire does
