@@ -14,8 +14,8 @@ from benchmarks._libraries import OURS, Options
 from benchmarks._stats import script_times
 from redsem_async import Permit
 from redsem_async._hub.pipeline import Pipeline
+from redsem_async._hub.refresher import Refresher
 from redsem_async._hub.request import Request
-from redsem_async._keepalive.refresher import Refresher
 from redsem_async._redis.connection import Connection
 
 CALLED = "release called"

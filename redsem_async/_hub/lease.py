@@ -65,7 +65,7 @@ class Lease:
         guard: of the block that is cancelled when its permit is lost.
         ends_with: the task of its block, after whose end nothing refreshes it.
         wakes_on_loss: futures of those that wait for its loss.
-        refreshed_at: when its first refresh is due, while that is noted. See `_keepalive`.
+        refreshed_at: when its first refresh is due, while that is noted. See `refresher`.
     """
 
     __slots__ = (
