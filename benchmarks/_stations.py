@@ -13,8 +13,8 @@ from benchmarks._floors import publish, receive
 from benchmarks._libraries import OURS, Options
 from benchmarks._stats import script_times
 from redsem_async import Permit
-from redsem_async._api import acquiring
 from redsem_async._hub.pipeline import Pipeline
+from redsem_async._hub.refresher import Refresher
 from redsem_async._hub.request import Request
 from redsem_async._redis.connection import Connection
 
@@ -83,7 +83,7 @@ def _wrap(stamps: list[Stamp]) -> None:
     wrap(Connection, "data_received", "message read")
     wrap(Pipeline, "push_received", "decoded")
     wrap(Request, "serve", "request granted", after=True)
-    wrap(acquiring, "_permit", "task resumed")
+    wrap(Refresher, "add", "task resumed")
 
 
 async def _measure(bench: Bench) -> None:

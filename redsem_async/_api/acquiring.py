@@ -86,7 +86,7 @@ async def _outcome(bound: Bound, request: Request, *, cancel_on_loss: bool) -> P
             remark.cancel()
     lease = request.lease
     if request.error is not None or lease is None or lease.state is LeaseState.ENDED:
-        # Where there is no error: closed, and released, before its caller could run.
+        # Without an error it was released by a close before its caller could run.
         error = request.error or SemaphoreClosed(state.name)
         if isinstance(error, AcquireTimeout):
             holders = holders_around(state, request, error.blocked_by)

@@ -3,8 +3,8 @@
 import asyncio
 from typing import NamedTuple
 
+from redsem_async._hub.refresher import Refresher
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
-from redsem_async._keepalive.refresher import Refresher
 
 
 class Bound(NamedTuple):

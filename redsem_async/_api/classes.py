@@ -164,8 +164,8 @@ class FairSemaphore(AnySemaphore):
             BackendUnavailable: Redis was unavailable at the deadline, or without a deadline for
                 longer than a lease.
             BackendError: Redis rejected the command. ``BackendUnavailable`` is a subclass.
-            ValueError, TypeError: for invalid arguments, or where *key* is forgotten, at the
-                call, before it is awaited.
+            ValueError, TypeError: for invalid arguments, or if a required *key* is missing. Raised
+                by the call itself, before it is awaited.
         """
         if key is ...:
             if self._keyed:

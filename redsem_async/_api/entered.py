@@ -14,7 +14,8 @@ Leave = TypeVar("Leave", bound=Callable[..., Any])
 class Block:
     """One ``async with semaphore``, whose exit the task *looked_up_by* has looked up.
 
-    The statement keeps its exit, and so its block. Who only looks whether there is one does not.
+    The statement keeps its exit alive, and with it the block. Code that only checks whether there
+    is an exit does not.
 
     Attributes:
         permit: with which it was entered, until it is left.
@@ -46,7 +47,7 @@ class EnteredPermits:
         return block
 
     def take(self) -> Block | None:
-        """The block that the current task enters. None where it looked none up."""
+        """The block that the current task enters. None if it has looked up none."""
         block = None if self._looked_up is None else self._looked_up()
         if block is None or block.looked_up_by is not asyncio.current_task():
             return None
@@ -66,7 +67,7 @@ class EnteredPermits:
     def pop(self, block: Block | None) -> Permit:
         """The permit of the *block* that is left.
 
-        Where that is not known, it is the current task's latest, or in a task that entered none
+        If that is not known, it is the current task's latest, or in a task that entered none
         the only one of this loop.
 
         Raises:

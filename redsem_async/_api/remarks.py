@@ -46,7 +46,7 @@ def log_cut(remote: RemoteSemaphore, pause: float, now: float) -> None:
 
 
 def log_nested(remote: RemoteSemaphore, request: Request, task: int) -> None:
-    """*request* of *task* has waited for a lease, and holds itself up, as it seems."""
+    """*request* of *task* has waited for a lease, and seems to wait for its own task."""
     blocked_by = blocked_by_of(request)
     holders = holders_around(remote.state, request, blocked_by)
     if remote.nested_logged or not holders or blocked_by in ("paused", "back_off"):

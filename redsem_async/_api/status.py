@@ -235,7 +235,7 @@ def status_of(
 
 
 def back_off_of(ramp: Ramp | None, limit: int) -> BackOff | None:
-    """The public back-off for what a reply says of one. It is over once the ramp is at *limit*."""
+    """The public form of a reply's back-off. It is over once the ramp is at *limit*."""
     if ramp is None or ramp.permits >= limit > 0:
         return None
     return BackOff(0.0 if ramp.permits else ramp.lasts_ms / 1000, ramp.permits)

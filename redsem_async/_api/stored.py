@@ -7,7 +7,6 @@ from redsem_async._core.config import Terms
 from redsem_async._core.keys import Address
 from redsem_async._hub.estimates import usual_hold
 from redsem_async._hub.hub import hub_for
-from redsem_async._keepalive.refresher import refresher_of
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.backend import Backend
 from redsem_async._protocol.operations import Delete, Reap, SetLimit, Status
@@ -252,5 +251,5 @@ class StoredSemaphore:
         hub = hub_for(self._backend)
         remote = hub.semaphore(self._address, self._label)
         remote.state.introduction.terms = self._terms
-        bound = self._last_bound = Bound(remote, refresher_of(hub), hub.identity.loop)
+        bound = self._last_bound = Bound(remote, hub.refresher, hub.identity.loop)
         return bound

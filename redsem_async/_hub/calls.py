@@ -20,7 +20,7 @@ def add(state: SemaphoreState, call: Call) -> None:
 
 
 def back_off(state: SemaphoreState, call: BackOffCall) -> None:
-    """Write *call*, or one that is to be written, before what serves a waiter."""
+    """Write *call*, or join it to one that waits to be written, before what serves a waiter."""
     known = (each for each in state.changes if isinstance(each, BackOffCall))
     if not any(each.join(call) for each in known):
         add(state, call)
@@ -99,7 +99,7 @@ def first_change(state: SemaphoreState) -> Change | None:
 
 
 def backs_off(state: SemaphoreState) -> bool:
-    """Whether a permit's back-off is to be written. What would serve a waiter comes after it."""
+    """Whether a permit's back-off waits to be written, ahead of all that would serve a waiter."""
     pending = (each for each in state.changes if not each.in_flight and each.future is None)
     return any(each.wanted for each in pending)
 

@@ -1,11 +1,11 @@
 """Delivers grants to callers.
 
-Whoever gets a permit may trust it for the lease less a refresh interval. Most grants are handed
-out at once. One that may be older is refreshed first. Until that has its reply the request is
-GRANTED, and its caller continues to wait.
+A caller that gets a permit may trust it for the lease less a refresh interval. Most grants are
+handed out at once. One that may be older is refreshed first. Until that has its reply the request
+is GRANTED, and its caller continues to wait.
 
-Where a reply takes longer than a refresh interval, one refresh is awaited all the same, and what
-it leaves of the lease is less by that.
+If replies take longer than a refresh interval, one refresh is still awaited, but the permit may
+be trusted for less.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def granted(
 ) -> None:
     """The server granted *number*, with *left* seconds of its lease left.
 
-    *left* is None where it said so in reply to the command that granted it, sent at *sent_at*.
+    *left* is None if it said so in reply to the command that granted it, sent at *sent_at*.
     Otherwise it said so in reply to a command sent then, or later.
     """
     request = state.requests.get(number)

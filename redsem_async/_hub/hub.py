@@ -19,6 +19,7 @@ from . import machine, trust
 from .identity import HubIdentity
 from .pipeline import Pipeline
 from .reconnect import Connector
+from .refresher import Refresher
 from .remote_semaphore import RemoteSemaphore
 from .shutdown import FINAL, release_all
 
@@ -27,13 +28,13 @@ class Hub:
     """Talks to one backend on one event loop, for all semaphores of a connection pool.
 
     Attributes:
-        keepalive: what keeps its permits, once it has had one.
+        refresher: keeps the permits of its semaphores.
     """
 
     def __init__(self, backend: Backend, loop: asyncio.AbstractEventLoop) -> None:
         self.backend: Backend = backend
         self.identity: HubIdentity = HubIdentity(loop)
-        self.keepalive: object = None
+        self.refresher: Refresher = Refresher(self.identity)
         self._closings = 0  # calls of aclose that have not ended
         self._semaphores: WeakValueDictionary[Address, RemoteSemaphore] = WeakValueDictionary()
         self._connectors: dict[Node, Connector] = {}

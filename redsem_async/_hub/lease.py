@@ -23,7 +23,7 @@ class LeaseState(enum.IntEnum):
 
     GRANTED = enum.auto()  # nothing yet, as the lease is refreshed first
     HELD = enum.auto()  # a permit
-    LOST = enum.auto()  # a permit that is not to be trusted any more
+    LOST = enum.auto()  # a permit that can no longer be trusted
     ENDED = enum.auto()  # nothing, because it was released or detached
 
 
@@ -65,7 +65,7 @@ class Lease:
         guard: of the block that is cancelled when its permit is lost.
         ends_with: the task of its block, after whose end nothing refreshes it.
         wakes_on_loss: futures of those that wait for its loss.
-        refreshed_at: when its first refresh is due, while that is noted. See `_keepalive`.
+        refreshed_at: when its first refresh is due, while that is noted. See `refresher`.
     """
 
     __slots__ = (

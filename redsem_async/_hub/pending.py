@@ -33,7 +33,7 @@ class PendingRefresh:
     Attributes:
         request: that gets the lease once it is refreshed.
         futures: of callers that wait for the outcome.
-        wakeups: of refresh tasks, which are told where there was no answer.
+        wakeups: of refresh tasks, which are told if there was no answer.
     """
 
     lease: Lease
@@ -62,8 +62,8 @@ class PendingRefresh:
 class PendingRelease:
     """A permit on its way back, and the caller that waits for the reply, if one does.
 
-    The future may be cancelled with the task that awaits it. That task sets another one where
-    there is no answer yet.
+    The future may be cancelled with the task that awaits it. That task sets another one if there
+    is no answer yet.
 
     Attributes:
         lease_ends: when the permit has surely expired, so that it need not be released.
@@ -178,7 +178,7 @@ class BackOffCall(Change):
         return super().wanted and (self.future is not None or clock() < self.ends)
 
     def join(self, other: "BackOffCall") -> bool:
-        """Back off for *other*, too. False where that is of another key, or an operator's."""
+        """Back off for *other*, too. False if that is of another key, or an operator's."""
         mine, theirs = self.back_off, other.back_off
         if self.alone or other.alone or self.in_flight or mine.key != theirs.key:
             return False

@@ -142,7 +142,7 @@ class Request:
         self.state = _NEXT[_Event.TOLD_TO_WAIT, self.state]
 
     def ask_again(self) -> None:
-        """The request is to be written again, in its place and with the same deadline."""
+        """The request will be written again, in its place and with the same deadline."""
         self.state = _NEXT[_Event.ASKED_AGAIN, self.state]
 
     def granted(self, lease: Lease) -> None:
@@ -172,7 +172,7 @@ class Request:
 
     @property
     def place(self) -> tuple[float, int]:
-        """Its place among those that are to be written, again or not, which is its call's."""
+        """Its place among those that wait to be written, sent before or not, is its call's."""
         return self.started - self.ahead, self.order
 
     @property

@@ -26,7 +26,7 @@ class Stalls:
         self._due: set[float] = set()
 
     def loop_runs(self, now: float) -> None:
-        """Note that the loop runs. Where a timer is late, it may have been blocked until now."""
+        """Note that the loop runs. If a timer is late, it may have been blocked until now."""
         if now < self._earliest():
             self._ran_at = now
 
@@ -35,7 +35,7 @@ class Stalls:
         self._due.add(due)
 
     def timer_runs(self, due: float) -> None:
-        """Note that the loop runs. Where it was blocked, all that was due meanwhile runs now."""
+        """Note that the loop runs. If it was blocked, all that was due meanwhile runs now."""
         now = clock()
         self._due.discard(due)
         if due > self._ran_at:
@@ -43,11 +43,11 @@ class Stalls:
         self._ran_at = now
 
     def blocked_for(self, lease: Lease) -> float | None:
-        """For how long the loop was blocked when trust in *lease* ended. None where it ran.
+        """How long the loop was blocked when trust in *lease* ended. None if it ran.
 
-        It was blocked where a timer of refreshes is, or was, so late that trust could not but
-        end. Where little trust was left before that, refreshes had failed, and the loop is not
-        why. May be called in any thread.
+        It was blocked if a refresh timer is, or was, so late that trust had to end. If little
+        trust was left before that, refreshes had failed, so the loop is not the cause. May be
+        called in any thread.
         """
         gap, trusted, terms = self._gap, lease.trusted_until, lease.terms
         due, now = self._earliest(), clock()

@@ -2,7 +2,7 @@
 
 Tasks ask, leave and release. Commands are built from what is then to be written, and replies and
 push messages change it again. Nothing here needs an event loop or a socket. After a change,
-`stirred` and `look_at` say what the caller has to do.
+`stirred` and `look_at` tell the caller what to do.
 
 The parts of the machine are functions on this state. `handout` has a grant on its way to its
 caller, and `machine` what is written next. The others are `trust`, `deadlines`, `calls`,
@@ -68,7 +68,7 @@ class SemaphoreState(SemaphoreRef):
         others_hold: the same of all processes, as a reply told it.
         hold_told_at: when a release told *own_hold* last.
         seen: the set limit, and when the back-off changes, as the last acquire or heartbeat told.
-            None where it told of neither.
+            None if it told of neither.
     """
 
     def __init__(

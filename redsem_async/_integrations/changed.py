@@ -39,7 +39,7 @@ def resumed(before: SemaphoreInfo, after: SemaphoreStatus) -> str:
 
 
 def backed_off(seconds: float, key: str | None = None) -> str:
-    """After `back_off`, of *key* as it is to be shown."""
+    """After `back_off`. *key* can be printed as it is."""
     where = "" if key is None else f"key {key}: "
     if not seconds:
         return f"{where}back-off ended"

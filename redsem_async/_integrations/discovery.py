@@ -34,7 +34,7 @@ class SemaphoreInfo:
         clock: None in the same cases.
         set_limit: the limit set by an operator, if any.
         clients: the processes that use it. If there is none, those that used it last. A process
-            occurs more than once where it was idle, or uses the name by several clients of Redis.
+            occurs more than once if it was idle, or uses the name by several clients.
         slots: the longest list of slots that a client declares, as strings.
         dead_in: by the id of a process, for how many seconds it counts as alive without another
             sign of life.

@@ -13,11 +13,6 @@ WAITING_FOR_KEY = -4  # held up by the limit of its key
 FULL_FOR_KEY = -5
 QUEUE_FULL_FOR_KEY = -6
 
-# Answers to an abandon.
-NOTHING = 0
-LEFT_QUEUE = 1
-GAVE_BACK = 2
-
 
 class Holding(NamedTuple):
     """The reply to a request that holds a permit already, because it was sent before."""

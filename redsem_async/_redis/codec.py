@@ -47,7 +47,7 @@ Argument = str | int
 
 _WHOLE = frozenset({int})
 
-# What is raised where a reply has something of another type, or too much, or too little.
+# What is raised if a reply has something of another type, or too much, or too little.
 _MISFITS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
@@ -145,7 +145,7 @@ class Codec:
                 return "delete", (number,)
 
     def reply_to(self, command: Command, raw: Any) -> AnyReply:
-        """Return the reply to *command*. Raises `WireError` where *raw* is none."""
+        """Return the reply to *command*. Raises `WireError` if *raw* is none."""
         operation, tag = command.operation, b"%d" % command.tag
         try:
             reply = self.reply(operation, raw) if raw[:1] == [tag] else None

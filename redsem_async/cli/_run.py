@@ -156,7 +156,7 @@ async def _look_up(
 
 
 def _limit_of(known: discovery.SemaphoreInfo) -> int:
-    """The limit that the living clients declare. 1 where there are none."""
+    """The limit that the living clients declare. 1 if there are none."""
     *others, last = known.declared or (1,)
     if others:
         limits = f"{', '.join(map(str, others))} and {last}"

@@ -18,16 +18,15 @@
 --                       'number:permits:waits:ahead' for a request whose ticket is as low as that
 --                       of one that came so many ms earlier
 -- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, answer...}, and where there are keys
---          keyed.queues_of() before the answers; set_limit being -1 when no limit is set, or -2
---          when besides nothing was known of the hub, and
---          {set_limit, ms, ramp} where a back-off runs, as with_back_off() has it; hold the usual hold in ms times permits, -1 when it is not known or all
---          were granted, and an answer a token (granted),
---          {token, ms left} (holds a permit already), 0 (queued), -1 (gone: its number was used
---          before, and it neither holds nor waits), -2 (no room, and it does not wait),
---          -3 (the queue is too long);
+--          keyed.queues_of() before the answers; set_limit being -1 when no limit is set, -2 when
+--          nothing was known of the hub either, and {set_limit, ms, ramp} from with_back_off()
+--          during a back-off; hold being the usual hold in ms times permits, -1 when it is not
+--          known or all were granted; and an answer being a token (granted), {token, ms left}
+--          (holds a permit already), 0 (queued), -1 (gone: its number was used before, and it
+--          neither holds nor waits), -2 (no room, and it does not wait), -3 (the queue is too long);
 --          the error REORDERED when the batch before has not run: it then changes nothing
--- USES     load_state, own_grants, stamp_us, unknown_hub, unknown_hub_error, mark, parse_requests, record_hub,
---          purge, leave_queue, serve, current_grant, is_queued, format_request,
+-- USES     load_state, own_grants, now_us, unknown_hub, unknown_hub_error, mark, parse_requests,
+--          record_hub, purge, leave_queue, serve, current_grant, is_queued, format_request,
 --          next_token, last, write_grants, liveness_timeout, exact, save_counter, append,
 --          reply_with_limit, held_up, join_queue, keep_queue, keyed, queue_answer, queue_is_full,
 --          limit_for, slotted, LAYOUT, next_expiry, notify_head
@@ -82,7 +81,7 @@ end
 -- queue; nil otherwise.
 local function grant_in_turn(id, entry, earlier)
   write()
-  join_queue({ exact(math.max(1, math.max(last + 1, stamp_us) - earlier)), entry })
+  join_queue({ exact(math.max(1, math.max(last + 1, now_us) - earlier)), entry })
   waiting = waiting + 1
   serve()
   for i = 1, #own_grants, 2 do
@@ -98,7 +97,7 @@ for i, request in ipairs(requests) do
   local number, value, permits, waits, earlier, tail = unpack(request)
   local id = hub .. '.' .. number
   local entry = format_request(number, ARGV[5], declared, permits, tail)
-  -- Where the hub was forgotten since, the request may hold a permit although its mark was lost.
+  -- If the hub has been forgotten since, the request may hold a permit although its mark was lost.
   local grant = (value <= old_mark or unknown_hub) and current_grant(id)
   if grant or value <= old_mark then
     answers[i] = grant or (is_queued(entry) and queue_answer(tail)) or -1

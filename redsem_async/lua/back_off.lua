@@ -11,7 +11,7 @@
 --          [key]     whose back-off it is, unless it is that of all requests
 -- RETURNS  {tag, next_ms, waiting, own_grants, begun}, begun being 1 where a back-off began
 -- USES     load_state, already_ran, allow_writes_at_maxmemory, note_call, ramp_of, keyed,
---          fields, usual_hold, extra_permits, last, stamp_us, exact, keep, now, SLACK,
+--          fields, usual_hold, extra_permits, last, now_us, exact, keep, now, SLACK,
 --          publish_to, waiting, purge, serve, append, reply_head
 --          sets ramp, ramp_changes
 
@@ -25,7 +25,7 @@ local function begun_or_longer(before)
   local later = math.max(tonumber(ends) or 0, now + pause)
   local begins = not runs or token > tonumber(began)
   if begins then
-    began = math.max(last, stamp_us)
+    began = math.max(last, now_us)
     -- The usual hold is in ms times permits; a step is a hold, however many permits a holder has.
     local live, heavy = call('ZCOUNT', holders, '(' .. exact(now), '+inf'), extra_permits()
     step = math.max(1, math.ceil(usual_hold * math.max(1, live) / math.max(1, live + heavy)))

@@ -140,9 +140,8 @@ if wall_us + ahead < last - STEP and string.find(mode, 'server', 1, true) then
   -- If Redis refuses this write at maxmemory, a later call does it.
   redis.pcall('HSET', meta, 'ahead', ahead)
 end
-local now_us = wall_us + ahead
+local now_us = wall_us + ahead  -- and the next token, unless the last one is as high
 local now = math.floor(now_us / 1000)
-local stamp_us = now_us  -- the next token, unless the last one is as high
 
 -- The interval of heartbeats of a hub with this lease, and how long it counts as alive, in ms.
 local function heartbeat_interval(lease)

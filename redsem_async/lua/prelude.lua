@@ -13,7 +13,7 @@ end
 
 -- Issues the next token or ticket. The caller saves the counter.
 local function next_token()
-  last = math.max(last + 1, stamp_us)
+  last = math.max(last + 1, now_us)
   return last
 end
 -- A back-off: no permit is granted before its pause ends. Then the ramp is how many permits may be
@@ -50,11 +50,11 @@ local function parse_lease(text)
 end
 -- How many ms ago the permit with *token* was granted, because tokens follow the clock.
 local function held_for(token)
-  return math.max(0, math.floor((stamp_us - token) / 1000))
+  return math.max(0, math.floor((now_us - token) / 1000))
 end
 -- Saves the counter and the mode, and keeps meta for at least *need* ms.
 local function save_counter(need)
-  last = math.max(last, stamp_us - 1)
+  last = math.max(last, now_us - 1)
   call('HSET', meta, 'mode', mode, 'layout', LAYOUT, 'counter', last)
   keep(meta, need + counter_lead() + SLACK)
 end
@@ -73,8 +73,8 @@ end
 -- Keeps the caller's hub alive. It is kept alive for longer than it has to be, so that this seldom
 -- writes. It also saves the counter, so that the counter never lags far behind the clock.
 local function keep_hub_alive(lease)
-  if last < stamp_us - STEP then
-    last = stamp_us - 1
+  if last < now_us - STEP then
+    last = now_us - 1
     call('HSET', meta, 'counter', last)
   end
   local need = liveness_timeout(lease)

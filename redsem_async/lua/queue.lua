@@ -113,8 +113,8 @@ local function park(requests)
   call('ZADD', queue, unpack(scores))
 end
 
--- Where the key of the set limit was lost (evicted, deleted), requests that it held up may fit. Meta
--- may have been lost before, and does not say any more that there was one.
+-- If the key of the set limit is lost (evicted, deleted), requests that it held up may fit. If meta
+-- was lost before, it no longer says that there was one.
 local function notice_lost_limit()
   if set_limit and not fields[15] then
     fields[15] = exact(set_limit)
@@ -207,10 +207,14 @@ local function reply_head()
   return { tag, next_change(), count_living(), slotted and slotted.tell(own_grants) or own_grants }
 end
 
--- The beginning of a reply, then the set limit, or -1, with the back-off, unless all were *served* the usual hold, and
--- *key_queues* where there are keys.
+-- The beginning of a reply, then the set limit with the back-off, the usual hold unless all were
+-- *served*, and *key_queues* if there are keys. See acquire.
 local function reply_with_limit(served, key_queues)
-  return append(reply_head(), { with_back_off(set_limit or unknown_hub and -2 or -1, fields[7]), served and -1 or usual_hold, key_queues })
+  return append(reply_head(), {
+    with_back_off(set_limit or unknown_hub and -2 or -1, fields[7]),
+    served and -1 or usual_hold,
+    key_queues,
+  })
 end
 
 -- Has the first hubs in the queue look again: an expiry is earlier than next_ms said. Several, because

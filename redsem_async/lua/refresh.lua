@@ -10,7 +10,7 @@
 -- RETURNS  {tag, held...}, held being 1, or 0 when the id holds nothing; with max_hold, how many ms
 --          of it are left
 -- USES     parse_ids, now, list_extra, allow_writes_at_maxmemory, save_extra, keep, counter_lead,
---          SLACK, keep_hub_alive, append, keyed, slotted, held_for, stamp_us,
+--          SLACK, keep_hub_alive, append, keyed, slotted, held_for, now_us,
 --          parse_lease
 
 local lease, max_hold = parse_lease(ARGV[5])
@@ -25,7 +25,7 @@ for i, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
   if held[i] == 1 then
     local asked = lease
     if max_hold then
-      local left = max_hold - held_for(call('HGET', tokens, ids[i]) or stamp_us)
+      local left = max_hold - held_for(call('HGET', tokens, ids[i]) or now_us)
       asked, held[i] = math.min(lease, left), math.max(1, left)
     end
     expiry = math.max(expiry, now + asked)

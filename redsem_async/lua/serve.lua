@@ -189,7 +189,7 @@ end
 local function serve_own(own)
   if not string.find(mode, '^zset.* server$') or #own <= 1 then return end
   local head = call('ZRANGEBYSCORE', queue, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  local age = head[2] and stamp_us - head[2]
+  local age = head[2] and now_us - head[2]
   if not age or age < 0 or age > YOUNG then return end
   local grants, granted = {}, {}
   for name in string.gmatch(own, '[^,]+') do

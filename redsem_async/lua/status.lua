@@ -3,14 +3,14 @@
 -- KEYS     as in the head
 -- ARGV     max_entries  how many holders, how many waiters and how many keys to list at most
 --          [after]      the key after which to list keys, '' to begin; only where there are keys
--- RETURNS  {tag, set limit or -1 as in an acquire's reply, permits in use, requests waiting, stamp_us, usual hold or -1,
---          holders, queue, hubs}: holders is id, ms left, token, permits ...; queue is the entries
---          of list_queue(); hubs is hub, facts about it ... for the hubs that
---          occur. Where there are keys, also key, permits in use, requests waiting, set limit
---          or -1 ... of keys that hold or wait; the key of each holder in the list; and {1 if a
---          request waits that only the overall limit holds up, how many limits of keys are set}.
---          Where there are slots, also {the list of slots, slots of each holder in the list}
--- USES     load_state, exact, now, extra_permits, permits_of, list_queue, set_limit, stamp_us,
+-- RETURNS  {tag, set limit or -1 as in an acquire's reply, permits in use, requests waiting, now_us,
+--          usual hold or -1, holders, queue, hubs}: holders is id, ms left, token, permits ...; queue
+--          is the entries of list_queue(); hubs is hub, facts about it ... for the hubs that occur.
+--          With keys, also key, permits in use, requests waiting, set limit or -1 ... of keys that
+--          hold or wait; the key of each holder in the list; and {1 if a request waits that only
+--          the overall limit delays, how many limits of keys are set}. With slots, also {the list
+--          of slots, slots of each holder in the list}
+-- USES     load_state, exact, now, extra_permits, permits_of, list_queue, set_limit, now_us,
 --          keyed, slotted, usual_hold, with_back_off, fields
 
 local max_entries = tonumber(ARGV[5])
@@ -41,7 +41,8 @@ end
 local waits, entries = list_queue(max_entries)
 for i = 1, #entries, 2 do list_owner(string.match(entries[i], '^%x+')) end
 local reply = {
-  tag, with_back_off(set_limit or -1, fields[7]), in_use, waits, stamp_us, usual_hold, held, entries, owners,
+  tag, with_back_off(set_limit or -1, fields[7]), in_use, waits, now_us, usual_hold,
+  held, entries, owners,
 }
 if keyed then
   reply[10] = keyed.list(max_entries, ARGV[6])

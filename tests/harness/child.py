@@ -43,8 +43,7 @@ def say(event: str, **facts: object) -> None:
 def make() -> AnySemaphore:
     named = f"worker-{os.getpid()}" if OPTIONS.get("named", True) else None
     redis = Redis.from_url(OPTIONS["url"], client_name=named)
-    known = {"lease", "refresh_interval"}
-    known |= {"key_limit", "share", "slots", "label"}
+    known = {"lease", "refresh_interval", "key_limit", "share", "slots", "label"}
     options = {k: v for k, v in OPTIONS.items() if k in known}
     kind = KINDS[OPTIONS["kind"]]
     semaphore: AnySemaphore = kind(redis, OPTIONS["name"], OPTIONS.get("limit", 1), **options)
@@ -184,17 +183,6 @@ async def block() -> None:
     await blocking
 
 
-async def keep() -> None:
-    """Keep a lease, and use it again when told to go on."""
-    semaphore = make()
-    for event in ("kept", "entered"):
-        async with semaphore as permit:
-            token = permit._lease.token  # reading `fencing_token` would send the lease back
-        say(event, token=token)
-        if event == "kept":
-            await told_to_go_on()
-
-
 async def compute() -> None:
     """The body computes without an await, and asks from time to time."""
     semaphore = make()
@@ -323,8 +311,8 @@ async def hammer() -> None:
 SCENARIOS: dict[str, Callable[[], Awaitable[None] | None]] = {
     work.__name__: work
     for work in (
-        *(hold, wait, crowd, block, keep, compute, fork, fork_twice),
-        *(hammer, count_in),
+        *(hold, wait, crowd, block, compute),
+        *(fork, fork_twice, hammer, count_in),
     )
 }
 

@@ -74,10 +74,6 @@ class Holder:
             raise error
         return permit
 
-    async def finished(self) -> None:
-        """The work has ended, whatever comes of it."""
-        await asyncio.wait([self.task])
-
     async def take(self, *permits: Permit) -> None:
         for permit in permits:
             assert await self.elsewhere.release(permit.id) is True

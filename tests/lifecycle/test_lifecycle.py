@@ -379,9 +379,13 @@ async def main():
     elif sys.argv[4] == "wait":
         waiter = asyncio.ensure_future(sem.acquire())
         waiter._log_destroy_pending = False  # asyncio has a word on tasks of the program's own
-        await asyncio.sleep(0.05)
+        while not (await sem.status()).waiting:
+            await asyncio.sleep(0.01)
     else:
-        await asyncio.sleep(0.6)  # it is being refreshed
+        left = held.expires_in
+        while held.expires_in <= left:  # until it is refreshed
+            left = held.expires_in
+            await asyncio.sleep(0.01)
     return held
 loop = asyncio.new_event_loop()
 held = loop.run_until_complete(main())

@@ -35,7 +35,7 @@ OF_SCRIPTS = (
         "tokens are the time",
         "fencing tokens grow with every grant, and are never used again",
         "tokens_grow_within_a_microsecond",
-        ("prelude.next_token", "math.max(last + 1, stamp_us)", "stamp_us"),
+        ("prelude.next_token", "math.max(last + 1, now_us)", "now_us"),
     ),
     mutant(
         "a release serves nobody",
@@ -323,7 +323,7 @@ OF_SCRIPTS = (
         "judge: tokens are the time",
         "fencing tokens grow with every grant, and are never used again",
         SIMULATION,
-        ("prelude.next_token", "math.max(last + 1, stamp_us)", "stamp_us"),
+        ("prelude.next_token", "math.max(last + 1, now_us)", "now_us"),
     ),
     mutant(
         "judge: a release serves nobody",

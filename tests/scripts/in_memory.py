@@ -3,7 +3,6 @@
 Each call is judged by the rules of every run.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import redsem_async._protocol.operations as op
@@ -15,7 +14,7 @@ from redsem_async._protocol.pushes import Push
 from redsem_async._protocol.replies import AnyReply, Reply
 from tests.worlds.judge import MEET, Judge
 from tests.worlds.look import Contents, Look
-from tests.worlds.server import Edit, ScriptServer
+from tests.worlds.server import ScriptServer
 
 HUBS: tuple[str, ...] = ("a" * 32, "b" * 32, "c" * 32)
 START_US = 1_800_000_000_000_000
@@ -31,12 +30,12 @@ class InMemory:
         present: hubs that receive messages.
     """
 
-    def __init__(self, mode: Mode, clock: Clock = "server", edits: Sequence[Edit] = ()) -> None:
+    def __init__(self, mode: Mode, clock: Clock = "server") -> None:
         self.address = Address(mode, "p", "n", clock)
         self.now_us = START_US
         self.told: list[tuple[str, Push]] = []
         self.present = {*HUBS}
-        self.server = ScriptServer(self._deliver, edits)
+        self.server = ScriptServer(self._deliver)
         self.judge = Judge()
 
     def call(self, hub: str, call: op.Operation) -> Reply:

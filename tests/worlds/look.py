@@ -158,7 +158,7 @@ class Look:
     """How a semaphore stood at some moment, by its own clock.
 
     Attributes:
-        stamp: the next token, by the clock.
+        now_us: by its clock, and the next token unless one as high was issued.
         holders: the expired among them, until somebody removes them.
         line: in its order.
         passes_over: a request that does not fit is passed over.

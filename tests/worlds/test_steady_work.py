@@ -16,7 +16,6 @@ from tests.harness.wait import cancelled
 from tests.worlds.simulated_time import in_simulated_time
 
 TASKS = 22
-MAX_WAITERS = 20
 Hold = Callable[[random.Random], float]
 HOLDS: dict[str, Hold] = {
     "constant": lambda _: 0.05,

@@ -44,7 +44,7 @@ class AcquireBatch(Batch[Request]):
 
     @classmethod
     def take(cls, state: SemaphoreState) -> "AcquireBatch | None":
-        """The next batch. None where no request is to be written, or may be yet."""
+        """The next batch. None if there is no request to write, or none may be written yet."""
         in_flight = state.acquires_in_flight
         if (state.drains and in_flight) or (first := state.first_new()) is None:
             return None

@@ -17,7 +17,7 @@ FIRST_FEW = 4  # a process behind so many waiters leaves an expiry to others, fo
 
 
 def note_limit(state: SemaphoreState, reply: Reply, now: float) -> None:
-    """Note the set limit and the back-off of a reply, and log where Redis lost those before."""
+    """Note the set limit and the back-off in a reply. Log it if Redis has lost earlier ones."""
     lost, (limit, backs_off_until) = "", state.seen or (None, 0.0)
     if reply.forgotten and limit is not None:
         lost = f"the set limit of {limit}" if limit else "the pause"
@@ -35,7 +35,7 @@ def apply(
 ) -> None:
     """Apply what a reply says of the semaphore.
 
-    *continues* is where a reap continues that stopped early to let others have the server.
+    With *continues*, a reap follows one that stopped early to let others have the server.
     """
     for number, token in reply.granted:
         handout.granted(state, number, token, None, sent_at, reply.slots.get(number, ()))

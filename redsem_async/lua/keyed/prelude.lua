@@ -274,7 +274,7 @@ local function next_key()
   local first = first_with('r:')
   if not first then return end
   local place, key = string.match(first, '^r:(%d+):(.*)$')
-  if not keyed.shares or stamp_us > tonumber(place) then return key end
+  if not keyed.shares or now_us > tonumber(place) then return key end
   return string.match(first_with('s:'), '([^:]*)$')
 end
 
@@ -316,7 +316,7 @@ do
     keyed.removed(orphans)
   end
 
-  -- Where the texts are not those of the queue's requests, drops both. The texts that are counted go
+  -- If the texts are not those of the queue's requests, drops both. The texts that are counted go
   -- last, so that a later call finds what this one leaves.
   local function drop_lost_queue()
     if count_with('l:') + count_with('a:') + count_with('g:') == waiting then return end

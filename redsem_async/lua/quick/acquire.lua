@@ -12,13 +12,13 @@
 -- and either no request waits and all of these fit, or they have to wait, and
 --
 --   7. the queue has no bound
---   8. where others wait: queue_is_settled(), somebody holds a permit, and (fair) the first request
+--   8. if others wait: queue_is_settled(), somebody holds a permit, and (fair) the first request
 --      may be served one day, though not now
 --
 -- RETURNS  {tag, token}: all are granted, and token is the first of their consecutive tokens; or as
 --          acquire does
 -- USES     mark, unknown_hub, unreachable, fields, alive_until, now, liveness_timeout,
---          last, stamp_us, keep, wall_us, SLACK, PARKED, usual_hold, queue_is_settled
+--          last, now_us, keep, wall_us, SLACK, PARKED, usual_hold, queue_is_settled
 
 local lease, declared = tonumber(ARGV[5]), ARGV[6]
 local is_fair = string.find(mode, 'fair', 1, true)
@@ -107,7 +107,7 @@ local function grant_or_queue_all()
     local most = tonumber(its_limit) - permits
     if used == 0 or is_fair and (most < 0 or used <= most) then return end
   end
-  local token = math.max(last + 1, stamp_us)
+  local token = math.max(last + 1, now_us)
   local reply, need = nil, lease
   if waiting == 0 and count <= room then
     reply = grant_all(used, token)

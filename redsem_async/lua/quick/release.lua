@@ -18,7 +18,7 @@
 --      did before.)
 --
 -- RETURNS  {tag}: all were held, and no request of the caller's hub waits; or as release does
--- USES     now, mark, last, stamp_us, alive_until, liveness_timeout, keep, wall_us, SLACK,
+-- USES     now, mark, last, now_us, alive_until, liveness_timeout, keep, wall_us, SLACK,
 --          YOUNG, PARKED, publish_to, queue_is_settled
 
 local is_fair = string.find(mode, 'fair', 1, true)
@@ -27,7 +27,7 @@ local is_fair = string.find(mode, 'fair', 1, true)
 local function next_requests(count)
   if mode == 'zset server' and #ARGV[7] > 1 then
     local head = call('ZRANGEBYSCORE', queue, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-    local age = head[2] and stamp_us - head[2]
+    local age = head[2] and now_us - head[2]
     if age and age >= 0 and age <= YOUNG then
       local own = {}
       for name in string.gmatch(ARGV[7], '[^,]+') do own[#own + 1] = hub .. '.' .. name end
@@ -49,7 +49,7 @@ local function hand_over(count)
   local requests = next_requests(count)
   if not requests then return end
   used = used - count
-  local token = math.max(last + 1, stamp_us) - 1
+  local token = math.max(last + 1, now_us) - 1
   local plan = { requests = {}, names = {}, scores = {}, own = {}, grants = {}, longest = 0 }
   for i, request in ipairs(requests) do
     local owner, number, lease, declared, permits =

@@ -109,7 +109,7 @@ class Search:
         while True:
             wrong = self._descend(path, nodes)
             if wrong is not None:
-                outcome.path = self._shortened(path, wrong)
+                outcome.path = self._shortened(path)
                 outcome.wrong, _ = self._replayed(outcome.path, outcome.trace)
                 return
             while nodes and not nodes[-1].untried:
@@ -256,7 +256,7 @@ class Search:
             world.end()
         return None, taken
 
-    def _shortened(self, path: Sequence[Event], wrong: str) -> list[Event]:
+    def _shortened(self, path: Sequence[Event]) -> list[Event]:
         """The same fault with fewer events, where leaving one out leaves it."""
         found, shortest = self._replayed(path)
         if found is None:

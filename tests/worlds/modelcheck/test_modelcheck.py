@@ -161,7 +161,7 @@ COUNTED = "if used > 0 then\n    next_expiry"
         pytest.param(
             "fair+share shares",
             PASSED,
-            [("if not keyed.shares or stamp_us > tonumber(place)", "if true")],
+            [("if not keyed.shares or now_us > tonumber(place)", "if true")],
             id="the oldest is first, whatever its key has",
         ),
         pytest.param(

@@ -7,12 +7,12 @@
 --   3. `keys` says the key of each holder and of each request that waits, and has no other texts
 --      than those of holders and requests: no key is ready or backs off
 --   4. the requests are for one permit each, and fit within the limit and those of their keys
---   5. where others wait: queue_is_settled(), and no request of these keys waits
+--   5. if others wait: queue_is_settled(), and no request of these keys waits
 --
 -- RETURNS  {tag, token}: all are granted, and token is the first of their consecutive tokens; or as
 --          acquire does
 -- USES     mark, unknown_hub, unreachable, fields, alive_until, now, liveness_timeout,
---          last, stamp_us, keep, wall_us, SLACK, PARKED, keys, key_limits, queue_is_settled
+--          last, now_us, keep, wall_us, SLACK, PARKED, keys, key_limits, queue_is_settled
 
 local lease, shares = tonumber(ARGV[5]), string.find(mode, 'share', 1, true)
 
@@ -79,7 +79,7 @@ local function grant_all()
     if first <= now then return end
     next_expiry = math.min(next_expiry, first)
   end
-  local token = math.max(last + 1, stamp_us)
+  local token = math.max(last + 1, now_us)
   local plan = plan_grants(token, waiting)
   if not plan then return end
   -- The first write can fail, because the script has not read this key: nothing is written then.

@@ -4,7 +4,7 @@
 --
 --   1. what quick release without keys asks for: its 1 to 4
 --   2. `keys` says the key of each id
---   3. where requests wait: what quick acquire asks for, its 3 and 5, and no holder has expired
+--   3. if requests wait: what quick acquire asks for, its 3 and 5, and no holder has expired
 --
 -- RETURNS  {tag}: all were held; or as release does
 -- USES     now, mark, keys, PARKED, queue_is_settled

@@ -10,12 +10,13 @@ from contextvars import Context
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.lease import Outcome, clock_margin, refresh_due
-from redsem_async._hub.hub import Hub
-from redsem_async._hub.lease import Lease
-from redsem_async._hub.pending import Wakeup
-from redsem_async._hub.remote_semaphore import RemoteSemaphore
-from redsem_async._hub.tasks import start_task
-from redsem_async._hub.trust import lose_unless_trusted
+
+from .identity import HubIdentity
+from .lease import Lease
+from .pending import Wakeup
+from .remote_semaphore import RemoteSemaphore
+from .tasks import start_task
+from .trust import lose_unless_trusted
 
 _RETRY = 0.1  # of the refresh interval, after a refresh that has no reply
 
@@ -23,9 +24,9 @@ _RETRY = 0.1  # of the refresh interval, after a refresh that has no reply
 class Refresher:
     """The refresh tasks of one hub."""
 
-    def __init__(self, hub: Hub) -> None:
-        self._loop = hub.identity.loop
-        self._stalls = hub.identity.stalls
+    def __init__(self, identity: HubIdentity) -> None:
+        self._loop = identity.loop
+        self._stalls = identity.stalls
         self._due: dict[float, dict[Lease, RemoteSemaphore]] = {}
         self._wakeups: dict[float, list[Wakeup]] = {}
         self._tasks: dict[Lease, asyncio.Task[None]] = {}
@@ -110,11 +111,3 @@ class Refresher:
         for wakeup in self._wakeups.pop(due):
             if not wakeup.done():
                 wakeup.set_result(None)
-
-
-def refresher_of(hub: Hub) -> Refresher:
-    """The refresher of *hub*, made when first asked for."""
-    refresher = hub.keepalive
-    if not isinstance(refresher, Refresher):
-        refresher = hub.keepalive = Refresher(hub)
-    return refresher
