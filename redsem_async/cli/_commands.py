@@ -167,18 +167,16 @@ def _with_keys(semaphore: AnySemaphore) -> FairSemaphore:
 
 
 def _limit(text: str | None) -> int | None:
-    if text is None or text == "none":
+    if text is None:
         return None
     if not text.isascii() or not text.isdigit() or len(text) > MAX_DIGITS:
-        fail("the limit must be a whole number of at least 0, or 'none'", USAGE_ERROR)
+        fail("the limit must be a whole number of at least 0", USAGE_ERROR)
     return int(text)
 
 
 def set_limit(
     name: Name,
-    limit: Annotated[
-        str | None, typer.Argument(help="0 pauses. 'none' removes the set limit.")
-    ] = None,
+    limit: Annotated[str | None, typer.Argument(help="0 pauses.")] = None,
     *,
     unset: Annotated[
         bool,

@@ -24,7 +24,7 @@ async def test_a_raised_limit_serves_waiters(kind: Kind, cli: Cli, redis: Redis)
         "jobs: limit 1; the set limit was 2;"
         " 2 permits still held; no new permit until fewer than 1 are held\n"
     )
-    assert (await cli("set-limit", "jobs", "none")).out == (
+    assert (await cli("set-limit", "jobs", "--unset")).out == (
         "jobs: set limit removed, the clients' own limit applies (1)\n"
     )
     assert (await semaphore.status()).set_limit is None

@@ -156,10 +156,9 @@ async def test_a_limit_of_a_key_serves_its_waiters(cli: Cli, redis: Redis) -> No
     result = await cli("set-limit", "llm", "0", "--key", "acme")
     assert result.out == "llm: key acme: paused\n"
     assert "0 (paused)" in (await cli("status", "llm")).out
-    for removal in ("none", "--unset"):
-        result = await cli("set-limit", "llm", removal, "--key", "acme")
-        assert result.out == "llm: key acme: set limit removed\n"
-        assert (await semaphore.status()).keys[0].set_limit is None
+    result = await cli("set-limit", "llm", "--unset", "--key", "acme")
+    assert result.out == "llm: key acme: set limit removed\n"
+    assert (await semaphore.status()).keys[0].set_limit is None
     await let_go(permit, more)
 
 
@@ -178,7 +177,7 @@ async def test_a_limit_of_a_key_can_be_set_before_the_first_use(cli: Cli, redis:
     assert (await cli("delete", "llm", "--yes")).code == 0
     assert (await cli("status", "llm")).code == 3
     await cli(*arguments, "--create")
-    result = await cli("set-limit", "llm", "none", "--key", "acme")
+    result = await cli("set-limit", "llm", "--unset", "--key", "acme")
     assert result.code == 0
     assert (await cli("status", "llm")).code == 3
 
