@@ -21,6 +21,8 @@ pytestmark = pytest.mark.one_mode
 
 LEASE = 30.0  # with a heartbeat every ten seconds: nothing is found by one
 
+WITHOUT: dict[str, list[str]] = {"nothing": [], "HELLO": ["--rename-command", "HELLO", ""]}
+
 
 async def _log_in(connection: Any) -> None:
     """As Google's examples do for its IAM: no HELLO, and so RESP2."""
@@ -29,13 +31,12 @@ async def _log_in(connection: Any) -> None:
     assert await connection.read_response() == b"OK"
 
 
-@pytest.mark.parametrize("lacks", ["nothing", "HELLO"])
+@pytest.mark.parametrize("lacks", WITHOUT)
 async def test_a_function_that_logs_in_by_auth_alone_will_do(
     kind: Kind, embedded: StartServer, connect: Connect, lacks: str
 ) -> None:
     """Whichever protocol it leaves the connection with, waiters are served."""
-    renamed = ["--rename-command", "HELLO", ""] if lacks == "HELLO" else []
-    server = embedded("--requirepass", "hunter2", *renamed)
+    server = embedded("--requirepass", "hunter2", *WITHOUT[lacks])
     here, there = (
         kind(connect(server.url, redis_connect_func=_log_in), "jobs", 1, lease=3.0)
         for _ in range(2)
@@ -56,7 +57,7 @@ def outages(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("password", ["hunter2", ""])
-@pytest.mark.parametrize("lacks", ["nothing", "HELLO"])
+@pytest.mark.parametrize("lacks", WITHOUT)
 async def test_a_login_that_is_rejected_later_is_an_outage(
     kind: Kind,
     embedded: StartServer,
@@ -66,8 +67,7 @@ async def test_a_login_that_is_rejected_later_is_an_outage(
     lacks: str,
 ) -> None:
     """A stale token passes, and so does a change of passwords. Nothing must be lost to them."""
-    renamed = ["--rename-command", "HELLO", ""] if lacks == "HELLO" else []
-    server = embedded("--requirepass", password, *renamed)
+    server = embedded("--requirepass", password, *WITHOUT[lacks])
     sem = kind(connect(server.url, password=password or None), "jobs", 1, lease=LEASE)
     holder = await sem.acquire()
     waiter = await queue_up(sem)
@@ -109,13 +109,12 @@ async def test_a_rejection_after_an_outage_is_logged_once_too(
     assert ["rejects this client" in said for said in outages(caplog)] == [False, True]
 
 
-@pytest.mark.parametrize("lacks", ["nothing", "HELLO"])
+@pytest.mark.parametrize("lacks", WITHOUT)
 async def test_a_missing_password_is_told_at_once_and_where_to_put_it(
     kind: Kind, embedded: StartServer, connect: Connect, lacks: str
 ) -> None:
     """What the server says of HELLO and of options helps nobody."""
-    renamed = ["--rename-command", "HELLO", ""] if lacks == "HELLO" else []
-    server = embedded("--requirepass", "hunter2", *renamed)
+    server = embedded("--requirepass", "hunter2", *WITHOUT[lacks])
     sem = kind(connect(server.url), "jobs", 1)
     with pytest.raises(BackendError, match=r"needs a password: put it into .*REDIS_URL"):
         await soon(sem.acquire(), 1.0)
