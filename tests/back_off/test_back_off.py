@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from redsem_async import AcquireTimeout, AnySemaphore, BackOff, FairSemaphore, Permit, QueueFull
+from redsem_async._hub.pending import BackOffCall
+from redsem_async._protocol.operations import BackOff as Operation
 from redsem_async.observer import BackedOff, Observer, observe
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Make, MakePair
@@ -501,3 +503,19 @@ async def test_a_request_for_one_permit_waits_too(pair: MakePair) -> None:
     permit = await soon(here.acquire())
     assert time.monotonic() >= ends
     assert await permit.release()
+
+
+def test_back_offs_that_are_not_written_yet_are_one_with_the_latest_end_and_newest_token() -> None:
+    """An older token would leave a new overload without effect, and what was sent is as it was."""
+
+    def said(token: int, ends: float, key: str | None = None) -> BackOffCall:
+        return BackOffCall(Operation(1000, token, key=key), ends)
+
+    call = said(2, 20.0)
+    assert all(call.join(other) for other in (said(1, 30.0), said(3, 10.0), said(2, 5.0)))
+    assert (call.back_off.token, call.ends) == (3, 30.0)
+    assert not call.join(said(4, 40.0, "a"))
+    for sent in ("in_flight", "was_sent"):
+        call.in_flight, call.was_sent = sent == "in_flight", sent == "was_sent"
+        assert not call.join(said(4, 40.0))
+    assert (call.back_off.token, call.ends) == (3, 30.0)
