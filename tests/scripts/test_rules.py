@@ -326,34 +326,3 @@ def test_a_head_that_need_not_wait_holds_up_nobody_behind_it(lost: bool) -> None
     state.acquire(A, 2, limit=2)
     assert state.held_by(A) == ([2] if lost else [1, 2])
     assert state.held_by(B) == ([2] if lost else [])
-
-
-def test_overloads_of_permits_that_were_granted_in_one_moment_are_one() -> None:
-    """Their tokens are ahead of the clock, which must not make the second overload a newer one."""
-    state = InMemory("fair")
-    first, _, last = state.acquire(A, 1, 2, 3, limit=3).answers
-    assert isinstance(first, int) and isinstance(last, int)
-    said = [state.call(A, op.BackOff(4000, token, n)) for n, token in ((1, first), (2, last))]
-    assert [each.answers for each in said] == [[1], [0]]
-
-
-@pytest.mark.parametrize("key", [None, "a"])
-def test_a_back_off_is_kept_to_its_end_and_no_longer(key: str | None) -> None:
-    """Whatever expiry its key had, as that of a short lease."""
-    state = InMemory("fair+keys")
-    state.acquire(A, 1, lease_ms=1000, key=op.KeyTerms("a"))
-    state.call(A, op.BackOff(3_600_000, None, 1, key))
-    state.pass_time(3_500_000)
-    assert key in state.look.back_offs
-    state.pass_time(100_000 + 20 * 360_000)
-    state.acquire(A, 2)
-    assert not state.look.back_offs
-
-
-def test_who_backs_off_learns_when_its_own_waiters_are_to_look_again() -> None:
-    """Nobody else tells them when the pause ends."""
-    state = InMemory("fair")
-    state.acquire(A, 1)
-    state.acquire(B, 1)
-    said = [state.call(B, op.BackOff(ms, None, n)) for n, ms in ((1, 4000), (2, 0))]
-    assert [each.next_ms for each in said] == [4000, 90_000]
