@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+import redsem_async._protocol.operations as op
 from redsem_async import AcquireTimeout, AnySemaphore, BackOff, FairSemaphore, Permit, QueueFull
+from redsem_async._hub.pending import BackOffCall
 from redsem_async.observer import BackedOff, Observer, observe
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Make, MakePair
 from tests.harness.wait import cancelled, in_background, soon, until, waiting
+from tests.scripts.in_memory import HUBS, InMemory
 
 PAUSE = 0.4
 RAMP = PAUSE / 10  # where no hold was observed that is longer
@@ -501,3 +504,56 @@ async def test_a_request_for_one_permit_waits_too(pair: MakePair) -> None:
     permit = await soon(here.acquire())
     assert time.monotonic() >= ends
     assert await permit.release()
+
+
+def test_back_offs_that_are_not_written_yet_are_one_with_the_latest_end_and_newest_token() -> None:
+    """An older token would leave a new overload without effect, and what was sent is as it was."""
+
+    def said(token: int, ends: float, key: str | None = None) -> BackOffCall:
+        return BackOffCall(op.BackOff(1000, token, key=key), ends)
+
+    call = said(2, 20.0)
+    assert all(call.join(other) for other in (said(1, 30.0), said(3, 10.0), said(2, 5.0)))
+    assert (call.back_off.token, call.ends) == (3, 30.0)
+    assert not call.join(said(4, 40.0, "a"))
+    for sent in ("in_flight", "was_sent"):
+        call.in_flight, call.was_sent = sent == "in_flight", sent == "was_sent"
+        assert not call.join(said(4, 40.0))
+    assert (call.back_off.token, call.ends) == (3, 30.0)
+
+
+def test_overloads_of_permits_that_were_granted_in_one_moment_are_one() -> None:
+    """Their tokens are ahead of the clock, which must not make the second overload a newer one."""
+    state = InMemory("fair")
+    first, _, last = state.acquire(HUBS[0], 1, 2, 3, limit=3).answers
+    assert isinstance(first, int) and isinstance(last, int)
+    said = [
+        state.call(HUBS[0], op.BackOff(4000, token, n)) for n, token in ((1, first), (2, last))
+    ]
+    assert [each.answers for each in said] == [[1], [0]]
+
+
+@pytest.mark.parametrize("key", [None, "a"])
+def test_a_back_off_is_kept_to_its_end_and_no_longer(key: str | None) -> None:
+    """Whatever expiry its key had, as that of a short lease."""
+    state = InMemory("fair+keys")
+    state.acquire(HUBS[0], 1, lease_ms=1000, key=op.KeyTerms("a"))
+    state.call(HUBS[0], op.BackOff(3_600_000, None, 1, key))
+    state.pass_time(3_500_000)
+    assert key in state.look.back_offs
+    state.pass_time(100_000 + 20 * 360_000)
+    state.acquire(HUBS[0], 2)
+    assert not state.look.back_offs
+
+
+def test_a_reply_says_when_a_back_off_changes_next() -> None:
+    """Nobody else tells those who wait, and before that they would look in vain."""
+    state = InMemory("fair")
+    state.acquire(HUBS[0], 1, 2, limit=2)
+    state.acquire(HUBS[1], 1, limit=2)
+    pauses = enumerate((100_000, 0, 4000), 1)
+    said = [state.call(HUBS[1], op.BackOff(ms, None, number)) for number, ms in pauses]
+    assert [each.next_ms for each in said] == [100_000, 90_000, 4000]
+    state.release(HUBS[0], 2)
+    state.pass_time(4000)
+    assert state.call(HUBS[1], op.Reap()).next_ms == 400, "a step of the ramp"

@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import types
 from collections.abc import Generator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from redsem_async import (
     Permit,
     PermitLost,
     SemaphoreClosed,
+    blocking,
 )
 from redsem_async.blocking import BlockingSemaphore, Portal
 from redsem_async.testing import MemoryBackend
@@ -237,6 +239,32 @@ def test_an_exception_while_it_waits_leaves_no_request(
             assert kept.tb is not None  # as a notebook keeps it, and an error tracker
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+class ClosesNot(closing[Any]):
+    def __exit__(self, *_: object) -> None:
+        raise Interrupted
+
+
+def test_two_exceptions_while_it_waits_leave_no_request(
+    portal: Portal, sem: BlockingSemaphore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C pressed twice: the second one comes where the first one ends the wait."""
+
+    def wait(_: object) -> None:
+        monkeypatch.undo()
+        until_waiting(portal, sem)
+        raise KeyboardInterrupt
+
+    with sem.acquire():
+        monkeypatch.setattr(blocking, "closing", ClosesNot)
+        monkeypatch.setattr(portal, "wait", wait)
+        with suppress(Interrupted), sem.acquire():
+            pytest.fail("it was free")
+        gc.collect()
+        give_up = time.monotonic() + SOON
+        while waiting(portal, sem):
+            assert time.monotonic() < give_up, "it is in line still"
 
 
 @pytest.mark.parametrize("error", [None, KeyError], ids=["normally", "by an error"])

@@ -16,7 +16,7 @@ import random
 import re
 import secrets
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import pytest
@@ -350,3 +350,49 @@ def test_a_set_limit_that_is_lost_after_meta_holds_nobody_up(
     pair.here.delete(pair.address.keys[5])
     pair.call(hub, op.Reap())
     assert pair.members(pair.holders) == [f"{hub}.1", f"{hub}.2"]
+
+
+def dies(pair: Pair) -> None:
+    pair.now_us += 2_000_000
+    pair.here.zadd(pair.address.keys[3], {"d" * 32: pair.now_us // 1000 - 500})
+
+
+def expires(pair: Pair) -> None:
+    pair.now_us += 11_000_000
+
+
+def comes(limit: int) -> Callable[[Pair], None]:
+    return lambda pair: pair.call(HUBS[2], op.Acquire([2], 10_000, limit))
+
+
+def notes(field: str, value: str) -> Callable[[Pair], None]:
+    return lambda pair: pair.here.hset(pair.meta, field, value)
+
+
+UNUSUAL: dict[str, Callable[[Pair], None]] = {
+    "a holder has expired": expires,
+    "the request behind fits": comes(9),
+    "the request behind never fits": comes(0),
+    "no message reaches the next": notes(f"{HUBS[2]}:no_push", "1"),
+    "a hub died": dies,
+    "parked requests return": notes("returns", "-inf"),
+    "the set limit is lost": notes("limit", "2"),
+    "permits were lost": notes("passed", f"{START_US}:3"),
+    "the queue was not looked through": notes("looked", f"{START_US // 1000}:1"),
+}
+
+
+@pytest.mark.parametrize("unusual", [None, *UNUSUAL])
+def test_a_release_is_quick_only_where_nothing_is_unusual(
+    unusual: str | None, databases: tuple[Redis, Redis]
+) -> None:
+    """Random states come to some of this once in thousands of steps."""
+    pair = Pair(databases, "fair", "server", 0)
+    one, other, third = HUBS
+    for hub, lease_ms in ((one, 90_000), (other, 10_000), (third, 10_000)):
+        pair.call(hub, op.Acquire([1], lease_ms, 2))
+    pair.call(one, op.Reap())
+    if unusual is not None:
+        UNUSUAL[unusual](pair)
+    pair.call(one, op.Release(one, [1]))
+    assert pair.taken[op.Release] == (unusual is None)

@@ -10,8 +10,9 @@ from typing import Any, Generic, TypeVar
 
 from redsem_async._hub.hub import known_hub
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
-from redsem_async._protocol.backend import Backend, Command, Listener
+from redsem_async._protocol.backend import Backend, Command, Listener, SemaphoreRef
 from redsem_async._protocol.errors import CommandError
+from redsem_async._protocol.operations import BackOff, Release
 from redsem_async._protocol.pushes import Push
 from redsem_async._protocol.replies import AnyReply
 from tests.worlds.loop import SimulatedLoop, running
@@ -119,8 +120,16 @@ class BaseLink(Generic[AnyProcess]):
     def send(self, commands: Sequence[Command], now: float) -> None:
         hub = self.listener.hub_id
         self._owners[hub] = self.process
+        released = set[SemaphoreRef]()
         for command in commands:
             command.sent_at = now
+            match command.operation:
+                case Release():
+                    released.add(command.semaphore)
+                case BackOff(token=int()) if command.semaphore in released:
+                    self.process._violated(f"{command.operation} comes after a release")
+                case _:
+                    pass
             self.written(command, hub)
 
     def written(self, command: Command, hub: str) -> None:

@@ -389,6 +389,19 @@ async def test_a_lost_permit_terminates_the_command(how: str, start: Start, redi
     assert "lost the permit of 'jobs'" in await wrapped.errors()
 
 
+async def test_a_stopped_command_is_terminated_after_a_loss(start: Start, redis: Redis) -> None:
+    """It would not get the SIGTERM, and be killed without having cleaned up."""
+    wrapped = await start("--lease", "60", "jobs", "--", *LISTENS)
+    pid = await wrapped.ready()
+    os.kill(pid, signal.SIGSTOP)
+    os.kill(pid, signal.SIGUSR1)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(wrapped.says(), 0.2)
+    await revoke(redis)
+    assert {await wrapped.says(), await wrapped.says()} == {"SIGTERM", "SIGUSR1"}
+    assert await wrapped.ended() == 7
+
+
 @pytest.mark.parametrize(
     ("command", "code"), [((*LISTENS, "stubborn"), 137), (STUBBORN_IN_A_SHELL, 143)]
 )

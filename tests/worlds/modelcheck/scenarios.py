@@ -229,6 +229,12 @@ def _scenarios(mode: Mode) -> Iterator[Scenario]:
         opened((0, 0), (2, 0), (1, 0), (2, 1)),
     )
     yield Scenario(
+        "a limit of 0",
+        (replace(two, scripts=(holds, holds)), replace(still, scripts=(tries, tries), limit=0)),
+        opening=opened((0, 0), (1, 0), (1, 1)),
+        grain=0.2,
+    )
+    yield Scenario(
         "a process dies",
         (replace(short, dies=True), short),
         Budget(kills=1, unnoticed=1, ticks=more),

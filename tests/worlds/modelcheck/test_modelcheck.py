@@ -104,6 +104,12 @@ COUNTED = "if used > 0 then\n    next_expiry"
             id="what is released is given to nobody",
         ),
         pytest.param(
+            "fair a limit of 0",
+            WAITS,
+            [("is_fair and (most < 0 or used <= most)", "false")],
+            id="a head that need not wait is in the way",
+        ),
+        pytest.param(
             "zset mixed limits",
             WAITS,
             [(f"pass_known(){SCANNED}", f"if pass_known() then return end{SCANNED}")],
