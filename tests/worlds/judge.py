@@ -136,8 +136,8 @@ class Judge:
         used: set[str] = set()
         for identity, permit in trusted:
             either = [held for of in (holders, self.taken) if (held := of.get(identity))]
-            same = (held for held in either if held[1:] == permit[1:])
-            if max((held.expiry_ms for held in same), default=0) < permit.expiry_ms:
+            same = any(held[1:] == permit[1:] for held in either)
+            if not same or max(held.expiry_ms for held in either) < permit.expiry_ms:
                 yield Broken(TRUST, f"{identity} is trusted as {permit}, and held as {either}")
             if identity in used:
                 yield Broken(TRUST, f"{identity} is used for two permits")
