@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+import redsem_async._protocol.operations as op
 from redsem_async import AnySemaphore
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.clients import Kind, key_of
@@ -20,6 +21,7 @@ from tests.harness.wait import (
     waiting,
     waits_in_queue,
 )
+from tests.scripts.in_memory import HUBS, InMemory
 
 LIMIT = 3
 LEASE = 3.0
@@ -321,3 +323,12 @@ async def test_an_adoption_that_was_answered_late_is_trusted_for_what_is_left(
     assert len(proxy.operations("adopt")) == 2
     assert trusted_until <= expiry / 1000
     assert await permit.release()
+
+
+def test_a_change_is_carried_out_although_a_younger_detach_was() -> None:
+    """Sent again after a lost connection, it keeps its number, and a detach draws a higher one."""
+    state = InMemory("fair")
+    state.acquire(HUBS[0], 1)
+    state.call(HUBS[0], op.Detach(1, 60_000, 5))
+    state.call(HUBS[0], op.SetLimit(3, 4))
+    assert state.look.set_limit == 3
