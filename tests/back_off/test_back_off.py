@@ -111,24 +111,30 @@ async def test_grants_ramp_up_to_a_limit_that_was_not_known_when_the_back_off_be
     here, there = make(1), make(64, client=other)
     if grows == "taken away":
         await there.set_limit(1)
-    ends = time.monotonic() + PAUSE
+    began = time.monotonic()
     await here.back_off(PAUSE)
+    took = time.monotonic() - began
     await there.set_limit(None)
-    await begin_one_after_the_other(there, ends)
+    await begin_one_after_the_other(there, began + PAUSE, took)
     assert (await there.status()).back_off is not None
     assert (await here.status()).back_off is None, "of its own limit of 1 nothing is left to reach"
 
 
-async def begin_one_after_the_other(sem: AnySemaphore, ends: float, **options: Any) -> None:
-    """Many requests wait for the end of a back-off, and begin as the ramp has it."""
-    upstream = Upstream()
+async def begin_one_after_the_other(
+    sem: AnySemaphore, ends: float, took: float, **options: Any
+) -> None:
+    """Many requests wait for the end of a back-off, and begin as the ramp has it.
+
+    One that *took* a while to be sent is shorter by that, and so are the steps of its ramp.
+    """
+    upstream, step = Upstream(), (PAUSE - took) / 10
     calls = [in_background(upstream.call(sem, n, 30.0, **options)) for n in range(64)]
     await until(lambda: len(upstream.began) >= 8, "three steps are over", within=PAUSE + 1.0)
     await cancelled(*calls)
     assert min(upstream.began) >= ends
-    assert sum(began < ends + RAMP for began in upstream.began) <= 1
-    assert sum(began < ends + 2 * RAMP for began in upstream.began) <= 2
-    assert sum(began < ends + 3 * RAMP for began in upstream.began) <= 4
+    assert sum(began < ends + step for began in upstream.began) <= 1
+    assert sum(began < ends + 2 * step for began in upstream.began) <= 2
+    assert sum(began < ends + 3 * step for began in upstream.began) <= 4
 
 
 async def test_waiters_keep_their_places(fair_pair: MakePair) -> None:
@@ -461,10 +467,11 @@ async def test_grants_of_a_key_ramp_up_to_a_limit_that_is_set_meanwhile(
 ) -> None:
     """All would start at once, as for a limit of all keys."""
     here, there = (FairSemaphore(each, name, 64, key_limit=1) for each in (client, other))
-    ends = time.monotonic() + PAUSE
+    began = time.monotonic()
     await here.back_off(PAUSE, key="a")
+    took = time.monotonic() - began
     await there.set_limit(64, key="a")
-    await begin_one_after_the_other(there, ends, key="a")
+    await begin_one_after_the_other(there, began + PAUSE, took, key="a")
 
 
 async def test_back_off_of_a_key_ends_with_zero(

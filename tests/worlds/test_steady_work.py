@@ -15,6 +15,8 @@ from redsem_async.testing import MemoryBackend
 from tests.harness.wait import cancelled
 from tests.worlds.simulated_time import in_simulated_time
 
+pytestmark = pytest.mark.timeout(300)  # no time is measured, and a busy machine computes slowly
+
 TASKS = 22
 Hold = Callable[[random.Random], float]
 HOLDS: dict[str, Hold] = {
