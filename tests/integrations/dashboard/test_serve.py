@@ -122,7 +122,11 @@ async def test_one_command_serves_the_page(
         await until(reads)
         async with httpx.AsyncClient(base_url=served.address, trust_env=False) as http:
             site = Site(served.address, http)
-            assert (await site.view(name="gpu"))["held"] == 1
+
+            async def is_shown() -> bool:  # the name is found before it is read
+                return (await site.view(name="gpu")).get("held") == 1
+
+            await until(is_shown)
             assert TOKEN.findall(await site.page("gpu")) == [""]
             assert "<title>gpu · Production</title>" in await site.page("gpu")
             async with site.stream() as events:
