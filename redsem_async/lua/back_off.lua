@@ -56,7 +56,8 @@ if not already_ran(number, 'changes') then
   end
   keep(meta, over - now + SLACK)
   if not key then fields[7], ramp, ramp_changes = after, ramp_of(after) end
-  if begins or pause == 0 then  -- what next_ms said was that of another back-off, or of none
+  -- What next_ms said was that of another back-off, of none, or of one whose pause was over.
+  if begins or pause == 0 or ramp_of(before) > 0 then
     for _, owner in ipairs(waiting > 0 and call('ZRANGE', hubs, 0, -1) or {}) do
       if owner ~= hub then publish_to(owner, 'recheck', '-') end
     end
