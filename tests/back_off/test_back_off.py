@@ -9,7 +9,9 @@ import pytest
 
 import redsem_async._protocol.operations as op
 from redsem_async import AcquireTimeout, AnySemaphore, BackOff, FairSemaphore, Permit, QueueFull
+from redsem_async._core.keys import Mode
 from redsem_async._hub.pending import BackOffCall
+from redsem_async._protocol.pushes import Recheck
 from redsem_async.observer import BackedOff, Observer, observe
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Make, MakePair
@@ -135,6 +137,19 @@ async def begin_one_after_the_other(
     assert sum(began < ends + step for began in upstream.began) <= 1
     assert sum(began < ends + 2 * step for began in upstream.began) <= 2
     assert sum(began < ends + 3 * step for began in upstream.began) <= 4
+
+
+@pytest.mark.parametrize("mode", ["fair", "zset"])
+def test_a_pause_that_comes_in_a_ramp_is_told_to_who_waits(mode: Mode) -> None:
+    """Its end may be nearer than the next step, until which the waiter was told to wait."""
+    state = InMemory(mode)
+    token = state.acquire(HUBS[0], 1, 2, limit=2).answers[0]
+    assert isinstance(token, int)
+    state.call(HUBS[0], op.BackOff(10_000, None, 1))
+    state.pass_time(12_500)  # the ramp is above the limit, and goes on
+    assert state.acquire(HUBS[1], 1, limit=2).next_ms == 500
+    longer = state.call(HUBS[0], op.BackOff(100, token, 2))
+    assert (longer.answers, state.told) == ([0], [(HUBS[1], Recheck("n"))])
 
 
 async def test_waiters_keep_their_places(fair_pair: MakePair) -> None:

@@ -313,19 +313,6 @@ def test_a_back_off_of_a_key_expires_although_nothing_else_is_stored(mode: Mode)
     assert not state.without_expiry
 
 
-@pytest.mark.parametrize("mode", ["fair", "zset"])
-def test_a_pause_that_comes_in_a_ramp_is_told_to_who_waits(mode: Mode) -> None:
-    """Its end may be nearer than the next step, until which the waiter was told to wait."""
-    state = InMemory(mode)
-    token = state.acquire(A, 1, 2, limit=2).answers[0]
-    assert isinstance(token, int)
-    state.call(A, op.BackOff(10_000, None, 1))
-    state.pass_time(12_500)  # the ramp is above the limit, and goes on
-    assert state.acquire(B, 1, limit=2).next_ms == 500
-    longer = state.call(A, op.BackOff(100, token, 2))
-    assert (longer.answers, state.told) == ([0], [(B, Recheck("n"))])
-
-
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_head_that_need_not_wait_holds_up_nobody_behind_it(lost: bool) -> None:
     """It can never be served, or at once since the holders were lost. Nothing else looks at it."""
