@@ -13,9 +13,9 @@ from benchmarks._floors import publish, receive
 from benchmarks._libraries import OURS, Options
 from benchmarks._stats import script_times
 from redsem_async import Permit
+from redsem_async._hub.model import Request
 from redsem_async._hub.pipeline import Pipeline
 from redsem_async._hub.refresher import Refresher
-from redsem_async._hub.request import Request
 from redsem_async._redis.connection import Connection
 
 CALLED = "release called"

@@ -5,7 +5,6 @@ from ._api.client import aclose, connect, from_url
 from ._api.group import SemaphoreGroup
 from ._api.permit import Permit
 from ._api.semaphore import AnySemaphore
-from ._api.status import BackOff, Client, Holder, KeyStatus, SemaphoreStatus, Waiter
 from ._core.errors import (
     AcquireTimeout,
     BackendError,
@@ -20,6 +19,7 @@ from ._core.errors import (
     SlotsMismatch,
 )
 from ._core.version import __version__ as __version__
+from ._protocol.status import BackOff, Client, Holder, KeyStatus, SemaphoreStatus, Waiter
 
 # A traceback names an error as programs import it.
 for _error in (

@@ -9,6 +9,7 @@ from redsem_async._core import config
 from redsem_async._core.errors import AcquireTimeout
 from redsem_async._core.keys import Mode
 from redsem_async._protocol.operations import KeyTerms, SetLimit
+from redsem_async._protocol.status import SemaphoreStatus
 
 from .arguments import forgotten_key, names_the_class
 from .awaitables import Acquisition
@@ -16,7 +17,6 @@ from .bound import Bound
 from .options import Options
 from .permit import Permit
 from .semaphore import AnySemaphore
-from .status import SemaphoreStatus
 
 if TYPE_CHECKING:
     from .backends import AnyRedis
@@ -211,7 +211,7 @@ class FairSemaphore(AnySemaphore):
         """
         most = config.whole(max_entries, "max_entries", 0)
         after = None if keys_after is None else config.key_of(keys_after)
-        return self._status_of(await self._read(most, after))
+        return (await self._read(most, after)).status
 
     def _declared_limit(self, key: str) -> int | None:
         limit = self._key_limit
@@ -278,7 +278,7 @@ class FairSemaphore(AnySemaphore):
     def _bind(self) -> Bound:
         bound = super()._bind()
         limit = self._key_limit
-        bound.remote.state.introduction.declared_of_keys = None if callable(limit) else limit
+        bound.remote.introduction.declared_of_keys = None if callable(limit) else limit
         return bound
 
     def _check_key(self, key: str) -> None:

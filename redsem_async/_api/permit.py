@@ -14,10 +14,9 @@ from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Slot
 from redsem_async._core.errors import BackendError, PermitLost, SemaphoreError
 from redsem_async._core.lease import Outcome, reply_timeout
-from redsem_async._hub import trust
-from redsem_async._hub.lease import Guard, Lease, LeaseState
-from redsem_async._hub.pending import BackOffCall, Confirmed
-from redsem_async._protocol.operations import BackOff
+from redsem_async._hub.model import Confirmed, Guard, Lease, LeaseState
+from redsem_async._hub.pending import BackOffCall
+from redsem_async._protocol.operations import StartBackOff
 
 from .arguments import refuse_pickling
 from .bound import Bound
@@ -140,18 +139,18 @@ class Permit:
             PermitLost: the permit is lost, may be, or was released.
         """
         if not self._trusted():
-            raise self._lease.loss(trust.doubt(self._bound.remote.state, self._lease))
+            raise self._lease.loss(self._bound.remote.doubt(self._lease))
 
     def _trusted(self) -> bool:
         """Whether the permit may be trusted now. If not, the event loop marks it as lost."""
         lease = self._lease
         if lease.trusted_at(clock()):
             return True
-        loop, state = self._bound.loop, self._bound.remote.state
+        loop, lose_unless_trusted = self._bound.loop, self._bound.remote.lose_unless_trusted
         if _running_loop() is loop:
-            trust.lose_unless_trusted(state, lease)
+            lose_unless_trusted(lease)
         elif not loop.is_closed():
-            loop.call_soon_threadsafe(trust.lose_unless_trusted, state, lease)
+            loop.call_soon_threadsafe(lose_unless_trusted, lease)
         return False
 
     async def wait_lost(self) -> PermitLost:
@@ -208,7 +207,7 @@ class Permit:
             log_cut(remote, pause, now)
             pause = terms.max_back_off
         if pause:
-            operation = BackOff(math.ceil(1000 * pause), lease.token, key=of_key)
+            operation = StartBackOff(math.ceil(1000 * pause), lease.token, key=of_key)
             call, loop = BackOffCall(operation, now + pause), self._bound.loop
             if _running_loop() is loop:
                 remote.back_off(call)
@@ -226,12 +225,12 @@ class Permit:
         """
         self._loop()
         self.check()
-        answer = self._bound.remote.refresh(self._lease)
+        answer = self._bound.remote.refresh_now(self._lease)
         await asyncio.wait([answer], timeout=self.expires_in)
         outcome = answer.result() if answer.done() else Outcome.UNKNOWN
         self.check()
         if outcome is Outcome.UNKNOWN:
-            raise self._bound.remote.state.route.unavailable()
+            raise self._bound.remote.route.unavailable()
 
     async def release(self) -> bool:
         """Release the permit, so that the next waiter gets it.
@@ -323,7 +322,9 @@ class Permit:
         cancel, now = self._cancel_on_loss, clock()
         trusted = now < lease.trusted_until and lease.state is LeaseState.HELD
         if cancel and not trusted and self.lost:
-            self._leave(now)
+            remote, refresher, _ = self._bound
+            refresher.remove(lease)
+            _ = remote.release(lease, now, now - self._since)
             raise lease.loss()
         self._guarded = Guard(lease, task, cancel)
         if ends_with_task:
@@ -347,17 +348,13 @@ class Permit:
         trusted = now < lease.trusted_until and lease.state is LeaseState.HELD
         lost = not trusted and self.lost
         if lease.state is not LeaseState.ENDED:
-            self._leave(now)
+            remote, refresher, loop = self._bound
+            if asyncio.get_running_loop() is not loop:
+                raise self._foreign()
+            refresher.remove(lease)
+            _ = remote.release(lease, now, now - self._since)
         if lost and self._cancel_on_loss and (exc is None or cancelled_by_loss):
             raise lease.loss() from exc
-
-    def _leave(self, now: float) -> None:
-        if asyncio.get_running_loop() is not self._bound.loop:
-            raise self._foreign()
-        lease = self._lease
-        remote, refresher, _ = self._bound
-        refresher.remove(lease)
-        _ = remote.release(lease, now, now - self._since)
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
@@ -400,7 +397,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 def _release_dropped(bound: Bound, lease: Lease, since: float, acquired_at: str | None) -> None:
     # A lost one that the server has not called gone may be held there still, and keeps its hub.
     remote, refresher, _ = bound
-    if lease.state in _TAKEN and remote.state.leases.get(lease.number) is lease:
+    if lease.state in _TAKEN and remote.leases.get(lease.number) is lease:
         now = clock()
         if lease.state is LeaseState.HELD:
             log_dropped(remote, acquired_at, now)

@@ -3,10 +3,7 @@
 import logging
 import traceback
 
-from redsem_async._core.clock import now as clock
-from redsem_async._hub.estimates import blocked_by_of, holders_around
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
-from redsem_async._hub.request import Request
 
 logger = logging.getLogger("redsem_async")
 
@@ -43,21 +40,3 @@ def log_cut(remote: RemoteSemaphore, pause: float, now: float) -> None:
     name = remote.address.name
     text = "a back-off of %r for %.1f s was shortened to max_back_off"
     logger.warning(text, name, pause, extra={"event": "back-off cut", "semaphore": name})
-
-
-def log_nested(remote: RemoteSemaphore, request: Request, task: int) -> None:
-    """*request* of *task* has waited for a lease, and seems to wait for its own task."""
-    blocked_by = blocked_by_of(request)
-    holders = holders_around(remote.state, request, blocked_by)
-    if remote.nested_logged or not holders or blocked_by in ("paused", "back_off"):
-        return
-    remote.nested_logged = True
-    holder = "it holds one itself" if task in holders else "the task that created it holds one"
-    text = (
-        "a task has waited %.3g s for a permit of %r while %s, and the wait never ends unless that"
-        " one is released: release it first, acquire all permits at once (permits=...), or pass a"
-        " timeout"
-    )
-    name, waited = remote.address.name, clock() - request.started
-    extra = {"event": "nested", "semaphore": name, "waited": waited}
-    logger.warning(text, waited, name, holder, extra=extra)

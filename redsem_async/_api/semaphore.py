@@ -1,26 +1,71 @@
-"""What all semaphores have in common. `acquire` gives permits."""
+"""What all semaphores have in common. `acquire` gives permits, and `async with` too."""
 
-from collections.abc import Coroutine, Sequence
-from operator import attrgetter
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from types import EllipsisType, TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from weakref import WeakKeyDictionary, ref
 
 from redsem_async._core import config
 from redsem_async._core.config import Clock, Slot
 from redsem_async._core.errors import AcquireTimeout
 from redsem_async._core.keys import Address, Mode, parse_permit_id, with_slots
+from redsem_async._hub.hub import hub_for
 from redsem_async._protocol.operations import KeyTerms
 
-from .acquiring import acquire, adopt
 from .arguments import forgotten_key, how_to_call, names_the_class, refuse_pickling
 from .awaitables import Acquisition
 from .backends import backend_of
-from .entered import Block, EnteredPermits, exit_of_block
+from .bound import Bound
 from .permit import Permit
 from .stored import StoredSemaphore
 
 if TYPE_CHECKING:
     from .backends import AnyRedis
+
+Leave = TypeVar("Leave", bound=Callable[..., Any])
+
+
+class Block:
+    """One ``async with semaphore``, whose exit the task *looked_up_by* has looked up.
+
+    The statement keeps its exit alive, and with it the block. Code that only checks whether there
+    is an exit does not.
+
+    Attributes:
+        permit: with which it was entered, until it is left.
+    """
+
+    looked_up_by: "asyncio.Task[Any] | None" = None
+    permit: Permit | None = None
+
+
+class _ExitOfBlock:
+    """Gives every ``async with`` an ``__aexit__`` of its own.
+
+    ``async with`` looks up ``__aexit__`` and then calls ``__aenter__``, with nothing in between.
+    So a block knows its permit in whatever task it is left, as that of a generator may be.
+    """
+
+    def __init__(self, leave: Callable[..., Any]) -> None:
+        self._leave = leave
+
+    def __get__(self, semaphore: "AnySemaphore | None", owner: type) -> Callable[..., Any]:
+        if semaphore is None:  # as an exit stack looks it up
+            return self._leave
+        block = Block()
+        try:
+            block.looked_up_by = asyncio.current_task()
+        except RuntimeError:  # no loop runs, so nothing is entered
+            block.looked_up_by = None
+        semaphore._looked_up = ref(block)  # noqa: SLF001 - this is a part of that class
+        return partial(self._leave, semaphore, block=block)
+
+
+def exit_of_block(leave: Leave) -> Leave:
+    """Make *leave* the ``__aexit__`` of each block on its own."""
+    return cast("Leave", _ExitOfBlock(leave))
 
 
 class AnySemaphore(StoredSemaphore):
@@ -106,7 +151,10 @@ class AnySemaphore(StoredSemaphore):
         self._label = None if label is None else config.text(label, "label")
         self._cancel_on_loss = config.flag(cancel_on_loss, "cancel_on_loss")
         self._last_bound = None
-        self._entered = EnteredPermits()
+        # Those of blocks that are not entered by the statement, but by an exit stack or by calls
+        # of `__aenter__`, are known by their tasks.
+        self._entered: WeakKeyDictionary[asyncio.Task[Any], list[Permit]] = WeakKeyDictionary()
+        self._looked_up: ref[Block] | None = None
         self._keyed = self._address.keyed
 
     def __reduce__(self) -> NoReturn:
@@ -170,8 +218,23 @@ class AnySemaphore(StoredSemaphore):
         cancel = self._cancel_on_loss
         if cancel_on_loss is not None:
             cancel = config.flag(cancel_on_loss, "cancel_on_loss")
-        asked = (most, permits, ahead, key)
-        return Acquisition(acquire(self._bound, self._terms, *asked, cancel_on_loss=cancel))
+        return Acquisition(self._acquire(most, permits, ahead, key, cancel))
+
+    async def _acquire(
+        self,
+        timeout: float | None,
+        permits: int,
+        ahead: float,
+        key: KeyTerms | None,
+        cancel_on_loss: bool,  # noqa: FBT001 - keywords cost time
+    ) -> Permit:
+        bound = self._bound()
+        remote = bound.remote
+        lease, now, waited = await remote.acquire(self._terms, timeout, permits, ahead, key)
+        bound.refresher.add(lease, remote, now)
+        return Permit(bound, lease, now, waited, cancel_on_loss)
+
+    _acquire.__qualname__ = "acquire"  # as Python reports one that was not awaited
 
     async def try_acquire(self, *, permits: int = 1) -> Permit | None:
         """Return a permit if one is free now, or ``None`` when the semaphore is full.
@@ -188,17 +251,27 @@ class AnySemaphore(StoredSemaphore):
             return None
 
     async def __aenter__(self) -> Permit:
-        block = self._entered.take()  # first, because it was looked up just now
+        # First, because it was looked up just now.
+        block = None if self._looked_up is None else self._looked_up()
+        task = asyncio.current_task()
+        if block is None or block.looked_up_by is not task:
+            block = None
+        else:
+            self._looked_up = block.looked_up_by = None
         if self._keyed:
             raise forgotten_key()
-        cancel = self._cancel_on_loss
-        asked = (self._timeout, 1, 0.0, None)
-        permit = await acquire(self._bound, self._terms, *asked, cancel_on_loss=cancel)
+        bound = self._bound()
+        lease, now, waited = await bound.remote.acquire(self._terms, self._timeout)
+        bound.refresher.add(lease, bound.remote, now)
+        permit = Permit(bound, lease, now, waited, self._cancel_on_loss)
         await permit.__aenter__(ends_with_task=True)
-        self._entered.add(permit, block)
+        if block is not None:
+            block.permit = permit
+        elif task is not None:
+            self._entered[task] = [*self._entered.get(task, ()), permit]
         return permit
 
-    @exit_of_block(attrgetter("_entered"))
+    @exit_of_block
     async def __aexit__(
         self,
         exc_type: type[BaseException] | None,
@@ -207,8 +280,40 @@ class AnySemaphore(StoredSemaphore):
         *,
         block: Block | None = None,
     ) -> None:
-        permit = self._entered.pop(block)
+        permit = None if block is None else block.permit
+        if block is None or permit is None:
+            permit = self._entered_by_task(block)
+        else:
+            block.permit = None
         await permit.__aexit__(exc_type, exc, traceback)
+
+    def _entered_by_task(self, block: Block | None) -> Permit:
+        """The current task's latest permit, or in a task that entered none this loop's only one.
+
+        Raises:
+            RuntimeError: it is not known which block is meant. Nothing is changed.
+        """
+        if block is not None:
+            block.looked_up_by = None  # looked up only to be called
+        entered, task = self._entered, asyncio.current_task()
+        if task is None or task not in entered:
+            task = self._only_task()
+        *others, permit = entered.pop(task)
+        if others:
+            entered[task] = others
+        return permit
+
+    def _only_task(self) -> "asyncio.Task[Any]":
+        loop, entered = asyncio.get_running_loop(), self._entered
+        known = [ref() for ref in entered.keyrefs()]  # at once: other threads may add theirs
+        here = [task for task in known if task is not None and task.get_loop() is loop]
+        blocks = sum(len(entered[task]) for task in here)
+        if blocks == 1:
+            return here[0]
+        raise RuntimeError(
+            f"this task has not entered the block that it leaves, and {blocks} blocks are open in"
+            " other tasks: use 'async with sem.acquire()', which knows its permit in any task"
+        )
 
     def release(self, permit_id: str | None = None) -> Coroutine[Any, Any, bool]:
         """Revoke a permit by its id, from any process. Await it.
@@ -237,7 +342,7 @@ class AnySemaphore(StoredSemaphore):
         known = parse_permit_id(permit_id)
         if known is None:
             return False
-        return await self._bound().remote.release_by_id(*known)
+        return await self._bound().remote.revoke(*known)
 
     def adopt(self, permit_id: str) -> Acquisition:
         """Take over a permit that was detached, in this process or another. Await or enter it.
@@ -257,5 +362,29 @@ class AnySemaphore(StoredSemaphore):
         """
         if not isinstance(permit_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"adopt() needs the id of a permit, not {type(permit_id).__name__}")
-        cancel = self._cancel_on_loss
-        return Acquisition(adopt(self._bound, self._terms, permit_id, cancel_on_loss=cancel))
+        return Acquisition(self._adopt(permit_id))
+
+    async def _adopt(self, permit_id: str) -> Permit:
+        bound = self._bound()
+        lease, now, waited = await bound.remote.adopt(self._terms, permit_id)
+        bound.refresher.add(lease, bound.remote, now)
+        return Permit(bound, lease, now, waited, self._cancel_on_loss)
+
+    _adopt.__qualname__ = "adopt"
+
+    # -- wiring
+
+    def _bound(self) -> Bound:
+        """What this semaphore is bound to in the running loop."""
+        bound = self._last_bound  # read once, because loops may run in several threads
+        if bound is None:
+            return self._bind()
+        here = bound.loop is asyncio.get_running_loop() and bound.remote.identity.usable
+        return bound if here else self._bind()
+
+    def _bind(self) -> Bound:
+        hub = hub_for(self._backend)
+        remote = hub.semaphore(self._address, self._label)
+        remote.introduction.terms = self._terms
+        bound = self._last_bound = Bound(remote, hub.refresher, hub.identity.loop)
+        return bound

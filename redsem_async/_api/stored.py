@@ -1,20 +1,16 @@
 """A semaphore as Redis has it: what it reads of it, and what an operator changes."""
 
-import asyncio
-
 from redsem_async._core import config
 from redsem_async._core.config import Terms
 from redsem_async._core.keys import Address
 from redsem_async._hub.estimates import usual_hold
-from redsem_async._hub.hub import hub_for
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.backend import Backend
-from redsem_async._protocol.operations import Delete, Reap, SetLimit, Status
-from redsem_async._protocol.replies import Reply, StatusReply
+from redsem_async._protocol.operations import Delete, Reap, SetLimit
+from redsem_async._protocol.status import SemaphoreStatus, Status, StatusReply, Viewer
 
 from .awaitables import AwaitableBool
 from .bound import Bound
-from .status import SemaphoreStatus, status_of
 
 
 class StoredSemaphore:
@@ -60,7 +56,7 @@ class StoredSemaphore:
 
     async def _locked(self) -> bool:
         reply = await self._read(0)
-        return reply.blocked or self._status_of(reply).available < 1
+        return reply.blocked or reply.status.available < 1
 
     _locked.__qualname__ = "AnySemaphore.locked"  # as Python reports one that was not awaited
 
@@ -75,7 +71,7 @@ class StoredSemaphore:
             SemaphoreClosed: ``aclose`` was called meanwhile.
             BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
         """
-        return self._status_of(await self._read(0)).available
+        return (await self._read(0)).status.available
 
     async def exists(self) -> bool:
         """Whether Redis has a holder, a waiter or a set limit under this name.
@@ -89,8 +85,8 @@ class StoredSemaphore:
             BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
         """
         reply = await self._read(0)
-        limited = reply.set_limit is not None or reply.key_limits > 0
-        return bool(reply.held or reply.waiting or limited)
+        status, limited = reply.status, reply.key_limits > 0
+        return limited or bool(status.held or status.waiting) or status.set_limit is not None
 
     async def status(self, max_entries: int = 100) -> SemaphoreStatus:
         """Read the limit, the holders and the waiters, all at the same moment.
@@ -106,19 +102,17 @@ class StoredSemaphore:
             SemaphoreClosed: ``aclose`` was called meanwhile.
             BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
         """
-        return self._status_of(await self._read(config.whole(max_entries, "max_entries", 0)))
-
-    def _status_of(self, reply: StatusReply) -> SemaphoreStatus:
-        own = (self.name, self._terms, reply, usual_hold(self._bound().remote.state))
-        return status_of(*own, self._declared_limit)
+        return (await self._read(config.whole(max_entries, "max_entries", 0))).status
 
     def _declared_limit(self, key: str) -> int | None:
         return None
 
     async def _read(self, max_entries: int, after: str | None = None) -> StatusReply:
-        answer = await self._bound().remote.call(Status(max_entries, after))
-        assert isinstance(answer, StatusReply)
-        return answer
+        remote, terms = self._bound().remote, self._terms
+        viewer = Viewer(
+            terms.limit, terms.slots, terms.lease, usual_hold(remote), self._declared_limit
+        )
+        return await remote.call(Status(max_entries, after, viewer))
 
     async def set_limit(self, limit: int | None) -> None:
         """Set a limit that overrides all declared limits. ``None`` removes it.
@@ -211,7 +205,6 @@ class StoredSemaphore:
         reaped, more = 0, True
         while more:
             answer = await self._bound().remote.call(Reap())
-            assert isinstance(answer, Reply)
             count = answer.answers[0]
             assert isinstance(count, int)
             reaped += count
@@ -237,19 +230,6 @@ class StoredSemaphore:
         """
         await self._bound().remote.call(Delete())
 
-    # -- wiring
-
     def _bound(self) -> Bound:
         """What this semaphore is bound to in the running loop."""
-        bound = self._last_bound  # read once, because loops may run in several threads
-        if bound is None:
-            return self._bind()
-        here = bound.loop is asyncio.get_running_loop() and bound.remote.identity.usable
-        return bound if here else self._bind()
-
-    def _bind(self) -> Bound:
-        hub = hub_for(self._backend)
-        remote = hub.semaphore(self._address, self._label)
-        remote.state.introduction.terms = self._terms
-        bound = self._last_bound = Bound(remote, hub.refresher, hub.identity.loop)
-        return bound
+        raise NotImplementedError

@@ -1,12 +1,12 @@
-"""The clock that trust is counted by."""
+"""The clock that trust is counted by, in seconds.
 
+It never goes back, and a suspended host does not stop it.
+"""
+
+import functools
 import time
+from collections.abc import Callable
 
+now: Callable[[], float] = time.monotonic
 if hasattr(time, "CLOCK_BOOTTIME"):
-
-    def now() -> float:
-        """Seconds on a clock that never goes back, and that a suspended host does not stop."""
-        return max(time.clock_gettime(time.CLOCK_BOOTTIME), time.monotonic())
-
-else:
-    now = time.monotonic
+    now = functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)

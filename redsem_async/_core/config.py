@@ -34,6 +34,7 @@ class Terms(NamedTuple):
         max_waiters_per_key: the longest queue of its key that a request joins.
         slots: what the permits stand for. None for nothing in particular.
         max_back_off: seconds for which one back-off pauses at most.
+        margin: seconds by which trust ends earlier than the lease.
     """
 
     lease: float
@@ -45,6 +46,7 @@ class Terms(NamedTuple):
     max_waiters_per_key: int | None = None
     slots: tuple[Slot, ...] | None = None
     max_back_off: float = 60.0
+    margin: float = 0.0
 
 
 def whole(value: object, what: str, least: int) -> int:

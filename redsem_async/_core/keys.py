@@ -6,6 +6,7 @@ together, and spreads many semaphores over the shards.
 
 import re
 import secrets
+from functools import cached_property
 from typing import Literal, NamedTuple, cast, get_args
 
 from .config import Clock
@@ -28,13 +29,15 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 _PERMIT_ID = re.compile(r"([0-9a-f]{32})\.([1-9][0-9]{0,15})\Z")
 
 
-class Address(NamedTuple):
-    """Where a semaphore lives, and in which mode and by which clock it is kept."""
-
+class _Address(NamedTuple):
     mode: Mode
     prefix: str
     name: str
     clock: Clock
+
+
+class Address(_Address):
+    """Where a semaphore lives, and in which mode and by which clock it is kept."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -42,17 +45,17 @@ class Address(NamedTuple):
         kinds = ("holders", "tokens", "meta", "hubs", "extra", "limit", "queue")
         return tuple(f"{self.prefix}:{{{self.name}}}:{kind}" for kind in kinds)
 
-    @property
+    @cached_property
     def fair(self) -> bool:
         """Whether a request that does not fit blocks those behind it."""
         return self.mode.startswith("fair")
 
-    @property
+    @cached_property
     def keyed(self) -> bool:
         """Whether requests may have a key."""
         return "+keys" in self.mode or "+share" in self.mode
 
-    @property
+    @cached_property
     def slotted(self) -> bool:
         """Whether permits stand for slots."""
         return self.mode.endswith("+slots")

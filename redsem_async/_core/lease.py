@@ -80,16 +80,6 @@ def after_refresh(
     return trusted if now < trusted else Lost("it could not be refreshed in time")
 
 
-def refresh_due(now: float, interval: float) -> float:
-    """When to refresh a permit that was granted or refreshed at *now*.
-
-    At most *interval* later, and at least three quarters of it. Due times are rounded down to
-    a grid that all permits share, so that their refreshes travel together.
-    """
-    tick = interval / 4
-    return (now + interval) // tick * tick
-
-
 def ahead_in_turns(of_key: int, keys: int, limit: int) -> int:
     """How many requests are served before one with *of_key* of its key before it, by turns.
 

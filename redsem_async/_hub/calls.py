@@ -1,132 +1,82 @@
-"""Calls that are not batched. When they are written, and what happens to the others."""
+"""Operations that are not batched: when each is written, and what its reply changes.
 
-from collections.abc import Callable
+A change, that is a set limit, a deletion or a back-off, has rules of its own (see `Change`).
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from redsem_async._core.clock import now as clock
-from redsem_async._core.errors import SemaphoreError
+from redsem_async._core.config import Slot
+from redsem_async._core.errors import PermitLost, SemaphoreError
+from redsem_async._core.keys import permit_id
+from redsem_async._core.lease import trusted_until
+from redsem_async._observers.registry import observers
+from redsem_async._protocol.operations import (
+    Adopt,
+    AnyOperation,
+    Delete,
+    Detach,
+    KeyTerms,
+    Reap,
+    SetLimit,
+    StartBackOff,
+)
+from redsem_async._protocol.replies import AdoptReply, Reply
+from redsem_async._protocol.status import Status
 
-from .lease import LeaseState
+from .commands import AnyBatch, Batch, apply_common
+from .model import RequestState
 from .pending import AdoptCall, BackOffCall, Call, Change, DetachCall
 from .state import SemaphoreState
 
-
-def add(state: SemaphoreState, call: Call) -> None:
-    """Write *call* after the others."""
-    if isinstance(call, Change):
-        state.changes.append(call)
-    else:
-        state.calls.append(call)
-    state.stirred = True
+logger = logging.getLogger("redsem_async")
 
 
 def back_off(state: SemaphoreState, call: BackOffCall) -> None:
     """Write *call*, or join it to one that waits to be written, before what serves a waiter."""
-    known = (each for each in state.changes if isinstance(each, BackOffCall))
+    known = (each for each in state.calls if isinstance(each, BackOffCall))
     if not any(each.join(call) for each in known):
-        add(state, call)
-
-
-def write_again(state: SemaphoreState, call: Call) -> None:
-    """Write *call* before the others, if its caller waits on."""
-    if call.wanted:
-        state.calls.appendleft(call)
-        state.stirred = True
-    else:
-        withdraw(state, call)
+        state.calls.append(call)
 
 
 def given_up(state: SemaphoreState, call: Call) -> None:
     """The caller waits no more. An unsent call never will be sent, and does not keep the hub."""
-    if isinstance(call, Change):
-        if call in state.changes and not call.in_flight:
-            state.changes.remove(call)
-            withdraw(state, call)
-    elif call in state.calls:
-        state.calls.remove(call)
-        withdraw(state, call)
+    if call in state.calls and not call.in_flight:
+        state.withdraw(call)
 
 
-def withdraw(state: SemaphoreState, call: Call) -> None:
-    """*call* is no longer wanted, and not in flight."""
-    if call.was_sent and isinstance(call, Change | DetachCall):
-        state.void.append(call)  # its bytes may be somewhere still
-        state.stirred = True
-    else:
-        ended(state, call)
+def next_call(state: SemaphoreState) -> Call | None:
+    """The first call to write that is no change."""
+    for call in list(state.calls):
+        if not (call.in_flight or isinstance(call, Change)):
+            if call.wanted:
+                return call
+            state.withdraw(call)  # an adopt, whose request is among those that leave
+    return None
 
 
-def ended(state: SemaphoreState, call: Call) -> None:
-    """The call got its reply, was refused or made void, so it will not be carried out any more."""
-    if isinstance(call, DetachCall) and call.unsettled:
-        call.unsettled = False
-        lease = call.lease
-        lease.detach_settled(clock())
-        held = lease.state is LeaseState.HELD and not lease.unsettled
-        if not call.wanted and held:  # and was not detached once more meanwhile
-            _ = state.refresh(lease)
-
-
-def first(state: SemaphoreState) -> Call | None:
-    """The first call that is no change."""
-    calls = state.calls
-    while calls and not calls[0].wanted:
-        withdraw(state, calls.popleft())  # an adopt, whose request is among those that leave
-    return calls[0] if calls else None
-
-
-def take(state: SemaphoreState) -> Call:
-    """The call that `first` has returned."""
-    call = state.calls.popleft()
-    if isinstance(call, DetachCall | AdoptCall):
-        call.number = state.identity.new_number()
-    return call
-
-
-def first_change(state: SemaphoreState) -> Change | None:
+def next_change(state: SemaphoreState) -> Change | None:
     """The first change that is not in flight, if it may be written now."""
-    for change in list(state.changes):
+    first = True
+    for change in [each for each in state.calls if isinstance(each, Change)]:
         if change.in_flight:
             if change.alone:
                 return None
         elif not change.wanted:  # a back-off that is over
-            state.changes.remove(change)
-            withdraw(state, change)
-        elif change.alone and change is not state.changes[0]:
-            return None
+            state.withdraw(change)
+            continue
         else:
-            return change
+            return change if first or not change.alone else None
+        first = False
     return None
 
 
 def backs_off(state: SemaphoreState) -> bool:
     """Whether a permit's back-off waits to be written, ahead of all that would serve a waiter."""
-    pending = (each for each in state.changes if not each.in_flight and each.future is None)
-    return any(each.wanted for each in pending)
-
-
-def take_change(state: SemaphoreState, change: Change) -> None:
-    """Write *change*. It is in flight from now on."""
-    change.in_flight = True
-    change.number = change.number or state.identity.new_number()
-
-
-def landed(state: SemaphoreState, change: Change) -> None:
-    """*change* has its reply, or was refused."""
-    if change in state.changes:
-        state.changes.remove(change)
-        state.stirred = True
-
-
-def change_again(state: SemaphoreState, change: Change, *, arrived: bool) -> None:
-    """Write *change* again. It may have *arrived*, or it was surely not carried out this time."""
-    change.in_flight = False
-    change.was_sent |= arrived
-    if not change.was_sent:
-        change.number = 0
-        if not change.alone and change in state.changes:  # others may be in flight
-            state.changes.remove(change)
-            state.changes.append(change)
-    state.stirred = True
+    changes = (each for each in state.calls if isinstance(each, Change) and not each.in_flight)
+    return any(change.future is None and change.wanted for change in changes)
 
 
 def fail(state: SemaphoreState, call: Call, error: SemaphoreError) -> None:
@@ -139,9 +89,177 @@ def fail(state: SemaphoreState, call: Call, error: SemaphoreError) -> None:
 
 def fail_all(state: SemaphoreState, error: Callable[[], SemaphoreError]) -> None:
     """End every call, because no reply will come."""
-    failed: list[Call] = [*state.calls, *state.changes]
-    state.calls.clear()
-    state.changes.clear()
-    for call in failed:
+    for call in list(state.calls):
         fail(state, call, error())
-        withdraw(state, call)
+        state.withdraw(call)
+
+
+class CallBatch(Batch[Any, Call]):
+    """The command of one call."""
+
+    @staticmethod
+    def take(state: SemaphoreState, call: Call) -> AnyBatch:
+        """The command of *call*, which is written now."""
+        call.in_flight = True
+        if call.numbered or (isinstance(call, Change) and not call.number):
+            call.number = state.identity.new_number()
+        asked = call.due() if isinstance(call, BackOffCall) else call.operation
+        kind = _BATCHES[type(asked)]
+        facts = {name: getattr(asked, name) for name in asked.__match_args__}
+        if call.number:
+            facts["call"] = call.number
+        batch = kind(**facts)
+        batch.items, batch.semaphore = [call], state
+        batch.state = state
+        batch.written()
+        return batch
+
+    def written(self) -> None:
+        """The command is written now, with its number."""
+
+    def apply(self, reply: Any, now: float) -> None:
+        call = self.items[0]
+        call.settle(reply)
+        self.state.call_ended(call)
+
+    def refused(self, error: SemaphoreError, now: float) -> None:
+        call = self.items[0]
+        fail(self.state, call, error)
+        self.state.call_ended(call)
+
+    def write_again(self, *, arrived: bool) -> None:
+        self.items[0].was_sent |= arrived
+        self.state.call_again(self.items[0])
+
+
+class StatusBatch(CallBatch, Status):
+    """A status."""
+
+
+class ReapBatch(CallBatch, Reap):
+    """A reap, which a caller asked for, or which goes on with one that stopped early."""
+
+    def apply(self, reply: Reply, now: float) -> None:
+        on_our_own = self.items[0].future is None
+        apply_common(self.state, reply, self.sent_at, now, continues=on_our_own, decides=False)
+        super().apply(reply, now)
+
+
+class DetachBatch(CallBatch, Detach):
+    """A detach."""
+
+    def written(self) -> None:
+        call = self.items[0]
+        assert isinstance(call, DetachCall)
+        if not call.unsettled:
+            call.unsettled = True
+            call.lease.unsettled += 1
+        call.lease.shorten(trusted_until(call.expires, sent_at=clock(), left=call.expires))
+
+
+class ChangeBatch(CallBatch):
+    """A set limit, a deletion or a back-off."""
+
+    def apply(self, reply: Reply, now: float) -> None:
+        apply_common(self.state, reply, self.sent_at, now, decides=False)
+        super().apply(reply, now)
+
+    def write_again(self, *, arrived: bool) -> None:
+        calls, change = self.state.calls, self.items[0]
+        change.in_flight = False
+        change.was_sent |= arrived
+        if not change.was_sent:
+            change.number = 0
+            if change.future is None and change in calls:  # others may be in flight
+                calls.remove(change)
+                calls.append(change)
+
+
+class SetLimitBatch(ChangeBatch, SetLimit):
+    """A set limit."""
+
+
+class DeleteBatch(ChangeBatch, Delete):
+    """A deletion."""
+
+    def apply(self, reply: Reply, now: float) -> None:
+        super().apply(reply, now)
+        self.state.deleted()
+
+
+class BackOffBatch(ChangeBatch, StartBackOff):
+    """A back-off. It is not written again once it is over."""
+
+    def apply(self, reply: Reply, now: float) -> None:
+        super().apply(reply, now)
+        if reply.answers[0]:
+            for notifier in observers.notifiers:
+                notifier.backed_off(self.state.address, self.pause_ms / 1000, self.key)
+
+    def refused(self, error: SemaphoreError, now: float) -> None:
+        super().refused(error, now)
+        if self.items[0].future is None:
+            facts = {"event": "not backed off", "semaphore": self.state.name}
+            logger.warning("no back-off of %r: %s", self.state.name, error, extra=facts)
+
+
+class AdoptBatch(CallBatch, Adopt):
+    """An adoption. It takes over another process's permit, under a number of this one's."""
+
+    def written(self) -> None:
+        state, call = self.state, self.items[0]
+        assert isinstance(call, AdoptCall)
+        request = call.request
+        if not request.number:
+            request.number, request.hub_id = state.identity.new_number(), state.identity.id
+        state.requests[request.number] = request
+        request.written()
+        request.call = call.number
+        self.new, self.hub_info = request.number, state.introduction.take()
+
+    @property
+    def declared_slots(self) -> Sequence[Slot] | None:
+        return self.slots
+
+    def apply(self, reply: AdoptReply, now: float) -> None:
+        state, call = self.state, self.items[0]
+        assert isinstance(call, AdoptCall)
+        state.call_ended(call)
+        request, sent_at = call.request, self.sent_at
+        if request.state is not RequestState.SENT:
+            return  # its caller left, and an abandon is on its way
+        if reply.holding is None:
+            reason, old_id = "the id no longer holds a permit", permit_id(self.owner, self.old)
+            state.turn_down(request, PermitLost(state.name, old_id, reason))
+            return
+        if self.owner == state.identity.id:
+            state.revoked([self.old])  # no push message says so
+        token, left_ms, slots = reply.holding
+        duration = request.terms.lease
+        left = min(duration, left_ms / 1000)
+        request.permits = reply.permits
+        request.key = None if reply.key is None else KeyTerms(reply.key)
+        trusted = trusted_until(duration, sent_at=sent_at, left=left)
+        lease = state.accept(request, token, slots, trusted, sent_at - reply.held_ms / 1000)
+        lease.adopted = True
+        if left < duration:
+            _ = state.refresh(lease)  # carried out before, and the reply was lost
+        state.hand_out(request, lease)
+
+    def write_again(self, *, arrived: bool) -> None:
+        call = self.items[0]
+        assert isinstance(call, AdoptCall)
+        if call.request.state is RequestState.SENT:
+            call.request.ask_again()
+        super().write_again(arrived=arrived)
+
+
+_BATCHES: dict[type[AnyOperation], type[CallBatch]] = {
+    Adopt: AdoptBatch,
+    Delete: DeleteBatch,
+    Detach: DetachBatch,
+    Reap: ReapBatch,
+    SetLimit: SetLimitBatch,
+    StartBackOff: BackOffBatch,
+    Status: StatusBatch,
+}

@@ -7,7 +7,6 @@ when the deadline comes, with one heartbeat for all requests, and the reply has 
 Far from the server it is asked one round trip earlier.
 """
 
-import heapq
 import math
 from collections.abc import Iterable
 
@@ -15,30 +14,23 @@ from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import SemaphoreError
 
 from .estimates import timed_out
-from .request import Request, RequestState
+from .model import Request, RequestState
 from .route import FRESH, OVERTIME
 from .state import SemaphoreState
 
 
-def look(state: SemaphoreState, now: float) -> float:
-    """Look at the deadlines that have come by *now*, and return when the next one comes."""
-    deadlines = state.deadlines
+def look(state: SemaphoreState, now: float) -> None:
+    """Time has passed. Look at the deadlines that have come by *now*."""
     awaited: list[tuple[Request, float]] = []
-    while deadlines:
-        at, _, request = deadlines[0]
-        current = request.pending and at == request.look_at
-        if current and at > now:
-            break
-        heapq.heappop(deadlines)
-        if current:  # the others are over, or looked at at another time
-            lead = max(0.0, request.deadline - at)
-            if _come(state, request, now, lead):
-                awaited.append((request, lead))
+    while (request := state.deadlines.come(now)) is not None:
+        lead = max(0.0, request.deadline - request.look_at)
+        if _come(state, request, now, lead):
+            awaited.append((request, lead))
     if awaited:
         moment = clock() + OVERTIME  # to look at many may have taken long
         for request, lead in awaited:
-            state.look_again(request, moment + lead)
-    return deadlines[0][0] if deadlines else math.inf
+            state.deadlines.look_again(request, moment + lead)
+    state.time_passed(now)
 
 
 def _come(state: SemaphoreState, request: Request, now: float, lead: float) -> bool:
@@ -72,7 +64,7 @@ def ask_early(state: SemaphoreState, requests: Iterable[Request], now: float) ->
         if request.deadline == math.inf or request.replies_since is not None:
             continue
         if request.deadline - lead > now:
-            state.look_again(request, request.deadline - lead)
+            state.deadlines.look_again(request, request.deadline - lead)
         else:
             request.replies_since = -math.inf  # no reply could be younger when it comes
 
@@ -85,7 +77,7 @@ def settle(state: SemaphoreState, now: float) -> None:
             if now < request.deadline:
                 # It was asked for early, and the reply came sooner than others did.
                 del overdue[request]
-                state.look_again(request, request.deadline)
+                state.deadlines.look_again(request, request.deadline)
             else:
                 state.refuse(request, error)
         elif not request.pending:

@@ -5,6 +5,7 @@ semaphore, and semaphores move between them as slots do.
 """
 
 import asyncio
+import math
 import os
 from contextlib import suppress
 from functools import partial
@@ -15,13 +16,14 @@ from redsem_async._core.keys import Address
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.backend import Backend, Node
 
-from . import machine, trust
+from .endings import fail_all, fail_waiting
 from .identity import HubIdentity
 from .pipeline import Pipeline
 from .reconnect import Connector
 from .refresher import Refresher
 from .remote_semaphore import RemoteSemaphore
 from .shutdown import FINAL, release_all
+from .state import SemaphoreState
 
 
 class Hub:
@@ -46,7 +48,7 @@ class Hub:
         remote = self._semaphores.get(address)
         if remote is None:
             pipeline = self._pipeline_at(self.backend.node_for(address))
-            remote = RemoteSemaphore(self.identity, pipeline, address, label)
+            remote = RemoteSemaphore(self.identity, address, pipeline, label)
             self._semaphores[address] = remote
             pipeline.add(remote)
         return remote
@@ -69,13 +71,18 @@ class Hub:
     def _open_ones(self) -> set[Connector]:
         return {connector for connector in self._connectors.values() if connector.open}
 
-    def _move(self, remote: RemoteSemaphore, node: Node) -> None:
+    def _move(self, semaphore: SemaphoreState, node: Node) -> None:
         """Another node keeps the semaphore."""
         for connector in self._connectors.values():
-            connector.pipeline.semaphores.pop(remote.address, None)
+            connector.pipeline.semaphores.pop(semaphore.address, None)
         pipeline = self._pipeline_at(node)
-        pipeline.add(remote)
-        remote.move(pipeline)
+        pipeline.add(semaphore)
+        if semaphore.timer is not None:
+            semaphore.timer.cancel()
+            semaphore.timer, semaphore.look_at = None, math.inf
+        semaphore.writer, semaphore.route.link = pipeline, pipeline.state
+        pipeline.expect_lease(semaphore.shortest_lease)
+        pipeline.settle(semaphore)
 
     async def _closed(self, connector: Connector) -> None:
         """*connector* has closed its connection. After the last one the hub gets a new id."""
@@ -103,7 +110,8 @@ class Hub:
         self.identity.closing = True
         try:
             for remote in list(self._semaphores.values()):
-                remote.change(machine.fail_waiting, partial(SemaphoreClosed, remote.address.name))
+                fail_waiting(remote, partial(SemaphoreClosed, remote.name))
+                remote.writer.settle(remote)
             if drain > 0:
                 await self._until_quiet(drain)
             for connector in list(self._connectors.values()):
@@ -112,7 +120,8 @@ class Hub:
             for connector in list(self._connectors.values()):  # redirects may have made more
                 connector.pipeline.give_up()
             for remote in list(self._semaphores.values()):
-                remote.change(machine.fail_all, partial(SemaphoreClosed, remote.address.name))
+                fail_all(remote, partial(SemaphoreClosed, remote.name))
+                remote.writer.settle(remote)
             for connector in list(self._connectors.values()):
                 await connector.close()
         finally:
@@ -131,10 +140,9 @@ class Hub:
         """This is a forked child. The connections and all permits are the parent's."""
         self.identity.usable = False
         for remote in list(self._semaphores.values()):
-            for lease in remote.state.held():
+            for lease in remote.holding():
                 lease.guard = None
-                reason = "the process that held it was forked"
-                trust.lose(remote.state, lease, reason, expected=True)
+                remote.lose(lease, "the process that held it was forked", expected=True)
         _ORPHANED.append(self)
 
 

@@ -2,10 +2,19 @@
 
 import asyncio
 import random
+from typing import Protocol
 
 from redsem_async._core.keys import new_hub_id
 
-from .stalls import Stalls
+from .model import Lease
+
+
+class Blocked(Protocol):
+    """Knows when the event loop was blocked."""
+
+    def blocked_for(self, lease: Lease) -> float | None:
+        """How long it was blocked when trust in *lease* ended. None if it ran."""
+        ...
 
 
 class HubIdentity:
@@ -18,7 +27,8 @@ class HubIdentity:
         closing: whether ``aclose`` is under way.
         admitted: whether a login of this client has succeeded. A rejection may pass then.
         warned_of_no_push: whether the log has it that no push messages come.
-        stalls: when the event loop was blocked.
+        stalls: when the event loop was blocked. The refresher notes it.
+        last_number: that was drawn.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -28,8 +38,8 @@ class HubIdentity:
         self.closing: bool = False
         self.admitted: bool = False
         self.warned_of_no_push: bool = False
-        self.stalls: Stalls = Stalls()
-        self._last_number = 0
+        self.stalls: Blocked
+        self.last_number: int = 0
 
     def renew(self) -> None:
         """Take a new id. Permits of the old one are no longer this process's."""
@@ -37,8 +47,8 @@ class HubIdentity:
 
     def new_number(self) -> int:
         """Draw a number for a request or a call when it is written, so in the wire's order."""
-        self._last_number += 1
-        return self._last_number
+        self.last_number += 1
+        return self.last_number
 
     def stagger(self, time: float) -> float:
         """Once to twice *time*, at random, so that no two processes act at once."""
@@ -46,4 +56,4 @@ class HubIdentity:
 
     def drew(self, number: int) -> bool:
         """Whether *number* was drawn here."""
-        return number <= self._last_number
+        return number <= self.last_number

@@ -6,7 +6,7 @@ import time
 
 from redsem_async._core.config import Terms
 from redsem_async._core.version import __version__
-from redsem_async._protocol.hub_info import HubInfo, describe
+from redsem_async._protocol.hub_info import NO_PUSH, UNCHANGED, UNCOUNTED, HubInfo, describe
 
 from .route import Route
 
@@ -27,10 +27,10 @@ class Introduction:
         self._route = route
         self._label = label
 
-    def take(self) -> HubInfo | None:
-        """What the command that is written now carries. None where the server has it."""
+    def take(self) -> HubInfo:
+        """What the command that is written now carries. UNCHANGED if the server has it."""
         if self.sent:
-            return None
+            return UNCHANGED
         self.sent = True
         terms, of_keys = self.terms, self.declared_of_keys
         assert terms is not None
@@ -46,7 +46,7 @@ class Introduction:
             **({} if of_keys is None else {"key_limit": of_keys}),
         )
         link = self._route.link
-        return HubInfo(description, link.no_push, link.uncounted)
+        return HubInfo(description, NO_PUSH if link.no_push else link.uncounted * UNCOUNTED)
 
 
 _STARTED = time.time()

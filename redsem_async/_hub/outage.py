@@ -11,9 +11,9 @@ from redsem_async._core.clock import now as clock
 from redsem_async._core.keys import Address
 from redsem_async._protocol.backend import ConnectionRejected
 
-from . import machine
-from .remote_semaphore import RemoteSemaphore
+from .endings import fail_not_waiting, fail_outlasted
 from .route import MAX_SUSPENSION, LinkState, why
+from .state import SemaphoreState
 
 logger = logging.getLogger("redsem_async")
 
@@ -32,7 +32,7 @@ class Outage:
         self,
         loop: asyncio.AbstractEventLoop,
         state: LinkState,
-        semaphores: Mapping[Address, RemoteSemaphore],
+        semaphores: Mapping[Address, SemaphoreState],
     ) -> None:
         self._loop = loop
         self._state = state
@@ -56,15 +56,16 @@ class Outage:
         """Seconds for which to write nothing to a server that is busy."""
         return next(self._suspensions)
 
-    def begin(self, error: Exception, *, fail_not_waiting: bool = False) -> None:
+    def begin(self, error: Exception, *, ends_not_waiting: bool = False) -> None:
         """The server cannot be asked, because of *error*."""
         if self._state.error is None:
             self._since = clock()
             self._timer = self._loop.call_later(CHECK_INTERVAL, self._check, context=Context())
         self._state.error = error
-        if fail_not_waiting:
-            for remote in list(self._semaphores.values()):
-                remote.change(machine.fail_not_waiting)
+        if ends_not_waiting:
+            for semaphore in list(self._semaphores.values()):
+                fail_not_waiting(semaphore)
+                semaphore.writer.settle(semaphore)
 
     def end(self) -> None:
         """The server replied."""
@@ -83,8 +84,9 @@ class Outage:
 
     def _check(self) -> None:
         self._log()
-        for remote in list(self._semaphores.values()):
-            remote.change(machine.fail_outlasted, self._since)
+        for semaphore in list(self._semaphores.values()):
+            fail_outlasted(semaphore, self._since)
+            semaphore.writer.settle(semaphore)
         self._timer = self._loop.call_later(CHECK_INTERVAL, self._check)
 
     def _log(self) -> None:

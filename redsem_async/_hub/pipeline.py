@@ -18,27 +18,47 @@ from redsem_async._core.config import Clock
 from redsem_async._core.keys import Address, Mode
 from redsem_async._core.lease import MAX_REPLY_TIMEOUT, reply_timeout
 from redsem_async._observers.registry import observers
-from redsem_async._protocol.backend import Command, Link, Node
+from redsem_async._protocol.backend import AnyReply, Link, Node
 from redsem_async._protocol.errors import CommandError, ErrorKind
+from redsem_async._protocol.operations import AnyOperation
 from redsem_async._protocol.pushes import Push
-from redsem_async._protocol.replies import AnyReply
 
-from . import machine
-from .commands.base import AnyBatch
+from . import deadlines
+from .calls import CallBatch, backs_off, next_call, next_change
+from .commands import (
+    AbandonBatch,
+    AcquireBatch,
+    AnyBatch,
+    HeartbeatBatch,
+    RefreshBatch,
+    ReleaseBatch,
+)
+from .endings import forget_in_flight
 from .identity import HubIdentity
 from .outage import Outage
 from .redirects import Redirects
-from .remote_semaphore import RemoteSemaphore
 from .route import LinkState
-from .window import Window
+from .state import MAX_BATCH, SemaphoreState
 
 logger = logging.getLogger("redsem_async")
+
+WINDOW = 3  # commands in flight. Further requests wait, and make larger batches
+FAR = 0.0005  # seconds of round trip, for each of which one more command may be in flight
+MAX_WINDOW = 8
+FAR_BATCH = 32  # requests that a far server is sent at once, before others can join them
 
 
 class Pipeline:
     """The commands in flight on the connection to one server, and those to be written next.
 
     *connect* has a connection made where there is none.
+
+    Attributes:
+        window: how many commands may be in flight. The longer the round trip, the more.
+        batch_target: how many things to write make a command that need not wait for others to
+            join.
+        lone: whether what was written last was for one request alone. Such a client gets its next
+            request written at once, rather than at the end of the turn of the loop.
     """
 
     def __init__(
@@ -49,10 +69,12 @@ class Pipeline:
         connect: Callable[[], None],
     ) -> None:
         self.identity: HubIdentity = identity
-        self.semaphores: WeakValueDictionary[Address, RemoteSemaphore] = WeakValueDictionary()
+        self.semaphores: WeakValueDictionary[Address, SemaphoreState] = WeakValueDictionary()
         self._kinds: set[tuple[Mode, Clock]] = set()  # of these semaphores
         self.state: LinkState = LinkState(node)
-        self.window: Window = Window()
+        self.window: int = WINDOW
+        self.batch_target: int = MAX_BATCH
+        self.lone: bool = False
         self.outage: Outage = Outage(identity.loop, self.state, self.semaphores)
         self.stirred: asyncio.Event = asyncio.Event()  # there is something to do, or to look at
         self.probe: asyncio.Event = asyncio.Event()  # a caller does not wait for an attempt
@@ -74,68 +96,59 @@ class Pipeline:
         """The id of this process's hub."""
         return self.identity.id
 
-    def add(self, remote: RemoteSemaphore) -> None:
-        """*remote* is written here from now on."""
-        address = remote.address
-        self.semaphores[address] = remote
+    def add(self, semaphore: SemaphoreState) -> None:
+        """*semaphore* is written here from now on."""
+        address = semaphore.address
+        self.semaphores[address] = semaphore
         self._kinds.add((address.mode, address.clock))
 
     # -- for the semaphores
 
-    def settle(self, remote: RemoteSemaphore, *, asked: bool = False, size: int = 0) -> None:
-        """Do what is to be done after the state of *remote* was changed.
+    def settle(self, semaphore: SemaphoreState, *, asked: bool = False) -> None:
+        """Do what is to be done after the state of *semaphore* was changed.
 
         What a task asks for waits for the end of this turn of the loop, so that others may join
         it. But where the last command was for a lone task and has its reply, or where there is
         enough for a command, it is written now.
         """
-        state = remote.state
+        size, look_at = semaphore.todo()
         if self._loop.is_closed():
             return  # a task is collected after its loop was closed by hand
-        if remote.timer is not None and machine.is_idle(state):
-            self._rest(remote)
+        if look_at < semaphore.look_at or (look_at == math.inf and semaphore.timer is not None):
+            self._look_at(semaphore, look_at)
         if self._quiet is not None:
             self._check_quiet()
-        if state.look_at < remote.look_at:
-            self._look_later(remote)
-        if state.stirred:
-            state.stirred = False
-            if not remote.scheduled:
-                remote.scheduled = True
-                self._ready.append(remote)
-                if self.state.link is None:
-                    self.stirred.set()
-                    self._connect()
-                elif asked and self.window.lone and not (self._in_flight or self._flush_due):
-                    self.flush()
-                    return
-                else:
-                    self._flush_soon()
-        if (
-            size >= self.window.batch_target
-            and self._flush_due
-            and len(self._in_flight) < self.window.size
-        ):
+        if not size:
+            return
+        if not semaphore.scheduled:
+            semaphore.scheduled = True
+            self._ready.append(semaphore)
+            if self.state.link is None:
+                self.stirred.set()
+                self._connect()
+            elif asked and self.lone and not (self._in_flight or self._flush_due):
+                self.flush()
+                return
+            elif not self._flush_due:
+                self._flush_due = True
+                self._loop.call_soon(self.flush, context=Context())
+        if size >= self.batch_target and self._flush_due and len(self._in_flight) < self.window:
             self.flush()
 
-    def _look_later(self, remote: RemoteSemaphore) -> None:
-        """Look at the state of *remote* again when it says so."""
-        if remote.timer is not None:
-            remote.timer.cancel()
-        remote.look_at = at = remote.state.look_at
-        delay = max(0.0, at - clock())
-        remote.timer = self._loop.call_later(delay, self._look, remote, at, context=Context())
+    def _look_at(self, semaphore: SemaphoreState, at: float) -> None:
+        """Look at the state of *semaphore* at that time, and not before. Never, if infinite."""
+        if semaphore.timer is not None:
+            semaphore.timer.cancel()
+        semaphore.timer, semaphore.look_at = None, at
+        if at < math.inf:
+            semaphore.timer = self._loop.call_later(
+                max(0.0, at - clock()), self._look, semaphore, at, context=Context()
+            )
 
-    def _look(self, remote: RemoteSemaphore, at: float) -> None:
-        remote.timer, remote.look_at = None, math.inf
-        remote.change(machine.look, max(at, clock()))  # a loop's timers may be early
-
-    def _rest(self, remote: RemoteSemaphore) -> None:
-        """Nothing is left of *remote*, so no timer keeps it from being forgotten."""
-        if remote.timer is not None:
-            remote.timer.cancel()
-            remote.timer, remote.look_at = None, math.inf
-        machine.rest(remote.state)
+    def _look(self, semaphore: SemaphoreState, at: float) -> None:
+        semaphore.timer, semaphore.look_at = None, math.inf
+        deadlines.look(semaphore, max(at, clock()))  # a loop's timers may be early
+        semaphore.writer.settle(semaphore)
 
     def probe_now(self) -> None:
         self.probe.set()
@@ -151,11 +164,6 @@ class Pipeline:
 
     # -- writing
 
-    def _flush_soon(self) -> None:
-        if not self._flush_due:
-            self._flush_due = True
-            self._loop.call_soon(self.flush, context=Context())
-
     def flush(self) -> None:
         """Write what the semaphores want written, in turns, as far as the window goes."""
         self._flush_due = False
@@ -166,20 +174,22 @@ class Pipeline:
             return
         now = clock()
         ready, in_flight = self._ready, self._in_flight
-        room = self.window.size - len(in_flight)
+        room = self.window - len(in_flight)
         batches: list[AnyBatch] = []
-        while ready and len(batches) < room:
-            remote = ready.popleft()
-            batch = machine.next_command(remote.state, now)
-            if batch is None:
-                remote.scheduled = False
+        while ready and room > 0:
+            semaphore = ready.popleft()
+            most = 1 if ready else room
+            taken = _next_commands(semaphore, now, most)
+            if len(taken) < most:
+                semaphore.scheduled = False
             else:
-                batches.append(batch)
-                in_flight.append((remote, batch))
-                ready.append(remote)
+                ready.append(semaphore)
+            room -= len(taken)
+            batches += taken
         if not batches:
             return
-        self.window.lone = len(batches) == 1 and len(batches[0].items) <= 1
+        in_flight += batches
+        self.lone = len(batches) == 1 and len(batches[0].items) <= 1
         self.active_at = now
         link.send(batches, now)
         if self._reply_timer is None:
@@ -196,7 +206,7 @@ class Pipeline:
 
     def _await_reply(self, now: float) -> None:
         """Look again when the oldest command in flight should have its reply."""
-        late_in = self._in_flight[0][1].sent_at + self.reply_timeout - now
+        late_in = self._in_flight[0].sent_at + self.reply_timeout - now
         self._reply_timer = self._loop.call_later(
             max(0.0, late_in), self._check_reply, context=Context()
         )
@@ -206,77 +216,87 @@ class Pipeline:
         if not self._in_flight or self.state.link is None:
             return
         now = clock()
-        if now - self._in_flight[0][1].sent_at >= self.reply_timeout - 0.001:
+        if now - self._in_flight[0].sent_at >= self.reply_timeout - 0.001:
             self._drop(TimeoutError(f"no answer in {self.reply_timeout:.3g} s"))
         else:
             self._await_reply(now)
 
     # -- what the link says
 
-    def reply_received(self, command: Command, reply: AnyReply | CommandError) -> None:
-        remote, batch = self._in_flight.popleft()
+    def reply_received(self, command: AnyOperation, reply: AnyReply | CommandError) -> None:
+        batch = self._in_flight.popleft()
         assert batch is command
-        now = clock()
+        now, semaphore = clock(), batch.state
         link_state, round_trip = self.state, now - batch.sent_at
         if round_trip < link_state.round_trip:
-            link_state.round_trip = round_trip
-            self.window.fit(round_trip)
-        redirect = remote.state.route.redirect
+            self._fit_window(round_trip)
+        route = semaphore.route
         if isinstance(reply, CommandError):
-            batch.settle_error(self._error_received(remote, reply), now)
+            batch.settle_error(self._error_received(semaphore, reply), now)
         else:
-            if link_state.error is not None or self.outage.logged_since is not None or redirect:
-                self._carried_out(remote)
+            logged = self.outage.logged_since is not None
+            if logged or link_state.error is not None or route.redirect is not None:
+                self._carried_out(semaphore)
             batch.apply(reply, now)
-        self.settle(remote)
-        if remote.state.route.redirect is not None:
-            self.redirects.follow(remote)
-        if self._ready:
-            self._flush_soon()
+        self.settle(semaphore)
+        if route.redirect is not None:
+            self.redirects.follow(semaphore)
+        if self._ready and not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self.flush, context=Context())
         if self._quiet is not None or self.leaving:
             self._check_quiet()
 
-    def _error_received(self, remote: RemoteSemaphore, error: CommandError) -> CommandError:
+    def _fit_window(self, round_trip: float) -> None:
+        """The shortest round trip of this connection is *round_trip* seconds."""
+        self.state.round_trip = round_trip
+        self.window = min(WINDOW + int(round_trip / FAR), MAX_WINDOW)
+        self.batch_target = FAR_BATCH if round_trip >= FAR else MAX_BATCH
+
+    def _error_received(self, semaphore: SemaphoreState, error: CommandError) -> CommandError:
         match error.kind:
             case ErrorKind.BUSY | ErrorKind.READ_ONLY:
-                self.outage.begin(error.error, fail_not_waiting=True)
+                self.outage.begin(error.error, ends_not_waiting=True)
                 if self._suspended is None:
                     self._suspended = self._loop.call_later(
                         self.outage.next_suspension(), self._resume, context=Context()
                     )
             case ErrorKind.RETRY_LATER:
-                self.redirects.suspend(remote, error.error)
+                self.redirects.suspend(semaphore, error.error)
             case ErrorKind.MOVED | ErrorKind.ASK:
-                return self.redirects.redirected(remote, error)
+                return self.redirects.redirected(semaphore, error)
             case ErrorKind.RETRY_NOW:
                 pass
             case _:
-                self._carried_out(remote)
+                self._carried_out(semaphore)
         return error
 
-    def _carried_out(self, remote: RemoteSemaphore) -> None:
+    def _carried_out(self, semaphore: SemaphoreState) -> None:
         """The server did its part."""
-        self.redirects.carried_out(remote)
+        self.redirects.carried_out(semaphore)
         self.outage.end()
 
     def push_received(self, prefix: str, push: Push) -> None:
+        link = self.state.link
+        fresh_at = None if link is None else link.fresh_at
         for mode, kept_by in self._kinds:
-            remote = self.semaphores.get(Address(mode, prefix, push.name, kept_by))
-            if remote is not None:
-                remote.change(machine.pushed, push, self.state.fresh_at)
+            semaphore = self.semaphores.get(Address(mode, prefix, push.name, kept_by))
+            if semaphore is not None:
+                semaphore.pushed(push, fresh_at)
+                self.settle(semaphore)
 
     def unsubscribed(self, address: Address) -> None:
-        remote = self.semaphores.get(address)
-        if remote is not None:
-            remote.state.introduction.sent = False
-            if remote.active:
-                remote.state.beat()  # its reply says which server keeps the semaphore
-            self.settle(remote)
+        semaphore = self.semaphores.get(address)
+        if semaphore is not None:
+            semaphore.introduction.sent = False
+            if semaphore.active:
+                semaphore.beat()  # its reply says which server keeps the semaphore
+            self.settle(semaphore)
 
     def push_unavailable(self, error: Exception) -> None:
         self.state.no_push = True
-        for remote in list(self.semaphores.values()):
-            remote.state.introduction.sent = False
+        for semaphore in list(self.semaphores.values()):
+            semaphore.introduction.sent = False
         if not self.identity.warned_of_no_push:
             self.identity.warned_of_no_push = True
             text = "no push messages come from %s (%s): waiters are served by heartbeats alone"
@@ -289,8 +309,9 @@ class Pipeline:
         """There is a connection, so write what waits for it."""
         self.state.link = link
         self.identity.admitted = True
-        for remote in list(self.semaphores.values()):
-            remote.change(machine.reconnected)
+        for semaphore in list(self.semaphores.values()):
+            semaphore.reconnected()
+            self.settle(semaphore)
         self.flush()
 
     def connection_lost(self, error: Exception) -> None:
@@ -301,18 +322,18 @@ class Pipeline:
         self.stirred.set()
         if self.has_work():
             self.outage.begin(error)
-        remotes = list(self.semaphores.values())  # only what is in flight may keep them
+        semaphores = list(self.semaphores.values())  # only what is in flight may keep them
         self._write_again()
-        for remote in remotes:
-            self.settle(remote)
-            self.redirects.follow(remote)
+        for semaphore in semaphores:
+            self.settle(semaphore)
+            self.redirects.follow(semaphore)
         self._wake()  # who waits for the end of the work may have to reconnect for it
 
     def _write_again(self) -> None:
         """No reply will come to what is in flight, which may have arrived all the same."""
         in_flight = list(self._in_flight)
         self._in_flight.clear()
-        for _, batch in reversed(in_flight):
+        for batch in reversed(in_flight):
             batch.write_again(arrived=True)
 
     def _drop(self, error: Exception) -> None:
@@ -337,9 +358,9 @@ class Pipeline:
         self.outage.forget()
         self._in_flight.clear()
         self._ready.forget()
-        for remote in list(self.semaphores.values()):
-            machine.forget_in_flight(remote.state)
-            self.settle(remote)
+        for semaphore in list(self.semaphores.values()):
+            forget_in_flight(semaphore)
+            self.settle(semaphore)
         return link
 
     # -- the end of the work
@@ -374,3 +395,32 @@ class Pipeline:
         """Wait until there is nothing to do, or for *deadline* of the loop's clock."""
         while self.has_work() and (left := deadline - self._loop.time()) > 0:
             await asyncio.wait([self.quiet()], timeout=left)
+
+
+def _next_commands(state: SemaphoreState, now: float, most: int) -> list[AnyBatch]:
+    """The next commands of a semaphore. If they are fewer than *most*, nothing is left to write.
+
+    Refreshes come first, then back-offs of permits, releases, calls, a heartbeat and acquires.
+    """
+    taken: list[AnyBatch] = []
+    batch: AnyBatch | None
+    while len(taken) < most:
+        if state.refreshes:
+            batch = RefreshBatch.take(state)
+        elif state.calls and backs_off(state):  # and a release would serve a waiter
+            change = next_change(state)
+            batch = None if change is None else CallBatch.take(state, change)
+        elif state.releases:
+            batch = ReleaseBatch.take(state, now)
+        elif state.undo:
+            batch = AbandonBatch.take(state)
+        elif state.calls and (call := next_change(state) or next_call(state)) is not None:
+            batch = CallBatch.take(state, call)
+        elif state.heartbeats.due:
+            batch = HeartbeatBatch.take(state)
+        else:
+            batch = AcquireBatch.take(state) if state.new else None
+        if batch is None:
+            break
+        taken.append(batch)
+    return taken

@@ -9,12 +9,12 @@ from functools import partial
 from redsem_async._core.clock import now as clock
 from redsem_async._protocol.backend import Backend, ConnectionRejected, Link, Node
 
-from . import machine
+from .endings import fail_all
 from .identity import HubIdentity
 from .pipeline import Pipeline
 from .redirects import Redirects
-from .remote_semaphore import RemoteSemaphore
 from .shutdown import CONNECTORS, FINAL, drain
+from .state import SemaphoreState
 from .tasks import start_task
 
 IDLE = 5.0  # seconds for which an idle connection is kept
@@ -33,7 +33,7 @@ class Connector:
         backend: Backend,
         node: Node,
         *,
-        move: Callable[[RemoteSemaphore, Node], None],
+        move: Callable[[SemaphoreState, Node], None],
         open_ones: Callable[[], "set[Connector]"],
         closed: Callable[["Connector"], Awaitable[None]],
     ) -> None:
@@ -104,15 +104,14 @@ class Connector:
                     break
                 except Exception as error:  # noqa: BLE001 - the network's, or of the user's making
                     if isinstance(error, ConnectionRejected) and not self._identity.admitted:
-                        for remote in list(pipeline.semaphores.values()):
-                            remote.change(
-                                machine.fail_all, partial(remote.state.route.rejected, error)
-                            )
+                        for semaphore in list(pipeline.semaphores.values()):
+                            fail_all(semaphore, partial(semaphore.route.rejected, error))
+                            pipeline.settle(semaphore)
                     else:
                         explore = explore or self._explore()
                         await asyncio.wait([explore])
                         explore = None
-                        pipeline.outage.begin(error, fail_not_waiting=True)
+                        pipeline.outage.begin(error, ends_not_waiting=True)
                 pipeline.probe.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pipeline.outage.next_attempt()):

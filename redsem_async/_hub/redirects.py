@@ -10,34 +10,33 @@ from redsem_async._core.keys import Address
 from redsem_async._protocol.backend import Backend, Node
 from redsem_async._protocol.errors import CommandError, ErrorKind
 
-from . import machine
-from .commands.base import AnyBatch
-from .remote_semaphore import RemoteSemaphore
+from .commands import AnyBatch
+from .endings import fail_not_waiting, fail_outlasted
+from .state import SemaphoreState
 
 MAX_REDIRECTS = 3  # in a row, after which a semaphore waits a moment before it follows the next
 
 
-class Ready(deque[RemoteSemaphore]):
+class Ready(deque[SemaphoreState]):
     """The semaphores that have something to write, in turns."""
 
-    def suspend(self, remote: RemoteSemaphore) -> None:
-        """Take nothing from *remote* until it is resumed."""
-        if remote.scheduled and remote in self:
-            self.remove(remote)
-        remote.scheduled = True
+    def suspend(self, semaphore: SemaphoreState) -> None:
+        """Take nothing from *semaphore* until it is resumed."""
+        if semaphore.scheduled and semaphore in self:
+            self.remove(semaphore)
+        semaphore.scheduled = True
 
-    def resume(self, remote: RemoteSemaphore) -> None:
-        """Take from *remote* again, unless it is suspended for another reason."""
-        redirect = remote.state.route.redirect
+    def resume(self, semaphore: SemaphoreState) -> None:
+        """Take from *semaphore* again, unless it is suspended for another reason."""
+        redirect = semaphore.route.redirect
         if redirect is None or not redirect.suspended:
-            remote.scheduled = False
-            remote.state.stirred = True
-            remote.writer.settle(remote)
+            semaphore.scheduled = False
+            semaphore.writer.settle(semaphore)
 
     def forget(self) -> None:
         """The connection is closed, so no semaphore has its turn."""
-        for remote in self:
-            remote.scheduled = False
+        for semaphore in self:
+            semaphore.scheduled = False
         self.clear()
 
 
@@ -56,82 +55,83 @@ class Redirects:
         loop: asyncio.AbstractEventLoop,
         backend: Backend,
         node: Node,
-        move: Callable[[RemoteSemaphore, Node], None],
+        move: Callable[[SemaphoreState, Node], None],
     ) -> None:
         self._loop = loop
         self._backend = backend
         self._node = node
         self.ready: Ready = Ready()
-        self.in_flight: deque[tuple[RemoteSemaphore, AnyBatch]] = deque()
+        self.in_flight: deque[AnyBatch] = deque()
         self._move = move
 
-    def redirected(self, remote: RemoteSemaphore, error: CommandError) -> CommandError:
-        """Send *remote* where *error* says. For ASK, only with its next commands."""
-        node = self._backend.redirected(remote.address, error, here=self._node)
+    def redirected(self, semaphore: SemaphoreState, error: CommandError) -> CommandError:
+        """Send *semaphore* where *error* says. For ASK, only with its next commands."""
+        node = self._backend.redirected(semaphore.address, error, here=self._node)
         if node is None:
             return CommandError(ErrorKind.REFUSED, error.error)
-        redirect = remote.state.route.redirected()
+        redirect = semaphore.route.redirected()
         redirect.target, redirect.once = node, error.kind is ErrorKind.ASK
         redirect.count += 1
         if redirect.count > MAX_REDIRECTS:
-            self.suspend(remote, error.error)
+            self.suspend(semaphore, error.error)
         return error
 
-    def follow(self, remote: RemoteSemaphore) -> None:
-        """Let *remote* go to its target, once each of its commands in flight has its reply."""
-        redirect = remote.state.route.redirect
+    def follow(self, semaphore: SemaphoreState) -> None:
+        """Let *semaphore* go to its target, once each of its commands in flight has its reply."""
+        redirect = semaphore.route.redirect
         if redirect is None or redirect.target is None:
             return
-        self.ready.suspend(remote)
-        if any(other is remote for other, _ in self.in_flight):
+        self.ready.suspend(semaphore)
+        if any(batch.state is semaphore for batch in self.in_flight):
             return
         node = redirect.target
-        was_asking, remote.state.asking = remote.state.asking, redirect.once
+        was_asking, semaphore.asking = semaphore.asking, redirect.once
         # What goes there for the next commands only comes back when they have their replies.
         redirect.target = self._node if redirect.once else None
         redirect.once = False
         if node is not self._node:
-            self._move(remote, node)
-            if not (was_asking or remote.state.asking):
-                remote.change(
-                    machine.reconnected
-                )  # its push messages come another way from now on
-        self.ready.resume(remote)
+            self._move(semaphore, node)
+            if not (was_asking or semaphore.asking):
+                semaphore.reconnected()  # its push messages come another way from now on
+                semaphore.writer.settle(semaphore)
+        self.ready.resume(semaphore)
 
-    async def explore(self, semaphores: Mapping[Address, RemoteSemaphore]) -> None:
+    async def explore(self, semaphores: Mapping[Address, SemaphoreState]) -> None:
         """Let go the semaphores that another server keeps by now, as other servers say."""
         await self._backend.explore(but=self._node)
-        for remote in list(semaphores.values()):
-            node = self._backend.node_for(remote.address)
+        for semaphore in list(semaphores.values()):
+            node = self._backend.node_for(semaphore.address)
             if node is not self._node:
-                redirect = remote.state.route.redirected()
+                redirect = semaphore.route.redirected()
                 redirect.target = redirect.target or node
-                self.follow(remote)
+                self.follow(semaphore)
 
-    def suspend(self, remote: RemoteSemaphore, error: Exception) -> None:
-        """Write nothing of *remote* for a moment, because no server carries it out yet."""
-        redirect = remote.state.route.redirected()
+    def suspend(self, semaphore: SemaphoreState, error: Exception) -> None:
+        """Write nothing of *semaphore* for a moment, because no server carries it out yet."""
+        redirect = semaphore.route.redirected()
         redirect.begin(error, clock())
-        remote.change(machine.fail_not_waiting)
+        fail_not_waiting(semaphore)
+        semaphore.writer.settle(semaphore)
         if not redirect.suspended:
-            self.ready.suspend(remote)
+            self.ready.suspend(semaphore)
             # Not for long, because its leases continue meanwhile.
-            moment = min(redirect.suspend(), remote.state.shortest_lease / 10)
-            self._loop.call_later(moment, self._resume, remote, context=Context())
+            moment = min(redirect.suspend(), semaphore.shortest_lease / 10)
+            self._loop.call_later(moment, self._resume, semaphore, context=Context())
 
-    def _resume(self, remote: RemoteSemaphore) -> None:
-        redirect = remote.state.route.redirect
+    def _resume(self, semaphore: SemaphoreState) -> None:
+        redirect = semaphore.route.redirect
         if redirect is None:
             return
         redirect.suspended = False
         if redirect.error is not None:
-            remote.change(machine.fail_outlasted, redirect.since)
-        if redirect.target is None or remote.state.asking:
-            self.ready.resume(remote)
+            fail_outlasted(semaphore, redirect.since)
+            semaphore.writer.settle(semaphore)
+        if redirect.target is None or semaphore.asking:
+            self.ready.resume(semaphore)
 
-    def carried_out(self, remote: RemoteSemaphore) -> None:
-        """The server carried a command of *remote* out."""
-        if redirect := remote.state.route.redirect:
+    def carried_out(self, semaphore: SemaphoreState) -> None:
+        """The server carried a command of *semaphore* out."""
+        if redirect := semaphore.route.redirect:
             redirect.error, redirect.count = None, 0
             if redirect.over:
-                remote.state.route.redirect = None
+                semaphore.route.redirect = None

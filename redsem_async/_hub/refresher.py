@@ -6,19 +6,29 @@ many permits travel in one command.
 """
 
 import asyncio
+import math
 from contextvars import Context
+from typing import NamedTuple
 
 from redsem_async._core.clock import now as clock
-from redsem_async._core.lease import Outcome, clock_margin, refresh_due
+from redsem_async._core.lease import Outcome
 
 from .identity import HubIdentity
-from .lease import Lease
-from .pending import Wakeup
-from .remote_semaphore import RemoteSemaphore
+from .model import Lease, LeaseState, Wakeup
+from .state import SemaphoreState
 from .tasks import start_task
-from .trust import lose_unless_trusted
 
 _RETRY = 0.1  # of the refresh interval, after a refresh that has no reply
+
+
+def refresh_due(now: float, interval: float) -> float:
+    """When to refresh a permit that was granted or refreshed at *now*.
+
+    At most *interval* later, and at least three quarters of it. Due times are rounded down to
+    a grid that all permits share, so that their refreshes travel together.
+    """
+    tick = interval / 4
+    return (now + interval) // tick * tick
 
 
 class Refresher:
@@ -26,16 +36,16 @@ class Refresher:
 
     def __init__(self, identity: HubIdentity) -> None:
         self._loop = identity.loop
-        self._stalls = identity.stalls
-        self._due: dict[float, dict[Lease, RemoteSemaphore]] = {}
+        self._stalls = identity.stalls = Stalls()
+        self._due: dict[float, dict[Lease, SemaphoreState]] = {}
         self._wakeups: dict[float, list[Wakeup]] = {}
         self._tasks: dict[Lease, asyncio.Task[None]] = {}
         self._trust_ends: dict[Lease, asyncio.TimerHandle] = {}  # of those with a task
 
-    def add(self, lease: Lease, remote: RemoteSemaphore, now: float) -> None:
+    def add(self, lease: Lease, semaphore: SemaphoreState, now: float) -> None:
         """Keep *lease* refreshed from *now* on."""
         terms = lease.terms
-        since = lease.trusted_until - terms.lease + clock_margin(terms.lease)
+        since = lease.trusted_until - terms.lease + terms.margin
         due = refresh_due(since, terms.refresh_interval)
         if due < now or lease.trusted_until <= due:
             due = now  # granted late, so that there would be nothing left to refresh
@@ -45,7 +55,7 @@ class Refresher:
             self._stalls.expect(due)
             group = self._due[due] = {}
             self._loop.call_later(due - now, self._start, due, context=Context())
-        group[lease] = remote
+        group[lease] = semaphore
         lease.refreshed_at = due
 
     def remove(self, lease: Lease) -> None:
@@ -60,36 +70,39 @@ class Refresher:
 
     def _start(self, due: float) -> None:
         self._stalls.timer_runs(due)
-        for lease, remote in self._due.pop(due).items():
+        for lease, semaphore in self._due.pop(due).items():
             # Decided here and not by the task, because this may come after a long stall, and the
             # body has to be cancelled before it continues.
-            if lose_unless_trusted(remote.state, lease):
+            if semaphore.lose_unless_trusted(lease):
                 continue
-            task = start_task(self._loop, self._refresh(lease, remote), "redsem-refresh")
+            task = start_task(self._loop, self._refresh(lease, semaphore), "redsem-refresh")
             self._tasks[lease] = task
-            self._check_trust(lease, remote)
+            self._check_trust(lease, semaphore)
 
-    def _check_trust(self, lease: Lease, remote: RemoteSemaphore) -> None:
+    def _check_trust(self, lease: Lease, semaphore: SemaphoreState) -> None:
         """Look again when trust ends, unless it is refreshed by then.
 
         By a timer, because timers run before the tasks that became ready in the same turn.
         """
-        if lose_unless_trusted(remote.state, lease):
+        if semaphore.lose_unless_trusted(lease):
             self.remove(lease)
-            if lease.is_nobodys:
-                remote.give_back(lease)
+            if lease.is_nobodys:  # no task here releases it
+                if lease.state is not LeaseState.ENDED:
+                    _ = semaphore.give_back(lease, clock(), trusted=False)
+                semaphore.writer.settle(semaphore)
         else:
             left = lease.trusted_until - clock()
-            timer = self._loop.call_later(left, self._check_trust, lease, remote)
+            timer = self._loop.call_later(left, self._check_trust, lease, semaphore)
             self._trust_ends[lease] = timer
 
-    async def _refresh(self, lease: Lease, remote: RemoteSemaphore) -> None:
+    async def _refresh(self, lease: Lease, semaphore: SemaphoreState) -> None:
         interval = lease.terms.refresh_interval
-        while not lose_unless_trusted(remote.state, lease):
+        while not semaphore.lose_unless_trusted(lease):
             if lease.is_nobodys or lease.trusted_until == lease.hold_ends:
                 return  # there is nothing left to refresh
             wakeup = self._next_wakeup(interval)
-            remote.refresh_in_background(lease, wakeup)
+            semaphore.refresh(lease).wakeups.append(wakeup)
+            semaphore.writer.settle(semaphore)
             if await wakeup is Outcome.UNKNOWN:
                 await asyncio.sleep(_RETRY * interval)
 
@@ -111,3 +124,59 @@ class Refresher:
         for wakeup in self._wakeups.pop(due):
             if not wakeup.done():
                 wakeup.set_result(None)
+
+
+class Gap(NamedTuple):
+    """A time in which no timer of refreshes ran. From *due* on one should have."""
+
+    start: float
+    due: float
+    end: float
+
+
+class Stalls:
+    """When one event loop was blocked."""
+
+    def __init__(self) -> None:
+        self._ran_at = clock()  # the loop, as far as is known
+        self._gap = Gap(self._ran_at, self._ran_at, self._ran_at)  # the last one
+        self._due: set[float] = set()
+
+    def loop_runs(self, now: float) -> None:
+        """Note that the loop runs. If a timer is late, it may have been blocked until now."""
+        if now < self._earliest():
+            self._ran_at = now
+
+    def expect(self, due: float) -> None:
+        """A timer of refreshes was set."""
+        self._due.add(due)
+
+    def timer_runs(self, due: float) -> None:
+        """Note that the loop runs. If it was blocked, all that was due meanwhile runs now."""
+        now = clock()
+        self._due.discard(due)
+        if due > self._ran_at:
+            self._gap = Gap(self._ran_at, due, now)
+        self._ran_at = now
+
+    def blocked_for(self, lease: Lease) -> float | None:
+        """How long the loop was blocked when trust in *lease* ended. None if it ran.
+
+        It was blocked if a refresh timer is, or was, so late that trust had to end. If little
+        trust was left before that, refreshes had failed, so the loop is not the cause. May be
+        called in any thread.
+        """
+        gap, trusted, terms = self._gap, lease.trusted_until, lease.terms
+        due, now = self._earliest(), clock()
+        if self._ran_at < due < now:  # it is blocked still, or runs again just now
+            gap = Gap(self._ran_at, due, now)
+        spare = terms.lease - terms.refresh_interval - terms.margin
+        late = gap.end - gap.due >= min(spare, terms.lease / 4)
+        failed = trusted - gap.start < 0.9 * spare
+        if late and not failed and trusted <= gap.end and trusted < lease.hold_ends:
+            return gap.end - gap.start
+        return None
+
+    def _earliest(self) -> float:
+        """When the next timer is due."""
+        return min(self._due.copy(), default=math.inf)

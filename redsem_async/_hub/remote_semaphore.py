@@ -1,136 +1,178 @@
-"""One semaphore as this process's tasks use it, with its state and the pipeline that writes it.
+"""One semaphore as this process's tasks use it.
 
-Each method changes the state and lets the pipeline see what is to be done then.
+Each method calls a verb of the state and then the writer, which sees what is to be done.
 """
 
 import asyncio
+import logging
 import math
-from collections.abc import Callable
-from typing import Protocol, TypeVarTuple
+from collections.abc import Coroutine
+from typing import Any, TypeVar, cast
 
 from redsem_async._core.clock import now as clock
-from redsem_async._core.errors import SemaphoreError
-from redsem_async._core.keys import Address
+from redsem_async._core.config import Terms
+from redsem_async._core.errors import (
+    AcquireTimeout,
+    BlockedBy,
+    PermitLost,
+    SemaphoreClosed,
+    SemaphoreError,
+)
+from redsem_async._core.keys import parse_permit_id
 from redsem_async._core.lease import Outcome, clock_margin, reply_timeout
 from redsem_async._observers.registry import observers
-from redsem_async._protocol.operations import Adopt, BackOff, Delete, Detach, Operation, SetLimit
-from redsem_async._protocol.replies import AnyReply, Reply
-
-from . import calls, machine, trust
-from .commands.refresh import max_hold_ms_of
-from .estimates import note_hold
-from .identity import HubIdentity
-from .lease import Lease, LeaseState
-from .pending import (
-    AdoptCall,
-    BackOffCall,
-    Call,
-    Change,
-    Confirmed,
-    DetachCall,
-    PendingRelease,
-    Wakeup,
+from redsem_async._protocol.operations import (
+    Adopt,
+    Delete,
+    Detach,
+    KeyTerms,
+    Operation,
+    SetLimit,
+    StartBackOff,
 )
-from .request import Request
-from .route import LinkState
+from redsem_async._protocol.replies import Reply
+
+from . import calls
+from .commands import max_hold_ms_of
+from .estimates import blocked_by_of
+from .model import ENTERED, Confirmed, Lease, LeaseState, PendingRelease, Request
+from .pending import AdoptCall, BackOffCall, Call, Change, DetachCall
 from .state import SemaphoreState
 
-Facts = TypeVarTuple("Facts")
+logger = logging.getLogger("redsem_async")
+
+R = TypeVar("R")
+
+Taken = tuple[Lease, float, float]
+"""A lease that a task got, since when, and how many seconds it waited for it."""
 
 
-class Writer(Protocol):
-    """Writes what semaphores want written, when it is time. A `Pipeline` is one."""
-
-    state: LinkState
-
-    def settle(self, remote: "RemoteSemaphore", *, asked: bool = False, size: int = 0) -> None:
-        """The state of *remote* was changed, so do what is to be done.
-
-        *size* things of a kind are to be written, *asked* for by a task that waits for it.
-        """
-        ...
-
-    def probe_now(self) -> None:
-        """A caller does not wait, so find out at once whether the server can be asked."""
-        ...
-
-    def expect_lease(self, lease: float) -> None:
-        """Permits of so short a lease are used, so notice a silent server in time for them."""
-        ...
-
-
-class RemoteSemaphore:
+class RemoteSemaphore(SemaphoreState):
     """The semaphore at *address*, as the pipeline *writer* reaches it.
 
     Attributes:
-        scheduled: its pipeline knows of it, and takes from it or holds it back.
-        timer: of the pipeline, to look at the state again at *look_at*.
         drop_logged_at: when a dropped permit was logged last (cut_logged_at for a back-off).
         nested_logged: it was logged that a task may wait for itself.
     """
 
-    def __init__(
-        self, identity: HubIdentity, writer: Writer, address: Address, label: str | None
-    ) -> None:
-        self.address: Address = address
-        self.identity: HubIdentity = identity
-        self.writer: Writer = writer
-        self.state: SemaphoreState = SemaphoreState(identity, address, writer.state, label)
-        self.scheduled: bool = False
-        self.timer: asyncio.TimerHandle | None = None
-        self.look_at: float = math.inf
-        self.drop_logged_at: float = -math.inf
-        self.cut_logged_at: float = -math.inf
-        self.nested_logged: bool = False
-
-    @property
-    def active(self) -> bool:
-        """Whether anything is held, waited for or to be written, so the connection is kept."""
-        return machine.is_active(self.state)
-
-    def move(self, writer: Writer) -> None:
-        """Another server keeps the semaphore."""
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer, self.look_at = None, math.inf
-        self.writer, self.state.route.link = writer, writer.state
-        writer.expect_lease(self.state.shortest_lease)
-        writer.settle(self)
-
-    def change(self, verb: Callable[[SemaphoreState, *Facts], object], *facts: *Facts) -> None:
-        """Let *verb* change the state, and the pipeline see what is to be done then."""
-        _ = verb(self.state, *facts)
-        self.writer.settle(self)
+    drop_logged_at: float = -math.inf
+    cut_logged_at: float = -math.inf
+    nested_logged: bool = False
 
     # -- requests
 
-    def ask(self, request: Request) -> None:
-        """Ask for a permit. The future of *request* wakes the caller."""
-        state, terms = self.state, request.terms
-        if terms.lease < state.shortest_lease:
+    def acquire(
+        self,
+        terms: Terms,
+        timeout: float | None,
+        permits: int = 1,
+        ahead: float = 0.0,
+        key: KeyTerms | None = None,
+    ) -> Coroutine[Any, Any, Taken]:
+        """Ask for permits. Await the result. Cancelled at any moment, it leaves nothing behind."""
+        started = clock()
+        deadline, waits = math.inf, timeout is None or timeout > 0
+        if timeout is not None:
+            deadline = started + (timeout if waits else reply_timeout(terms.lease))
+        future = self.identity.loop.create_future()
+        address = self.address
+        request = Request(address, terms, permits, started, waits, future, deadline, ahead, key)
+        if self.identity.closing:
+            raise _refused(request, SemaphoreClosed(self.name))
+        if terms.lease < self.shortest_lease:
             self.writer.expect_lease(terms.lease)
-        if not request.waits:
+        if not waits:
             self.writer.probe_now()
-        state.ask(request)
-        self.writer.settle(self, asked=True, size=len(state.new))
+        self.ask(request)
+        self.writer.settle(self, asked=True)
+        if timeout is None and ENTERED.get() and self._holders_around(request):
+            return self._nested(request)
+        return self._outcome(request)
 
-    def leave(self, request: Request) -> None:
-        """The caller left without a permit. Whatever it was or will be granted is undone."""
-        self.state.leave(request)
+    def adopt(self, terms: Terms, permit_id: str) -> Coroutine[Any, Any, Taken]:
+        """Take over a permit by its id. Await the result. Cancelled, it releases the permit."""
+        started, future = clock(), self.identity.loop.create_future()
+        deadline = started + 2 * reply_timeout(terms.lease)
+        request = Request(self.address, terms, 1, started, False, future, deadline)  # noqa: FBT003
+        known = parse_permit_id(permit_id)
+        if known is None:
+            raise _refused(request, PermitLost(self.name, permit_id, "not a permit id"))
+        if self.identity.closing:
+            raise _refused(request, SemaphoreClosed(self.name))
+        owner, old = known
+        longest, slots = max_hold_ms_of(terms), terms.slots
+        operation = Adopt(owner, old, 0, terms.lease_ms, max_hold_ms=longest, slots=slots)
+        self.calls.append(AdoptCall(operation, request))
+        self.deadlines.look_again(request, deadline)
         self.writer.settle(self)
+        return self._outcome(request)
 
-    def adopt(self, request: Request, owner: str, old: int) -> None:
-        """Take over the permit *old* of the hub *owner*. The future wakes the caller."""
-        terms = request.terms
-        operation = Adopt(
-            *(owner, old, 0, terms.lease_ms),
-            max_hold_ms=max_hold_ms_of(terms),
-            slots=terms.slots,
+    async def _outcome(self, request: Request) -> Taken:
+        """Wait until *request* is served or refused."""
+        try:
+            await request.future
+        except BaseException:
+            # The server may have granted it, or may yet: whatever exists is released.
+            self.leave(request)
+            self.writer.settle(self)
+            for notifier in observers.notifiers:
+                notifier.abandoned(request)
+            raise
+        lease = request.lease
+        if request.error is not None or lease is None or lease.state is LeaseState.ENDED:
+            # Without an error it was released by a close before its caller could run.
+            error = request.error or SemaphoreClosed(self.name)
+            if isinstance(error, AcquireTimeout):
+                holders = self._holders_around(request, error.blocked_by)
+                error = error.of_a_holder() if id(asyncio.current_task()) in holders else error
+            raise _refused(request, error)
+        now = clock()
+        waited = now - request.started
+        for notifier in observers.notifiers:
+            notifier.granted(lease, request, waited)
+            if (
+                lease.state is LeaseState.LOST
+            ):  # before its caller came to know that it was granted
+                notifier.lost(lease, lease.lost_reason or "", cancels=False)
+        return lease, now, waited
+
+    async def _nested(self, request: Request) -> Taken:
+        """Wait as `_outcome`, and log after a lease if the task seems to wait for itself."""
+        loop, task = self.identity.loop, id(asyncio.current_task())
+        remark = loop.call_later(request.terms.lease, self._log_nested, request, task)
+        try:
+            return await self._outcome(request)
+        finally:
+            remark.cancel()
+
+    def _log_nested(self, request: Request, task: int) -> None:
+        blocked_by = blocked_by_of(request)
+        holders = self._holders_around(request, blocked_by)
+        if self.nested_logged or not holders or blocked_by in ("paused", "back_off"):
+            return
+        self.nested_logged = True
+        holder = "it holds one itself" if task in holders else "the task that created it holds one"
+        text = (
+            "a task has waited %.3g s for a permit of %r while %s, and the wait never ends unless"
+            " that one is released: release it first, acquire all permits at once (permits=...),"
+            " or pass a timeout"
         )
-        state = self.state
-        calls.add(state, AdoptCall(operation, request))
-        state.look_again(request, request.deadline)
-        self.writer.settle(self)
+        waited = clock() - request.started
+        extra = {"event": "nested", "semaphore": self.name, "waited": waited}
+        logger.warning(text, waited, self.name, holder, extra=extra)
+
+    def _holders_around(self, request: Request, blocked_by: BlockedBy = "limit") -> list[int]:
+        """The tasks that hold a permit in whose block the current task is, or was created.
+
+        By their ids. *request* of the current task may wait for such a permit forever.
+        """
+        return [
+            task
+            for task, lease in ENTERED.get()
+            if lease.state is LeaseState.HELD
+            and self.leases.get(lease.number) is lease
+            and (blocked_by != "key" or lease.key == request.key)
+        ]
 
     # -- permits
 
@@ -138,43 +180,30 @@ class RemoteSemaphore:
         self, lease: Lease, now: float, held: float, future: Confirmed | None = None
     ) -> PendingRelease:
         """Release a permit after *held* seconds. *future* gets whether it was held."""
-        state = self.state
-        note_hold(state, lease.permits * held)
-        pending = state.release(lease, now, future)
-        self.writer.settle(self, asked=future is not None, size=len(state.releases[lease.hub_id]))
+        pending = self.released(lease, now, held, future)
+        self.writer.settle(self, asked=future is not None)
         return pending
 
-    def give_back(self, lease: Lease) -> None:
-        """Release a lease that no task here uses."""
-        if lease.state is not LeaseState.ENDED:
-            _ = self.state.give_back(lease, clock(), trusted=False)
-        self.writer.settle(self)
-
-    async def release_by_id(self, owner: str, number: int) -> bool:
+    async def revoke(self, owner: str, number: int) -> bool:
         """Release a permit that is known by its id alone. Returns whether it was held.
 
         Raises:
             BackendError: when the server refused, or could not be asked.
         """
         future: Confirmed = self.identity.loop.create_future()
-        trust.release_by_id(self.state, owner, number, future)
+        self.release_by_id(owner, number, future)
         self.writer.settle(self)
         held = await future
         if isinstance(held, SemaphoreError):
             raise held
         return held
 
-    def refresh(self, lease: Lease) -> "asyncio.Future[Outcome]":
+    def refresh_now(self, lease: Lease) -> "asyncio.Future[Outcome]":
         """Refresh a lease. It has the outcome before the future wakes a task."""
         future: asyncio.Future[Outcome] = self.identity.loop.create_future()
-        self.state.refresh(lease).futures.append(future)
+        self.refresh(lease).futures.append(future)
         self.writer.settle(self)
         return future
-
-    def refresh_in_background(self, lease: Lease, wakeup: Wakeup) -> None:
-        """Refresh a lease. A refresh ends *wakeup* only if it is not answered."""
-        self.state.refresh(lease).wakeups.append(wakeup)
-        self.writer.settle(self)
 
     async def detach(self, lease: Lease, expires: float) -> None:
         """Have the server keep a held permit for *expires* seconds more, and let go of it.
@@ -183,23 +212,21 @@ class RemoteSemaphore:
             PermitLost: when it is lost, or released meanwhile.
             BackendError: when the server refused, or could not be asked.
         """
-        state = self.state
-        future: asyncio.Future[AnyReply | SemaphoreError] = self.identity.loop.create_future()
-        operation = Detach(
-            lease.number, math.ceil(1000 * expires), max_hold_ms=max_hold_ms_of(lease.terms)
-        )
+        future: asyncio.Future[Any] = self.identity.loop.create_future()
+        longest = max_hold_ms_of(lease.terms)
+        operation = Detach(lease.number, math.ceil(1000 * expires), max_hold_ms=longest)
         # Once it is written, the permit is trusted for no longer than that.
         left = lease.trusted_until - clock()
-        bounds = (expires - clock_margin(expires), reply_timeout(state.shortest_lease), left)
+        bounds = (expires - clock_margin(expires), reply_timeout(self.shortest_lease), left)
         call = DetachCall(operation, future, lease, expires)
-        reply = await self._call(call, future, max(0.0, min(bounds)))
-        assert isinstance(reply, Reply)
+        reply: Reply = await self._answered(call, future, max(0.0, min(bounds)))
         if not reply.answers[0]:
-            self.change(trust.gone, lease, "the server no longer holds it")
+            self.gone(lease, "the server no longer holds it")
+            self.writer.settle(self)
         if lease.state is not LeaseState.HELD:
             raise lease.loss()
         lease.end()
-        state.leases.pop(lease.number, None)
+        self.leases.pop(lease.number, None)
         self.writer.settle(self)
         for notifier in observers.notifiers:
             notifier.detached(lease)
@@ -208,7 +235,8 @@ class RemoteSemaphore:
 
     def back_off(self, call: BackOffCall) -> None:
         """Have every process grant nothing for some time. No task waits for the reply."""
-        self.change(calls.back_off, call)
+        calls.back_off(self, call)
+        self.writer.settle(self)
 
     async def back_off_for(self, seconds: float, key: str | None) -> None:
         """Have every process grant nothing for *seconds*. 0 ends a back-off.
@@ -216,36 +244,41 @@ class RemoteSemaphore:
         Raises:
             BackendError: when the server refused, or could not be asked.
         """
-        future: asyncio.Future[AnyReply | SemaphoreError] = self.identity.loop.create_future()
-        operation = BackOff(math.ceil(1000 * seconds), key=key)
+        future: asyncio.Future[Any] = self.identity.loop.create_future()
+        operation = StartBackOff(math.ceil(1000 * seconds), key=key)
         call = BackOffCall(operation, clock() + seconds, future)
-        await self._call(call, future, reply_timeout(min(self.state.shortest_lease, 10.0)))
+        await self._answered(call, future, reply_timeout(min(self.shortest_lease, 10.0)))
 
-    async def call(self, operation: Operation) -> AnyReply:
+    async def call(self, operation: Operation[R]) -> R:
         """Send an operation that is not batched, and wait for its reply within a bounded time.
 
         Raises:
             BackendError: when the server refused, or could not be asked.
         """
-        future: asyncio.Future[AnyReply | SemaphoreError] = self.identity.loop.create_future()
-        timeout = reply_timeout(min(self.state.shortest_lease, 10.0))
+        future: asyncio.Future[Any] = self.identity.loop.create_future()
+        timeout = reply_timeout(min(self.shortest_lease, 10.0))
         kind = Change if isinstance(operation, SetLimit | Delete) else Call
-        return await self._call(kind(operation, future), future, timeout)
+        return cast("R", await self._answered(kind(operation, future), future, timeout))
 
-    async def _call(
-        self, call: Call, future: "asyncio.Future[AnyReply | SemaphoreError]", timeout: float
-    ) -> AnyReply:
-        calls.add(self.state, call)
+    async def _answered(self, call: Call, future: "asyncio.Future[Any]", timeout: float) -> Any:
+        self.calls.append(call)
         self.writer.settle(self)
         try:
             await asyncio.wait([future], timeout=timeout)
             if not future.done():
-                raise self.state.route.silent(timeout)
+                raise self.route.silent(timeout)
         finally:
             if future.cancel():
-                calls.given_up(self.state, call)
+                calls.given_up(self, call)
                 self.writer.settle(self)
         answer = future.result()
         if isinstance(answer, SemaphoreError):
             raise answer
         return answer
+
+
+def _refused(request: Request, error: Exception) -> Exception:
+    """Return *error*, which the caller of *request* gets."""
+    for notifier in observers.notifiers:
+        notifier.refused(request, error)
+    return error

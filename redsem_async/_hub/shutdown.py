@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from weakref import WeakSet
 
-from . import machine
-from .lease import Lease
+from .endings import close
+from .model import Lease
 from .pipeline import Pipeline
-from .remote_semaphore import RemoteSemaphore
+from .state import SemaphoreState
 
 DRAIN = 10.0  # seconds for the tasks that were cancelled together with the connector's
 FINAL = 1.0  # seconds for what is left to be sent
@@ -35,21 +35,23 @@ async def drain(pipeline: Pipeline, connect: Callable[[], Awaitable[None]]) -> N
         pause = min(left, pipeline.reply_timeout, *intervals)
         waited = [*others, pipeline.quiet()]
         await asyncio.wait(waited, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
-        for remote, lease in _held(pipeline):
-            _ = remote.refresh(lease)
+        for semaphore, lease in _held(pipeline):
+            _ = semaphore.refresh(lease)
+            pipeline.settle(semaphore)
     release_all(pipeline)
     await _send_the_rest(pipeline, connect)
 
 
 def release_all(pipeline: Pipeline) -> None:
     """Release every permit. Their holders lose them."""
-    for remote, lease in _held(pipeline):
-        remote.change(machine.close, lease)
+    for semaphore, lease in _held(pipeline):
+        close(semaphore, lease)
+        pipeline.settle(semaphore)
 
 
-def _held(pipeline: Pipeline) -> list[tuple[RemoteSemaphore, Lease]]:
+def _held(pipeline: Pipeline) -> list[tuple[SemaphoreState, Lease]]:
     semaphores = list(pipeline.semaphores.values())
-    return [(remote, lease) for remote in semaphores for lease in remote.state.holding()]
+    return [(each, lease) for each in semaphores for lease in each.holding()]
 
 
 async def _send_the_rest(pipeline: Pipeline, connect: Callable[[], Awaitable[None]]) -> None:

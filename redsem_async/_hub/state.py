@@ -1,139 +1,212 @@
-"""What this process knows of one semaphore, as a state machine without input and output.
+"""What this process knows of one semaphore, and the verbs that change it. No input, no output.
 
-Tasks ask, leave and release. Commands are built from what is then to be written, and replies and
-push messages change it again. Nothing here needs an event loop or a socket. After a change,
-`stirred` and `look_at` tell the caller what to do.
+Tasks, replies, push messages and time call a verb. Then `todo` recomputes what is to be done. It
+returns how much there is to write, and when time alone may change something. No verb has to note
+that itself, and none needs an event loop or a socket. The commands that are written, and what
+their replies change, are in `commands` and `calls`.
 
-The parts of the machine are functions on this state. `handout` has a grant on its way to its
-caller, and `machine` what is written next. The others are `trust`, `deadlines`, `calls`,
-`estimates`, and the batches in `commands`.
+A request is in one place at a time, by its state (`model` has the transitions):
+
+    NEW      `new`, a heap by place. One whose caller left stays there until it is popped.
+    SENT     `requests`, by number, because the server may know it from now on.
+    WAITING  `requests` and `waiting`, whose order is the server's.
+    GRANTED  `requests`, and its lease is in `leases` under the same number.
+    DONE     nowhere, or in `undo` and still in `requests` if the server may yet grant it.
+
+What ties them together:
+
+- The server may grant a number for as long as it is in `requests`. A grant of any other number
+  that was drawn here is given back at once, so a number leaves `requests` only after a reply says
+  that the server has nothing of it, or when its lease is in `leases` or was released.
+- Every lease that the server may hold for this process is in `leases`, or in `releases`. A permit
+  that is lost without word of the server stays in `leases`, because it may be held there still.
+- Numbers are drawn when a command is written, so they increase in the order of the wire. While
+  `acquires_in_flight` has a number, the next acquire names it as `after`, and the server refuses
+  that one if it has not run. Requests that were refused go back to their places in `new`. Until
+  none is in flight, no acquire is written (`drains`), because one of them would pass them.
+- An abandon may overtake the acquire that it undoes, on another connection. So it is sent for what
+  was SENT, and `drains` holds back the next acquire, too.
+- `unsure` has waiters that the server may have forgotten or served without a message. They are
+  asked about before all others. One that is gone makes all others unsure.
+- A reply decides `overdue`, the requests whose deadline has come, unless time does first.
 """
 
 import heapq
+import logging
 import math
+from asyncio import TimerHandle
 from collections import OrderedDict, deque
-from collections.abc import Sequence
-from operator import attrgetter
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.keys import Address
+from redsem_async._core.lease import Lost, Outcome, after_refresh, reply_timeout
 from redsem_async._observers.registry import observers
-from redsem_async._protocol.backend import SemaphoreRef
+from redsem_async._protocol.operations import SemaphoreRef
+from redsem_async._protocol.pushes import Deleted, Granted, Push, Recheck, Revoked
 
-from .heartbeats import Heartbeats
 from .identity import HubIdentity
 from .introduction import Introduction
-from .lease import Lease, LeaseState
-from .pending import Call, Change, Confirmed, PendingRefresh, PendingRelease
-from .request import Request, RequestState
+from .model import (
+    Confirmed,
+    Lease,
+    LeaseState,
+    PendingRefresh,
+    PendingRelease,
+    Request,
+    RequestState,
+)
+from .moments import Deadlines, Heartbeats
+from .pending import Call, Change, DetachCall
 from .route import LinkState, Route
+
+logger = logging.getLogger("redsem_async")
 
 MAX_BATCH = 256  # requests or permits in one script, because it holds the server for as long
 MAX_KEYED = 32  # the same where each may have another key, because all of these are looked at
+SOON = 0.05  # seconds, until a lease that a message granted is refreshed
+AVERAGED = 8  # over about so many, the usual hold is averaged
 
-CLEAN_UP = 64  # deadlines, from which on those of the past are looked for
+
+class Writer(Protocol):
+    """Writes what semaphores want written, when it is time. A `Pipeline` is one."""
+
+    state: LinkState
+
+    def settle(self, semaphore: "SemaphoreState", *, asked: bool = False) -> None:
+        """The state was changed, so do what is to be done. *asked*: a task waits for that."""
+        ...
+
+    def probe_now(self) -> None:
+        """A caller does not wait, so find out at once whether the server can be asked."""
+        ...
+
+    def expect_lease(self, lease: float) -> None:
+        """Permits of so short a lease are used, so notice a silent server in time for them."""
+        ...
 
 
 class SemaphoreState(SemaphoreRef):
-    """What this process knows of one semaphore, and what it is to write.
+    """What this process knows of one semaphore, and what it will write.
 
     Attributes:
-        max_batch: how many requests, or permits, one command is for.
-        stirred: there may be something to write.
-        look_at: when time alone may change something next.
-
-        new: requests to be written, by their places unless they are *unsorted*.
-        drains: the next acquire waits until none is in flight. One of these was refused, or may
-            find its requests gone, which are then written before that one.
-        refreshes: to be written, by the number of the lease.
-        by_message: leases that a message granted, and when they are refreshed to confirm it.
-        releases: to be written, by the hub that drew the ids.
-        leaving: requests whose callers left, and that the server may still know.
-        void: calls that were sent, have no reply, and may not be carried out any more.
-        calls: to be written, in the order in which they were made.
-        changes: set limits, deletions and back-offs without a reply, in order of their numbers.
-
-        requests: that the server may know (sent, waiting, granted or leaving), by number.
-        leases: that the server may hold, by number.
+        new: requests to be written, a heap by place.
+        requests: that the server may know, by number.
         waiting: requests that were told to wait, first come first.
+        leases: that the server may hold, by number.
+
+        refreshes: to be written, by the number of the lease.
+        releases: to be written, by the hub that drew the ids.
+        undo: requests whose callers left, and calls that were sent, have no reply, and may not be
+            carried out any more.
+        calls: without a reply, in the order in which they were made.
+        heartbeats: when the next is due.
+
+        drains: the next acquire waits until none is in flight.
+        acquires_in_flight: the last number of each acquire that has no reply yet.
         unsure: waiters to be asked about before all others.
         overdue: requests whose deadline has come, so that the next reply decides.
-        acquires_in_flight: the last number of each acquire that has no reply yet.
-        deadlines: a heap of when to look at which request.
+        deadlines: when to look at which request.
+        by_message: leases that a message granted, and when they are refreshed to confirm it.
         outlasted: by an outage, so that the server forgets those that leave.
 
         shortest_lease: of any request so far, in seconds (longest_lease likewise).
-        own_hold: for how long requests of this process held their permits recently, in seconds
-            times permits. None before the first release.
+        own_hold: how long requests of this process held their permits recently, in seconds times
+            permits. None before the first release.
         others_hold: the same of all processes, as a reply told it.
         hold_told_at: when a release told *own_hold* last.
         seen: the set limit, and when the back-off changes, as the last acquire or heartbeat told.
             None if it told of neither.
+
+        writer: that whoever calls a verb calls then. No verb calls it.
+        scheduled: it has noted that there is something to write, or holds it back.
+        timer: of the writer, which looks again at *look_at*.
     """
 
     def __init__(
-        self, identity: HubIdentity, address: Address, link: LinkState, label: str | None
+        self, identity: HubIdentity, address: Address, writer: Writer, label: str | None
     ) -> None:
         super().__init__(address)
+        self.writer: Writer = writer
         self.identity: HubIdentity = identity
         self.name: str = address.name
         self.max_batch: int = MAX_KEYED if address.keyed else MAX_BATCH
-        self.route: Route = Route(address.name, link)
+        self.route: Route = Route(address.name, writer.state)
         self.introduction: Introduction = Introduction(self.route, label)
-        self.stirred: bool = False
-        self.look_at: float = math.inf
-        self.new: deque[Request] = deque()
-        self.unsorted: bool = False
-        self.drains: bool = False
-        self.refreshes: dict[int, PendingRefresh] = {}
-        self.by_message: deque[tuple[float, Lease]] = deque()
-        self.releases: dict[str, list[PendingRelease]] = {}
-        self.leaving: list[Request] = []
-        self.void: list[Call] = []
-        self.calls: deque[Call] = deque()
-        self.changes: deque[Change] = deque()
-        self.heartbeats: Heartbeats = Heartbeats()
+        self.new: list[tuple[float, int, Request]] = []
         self.requests: dict[int, Request] = {}
-        self.leases: dict[int, Lease] = {}
         self.waiting: OrderedDict[Request, None] = OrderedDict()
+        self.leases: dict[int, Lease] = {}
+        self.refreshes: dict[int, PendingRefresh] = {}
+        self.releases: dict[str, list[PendingRelease]] = {}
+        self.undo: list[Request | Call] = []
+        self.calls: list[Call] = []
+        self.heartbeats: Heartbeats = Heartbeats()
+        self.drains: bool = False
+        self.acquires_in_flight: deque[int] = deque()
         self.unsure: tuple[Request, ...] = ()
         self.overdue: dict[Request, None] = {}
-        self.acquires_in_flight: deque[int] = deque()
-        self.deadlines: list[tuple[float, int, Request]] = []
+        self.deadlines: Deadlines = Deadlines()
+        self.by_message: deque[tuple[float, Lease]] = deque()
+        self.outlasted: bool = False
         self.shortest_lease: float = math.inf
         self.longest_lease: float = 0.0
         self.own_hold: float | None = None
         self.others_hold: float | None = None
         self.hold_told_at: float = -math.inf
         self.seen: tuple[int | None, float] | None = None
-        self.outlasted: bool = False
-        self._clean_up_at = CLEAN_UP
+        self.scheduled: bool = False
+        self.timer: TimerHandle | None = None
+        self.look_at: float = math.inf
 
-    # -- looking
+    # -- what is to be done
+
+    def todo(self) -> tuple[int, float]:
+        """How many things there may be to write, and when time alone may change something."""
+        size, at, new = 0, math.inf, self.new
+        while new and new[0][2].state is not RequestState.NEW:
+            heapq.heappop(new)  # its caller left
+        if new and not (self.drains and self.acquires_in_flight):
+            size = len(new)
+        if self.releases:
+            size += sum(map(len, self.releases.values()))
+        if self.refreshes or self.undo or self.calls or self.heartbeats.due:
+            unsent = sum(call.keeps_connection and not call.in_flight for call in self.calls)
+            size += len(self.refreshes) + len(self.undo) + unsent + self.heartbeats.due
+        if self.waiting:
+            at = self.heartbeats.look_at
+        else:
+            self.heartbeats.look_at = math.inf
+        if self.deadlines:
+            at = min(at, self.deadlines.next())
+        if by_message := self.by_message:
+            while by_message and by_message[0][1].state > LeaseState.HELD:
+                by_message.popleft()
+            at = min(at, by_message[0][0]) if by_message else at
+        return size, at
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is held, waited for or to be written, so the connection is kept."""
+        return bool(
+            self.requests
+            or self.leases
+            or any(request.state is RequestState.NEW for _, _, request in self.new)
+            or self.releases
+            or any(isinstance(each, Call) or not self.outlasted for each in self.undo)
+            or any(call.keeps_connection for call in self.calls)
+        )
 
     def pending(self) -> list[Request]:
         """Requests whose callers wait for the outcome."""
-        known = (request for request in self.requests.values() if request.pending)
-        new = (request for request in self.new if request.state is RequestState.NEW)
-        return list(dict.fromkeys((*known, *new, *self.waiting)))
+        new = (request for _, _, request in self.new)
+        known = (*self.requests.values(), *new)
+        return [request for request in dict.fromkeys(known) if request.pending]
 
     def holding(self) -> list[Lease]:
         """Leases that the server holds, as far as is known here."""
         return [lease for lease in self.leases.values() if lease.holding]
-
-    def held(self) -> list[Lease]:
-        """Leases with a permit."""
-        return [lease for lease in self.leases.values() if lease.state is LeaseState.HELD]
-
-    def first_new(self) -> Request | None:
-        """The first request that is to be written."""
-        if self.unsorted:
-            self.unsorted = False
-            self.new = deque(sorted(self.new, key=attrgetter("place")))
-        new = self.new
-        while new and new[0].state is not RequestState.NEW:
-            new.popleft()  # its caller left
-        return new[0] if new else None
 
     # -- asking
 
@@ -142,55 +215,31 @@ class SemaphoreState(SemaphoreRef):
         lease = request.terms.lease
         self.longest_lease = max(self.longest_lease, lease)
         self.shortest_lease = min(self.shortest_lease, lease)
-        self.new.append(request)
-        self.unsorted |= request.ahead > 0
+        heapq.heappush(self.new, (request.started - request.ahead, request.order, request))
         if request.deadline < math.inf:
-            self.look_again(request, request.deadline)
-        self.stirred = True
+            self.deadlines.look_again(request, request.deadline)
 
     def beat(self) -> None:
         """Have a heartbeat written."""
-        self.heartbeats.due = self.stirred = True
-
-    def look_again(self, request: Request, at: float) -> None:
-        """Look at the deadline of *request* at another time than before."""
-        deadlines = self.deadlines
-        if len(deadlines) > self._clean_up_at:  # most may be of the past
-            deadlines[:] = [d for d in deadlines if d[2].pending and d[0] == d[2].look_at]
-            heapq.heapify(deadlines)
-            self._clean_up_at = CLEAN_UP + 2 * len(deadlines)
-        request.look_at = at
-        heapq.heappush(deadlines, (at, request.order, request))
-        self.look_at = min(self.look_at, at)
-
-    def give_number(self, request: Request) -> None:
-        """*request* is written now, because numbers are drawn in the order of the wire."""
-        if request.number == 0:
-            request.number, request.hub_id = self.identity.new_number(), self.identity.id
-        self.requests[request.number] = request
+        self.heartbeats.due = True
 
     def forget_number(self, request: Request) -> None:
         """The server has nothing under the number of *request*, which gets another."""
         self.requests.pop(request.number, None)
         request.number, request.was_sent = 0, False
 
-    def ask_again(self, requests: Sequence[Request]) -> None:
-        """Write *requests* in their places among those that are new."""
+    def ask_again(self, requests: Iterable[Request]) -> None:
+        """Write *requests* again, in their places among those that are new."""
         for request in requests:
             request.ask_again()
-        self.new.extend(requests)
-        self.unsorted = self.stirred = True
+            place = request.started - request.ahead
+            heapq.heappush(self.new, (place, request.order, request))
 
     def ask_anew(self, request: Request) -> None:
         """The server has nothing for *request* any more. A new number, the same deadline."""
         self.waiting.pop(request, None)
         self.forget_number(request)
         self.ask_again([request])
-
-    def acquire_ended(self) -> None:
-        """The oldest acquire in flight has its reply."""
-        self.acquires_in_flight.popleft()
-        self.stirred |= self.drains
 
     def wait(self, requests: Sequence[Request]) -> None:
         """The server replied to *requests*, in this order, that they have to wait."""
@@ -200,13 +249,8 @@ class SemaphoreState(SemaphoreRef):
         for notifier in observers.notifiers:
             notifier.queued(requests)
 
-    def stop_waiting(self, request: Request) -> None:
-        """*request* is granted, or its caller leaves."""
-        self.waiting.pop(request, None)
-        self.overdue.pop(request, None)
-
     def turn_down(self, request: Request, error: Exception) -> None:
-        """*request* ends with *error*. The server has nothing of it that is to be undone."""
+        """*request* ends with *error*. The server has nothing of it that has to be undone."""
         self.requests.pop(request.number, None)
         self.overdue.pop(request, None)
         request.fail(error)
@@ -215,16 +259,15 @@ class SemaphoreState(SemaphoreRef):
         """The caller left without a permit. Whatever it was or will be granted is undone."""
         state, lease = request.state, request.lease
         if state <= RequestState.WAITING:
-            self.stop_waiting(request)
+            self.waiting.pop(request, None)
             if request.number:
                 # An acquire that is sent after the abandon cannot tell whether this one's has run.
                 self.drains |= state is RequestState.SENT
-                self.leaving.append(request)
-                self.stirred = True
+                self.undo.append(request)
+        self.overdue.pop(request, None)
         request.end()
         if lease is not None and lease.state is not LeaseState.ENDED:
             self.requests.pop(request.number, None)
-            self.overdue.pop(request, None)
             self.give_back(lease, clock(), trusted=False)
 
     def refuse(self, request: Request, error: Exception) -> None:
@@ -232,10 +275,90 @@ class SemaphoreState(SemaphoreRef):
         self.leave(request)
         request.fail(error)
 
+    # -- granting
+    #
+    # A caller that gets a permit may trust it for the lease less a refresh interval. Most grants
+    # are handed out at once. One that may be older is refreshed first. Until that has its reply
+    # the request is GRANTED, and its caller continues to wait. If replies take longer than a
+    # refresh interval, one refresh is still awaited, but the permit may be trusted for less.
+
+    def granted(
+        self,
+        number: int,
+        token: int,
+        left: float | None,
+        sent_at: float,
+        slots: Sequence[int] = (),
+    ) -> None:
+        """The server granted *number*, with *left* seconds of its lease left.
+
+        *left* is None if it said so in reply to the command that granted it, sent at *sent_at*.
+        Otherwise it said so in reply to a command sent then, or later.
+        """
+        request = self.requests.get(number)
+        if request is None:
+            if number not in self.leases and self.identity.drew(number):
+                # No caller waits with that number any more.
+                self.give_back_unknown(self.identity.id, number)
+            return
+        if request.state is not RequestState.WAITING and request.state is not RequestState.SENT:
+            return  # known already, or its caller left and an abandon is on its way
+        terms = request.terms
+        if left is None:
+            trusted = sent_at + terms.lease - terms.margin
+            self.hand_out(request, self.accept(request, token, slots, trusted, sent_at))
+            return
+        now = clock()
+        lease = self.accept(request, token, slots, sent_at + left - terms.margin, now)
+        # A refresh finds out a forged grant, and tells how much of ``max_hold`` is left. It is
+        # sent soon, unless the permit is released by then, as most are.
+        if lease.refresh_is_due(now):
+            self.refresh(lease).request = request
+        else:
+            self.by_message.append((now + SOON, lease))
+            self.serve(request, lease)
+
+    def accept(  # positional, because keywords cost time
+        self,
+        request: Request,
+        token: int,
+        slots: Sequence[int],
+        trusted: float,
+        since: float,
+    ) -> Lease:
+        """The server holds a lease for *request*. Its caller does not have it yet."""
+        lease = Lease(request, token, slots, trusted, since, LeaseState.GRANTED)
+        self.leases[request.number] = lease
+        self.waiting.pop(request, None)
+        self.overdue.pop(request, None)
+        request.accept(lease)
+        return lease
+
+    def serve(self, request: Request, lease: Lease) -> None:
+        """The caller of *request* gets *lease*."""
+        self.requests.pop(request.number, None)
+        self.overdue.pop(request, None)
+        lease.hand_out()
+        request.serve(lease)
+
+    def hand_out(self, request: Request, lease: Lease) -> None:
+        """Give the caller its permit, once it is refreshed if that is due."""
+        now = clock()
+        if not lease.trusted_at(now):
+            self.give_back_and_retry(request)  # the loop stood still for a lease
+        elif lease.refresh_is_due(now):
+            self.refresh(lease).request = request
+        else:
+            self.serve(request, lease)
+
     # -- releasing
 
-    def release(self, lease: Lease, now: float, future: Confirmed | None = None) -> PendingRelease:
-        """Release a permit. *future* gets whether it was held until *now*."""
+    def released(
+        self, lease: Lease, now: float, held: float, future: Confirmed | None = None
+    ) -> PendingRelease:
+        """A permit is released after *held* seconds. *future* gets whether it was held."""
+        held, usual = lease.permits * held, self.own_hold
+        self.own_hold = held if usual is None else usual + (held - usual) / AVERAGED
         trusted = now < lease.trusted_until and lease.state is LeaseState.HELD
         pending = self.give_back(lease, now, trusted=trusted, future=future)
         for notifier in observers.notifiers:
@@ -258,14 +381,12 @@ class SemaphoreState(SemaphoreRef):
         lease.end()
         pending = PendingRelease(number, now, ends, trusted, future)
         self.releases.setdefault(lease.hub_id, []).append(pending)
-        self.stirred = True
         return pending
 
     def give_back_unknown(self, owner: str, number: int, future: Confirmed | None = None) -> None:
         """Release a permit that is known by its id alone."""
         pending = PendingRelease(number, clock(), math.inf, False, future)  # noqa: FBT003
         self.releases.setdefault(owner, []).append(pending)
-        self.stirred = True
 
     def give_back_and_retry(self, request: Request) -> None:
         """Release what was granted before the caller came to hold it, and ask again."""
@@ -280,6 +401,13 @@ class SemaphoreState(SemaphoreRef):
             request.lease = None
             self.ask_anew(request)
 
+    def release_by_id(self, owner: str, number: int, future: Confirmed) -> None:
+        """Release a permit that is known by its id alone. *future* gets whether it was held."""
+        self.give_back_unknown(owner, number, future)
+        lease = self.leases.get(number) if owner == self.identity.id else None
+        if lease is not None:
+            self.gone(lease, "released by its id", expected=True)
+
     # -- refreshing
 
     def refresh(self, lease: Lease) -> PendingRefresh:
@@ -287,18 +415,170 @@ class SemaphoreState(SemaphoreRef):
         pending = self.refreshes.get(lease.number)
         if pending is None:
             pending = self.refreshes[lease.number] = PendingRefresh(lease)
-            self.stirred = True
         return pending
-
-    def refresh_within(self, lease: Lease, now: float, moment: float) -> None:
-        """Have a lease refreshed in a *moment*, together with others, if it is held then."""
-        if not self.by_message:
-            self.look_at = min(self.look_at, now + moment)
-        self.by_message.append((now + moment, lease))
 
     def refresh_again(self, pending: PendingRefresh) -> None:
         """Write a refresh again, together with others."""
         known = self.refreshes.setdefault(pending.lease.number, pending)
         if known is not pending:
             known.join(pending)
-        self.stirred = True
+
+    def refreshed(
+        self, pending: PendingRefresh, outcome: Outcome, sent_at: float, now: float
+    ) -> None:
+        """A refresh that was sent at *sent_at* has ended by *now*. Wakes who waits for that."""
+        self.note_refreshed(pending.lease, outcome, sent_at, now)
+        pending.settle(outcome)
+        request, lease = pending.request, pending.lease
+        if request is None or request.state is not RequestState.GRANTED:
+            return
+        # A connection without a reply is dropped, so the loop was blocked if this one is so late.
+        late = now - sent_at > reply_timeout(request.terms.lease)
+        if outcome is Outcome.RENEWED and late:
+            self.hand_out(request, lease)
+        elif lease.trusted_at(clock()):
+            self.serve(request, lease)
+        else:
+            self.give_back_and_retry(request)  # the loop stood still for a lease
+
+    def note_refreshed(self, lease: Lease, outcome: Outcome, sent_at: float, now: float) -> None:
+        """Trust *lease* for longer, or lose it."""
+        if not lease.holding:
+            return
+        if outcome is Outcome.RENEWED and sent_at <= lease.renewable_after:
+            outcome = Outcome.UNKNOWN  # a detach may have been carried out after it
+        verdict = after_refresh(
+            lease.trusted_until, lease.terms.lease, outcome, sent_at=sent_at, now=now
+        )
+        if isinstance(verdict, Lost):
+            known = outcome is Outcome.GONE
+            self.gone(lease, verdict.reason if known else self.doubt(lease))
+        else:
+            lease.renew(verdict)
+            if outcome is Outcome.RENEWED:
+                for notifier in observers.notifiers:
+                    notifier.refreshed(lease, lease.trusted_until - now)
+
+    # -- losing
+
+    def gone(self, lease: Lease, reason: str, *, expected: bool = False) -> None:
+        """The server does not hold *lease* any more, or it cannot be trusted."""
+        if lease.state is LeaseState.HELD:
+            self.leases.pop(lease.number, None)
+            self.lose(lease, reason, expected=expected)
+        elif lease.state is LeaseState.GRANTED:  # its caller does not have it yet
+            self.give_back_and_retry(self.requests[lease.number])
+
+    def lose(self, lease: Lease, reason: str, *, expected: bool = False) -> None:
+        """The permit of *lease* is lost, so wake its holder, notify observers, and log it.
+
+        *expected* means that this process ended the permit itself, which is not logged. A loss
+        that cancels a block, or that its block cannot be told of, is logged as a warning.
+        """
+        if lease.state is not LeaseState.HELD:
+            return
+        cancels = lease.guard is not None
+        lease.lose(reason)
+        for notifier in observers.notifiers:
+            notifier.lost(lease, reason, cancels=cancels)
+        if not expected:
+            facts = {"fencing_token": lease.token, "permits": lease.permits, "reason": reason}
+            facts |= {"event": "lost", "semaphore": self.name}
+            level = logging.WARNING if cancels or lease.is_nobodys else logging.INFO
+            text = "a permit of %r was lost: %s"
+            logger.log(level, text, self.name, reason, extra=facts)
+
+    def lose_unless_trusted(self, lease: Lease) -> bool:
+        """Whether the permit of *lease* is lost, or ends now because its trust has run out."""
+        if lease.state is LeaseState.HELD and clock() >= lease.trusted_until:
+            self.lose(lease, self.doubt(lease))
+        return lease.state is not LeaseState.HELD
+
+    def doubt(self, lease: Lease) -> str:
+        """Why *lease* is not trusted, while it is not known to be lost. In any thread."""
+        blocked = self.identity.stalls.blocked_for(lease)
+        return (
+            lease.doubt if blocked is None else f"the event loop was blocked for {blocked:.3g} s"
+        )
+
+    # -- calls
+
+    def call_again(self, call: Call) -> None:
+        """Write *call* again, if its caller waits on."""
+        call.in_flight = False
+        if not call.wanted:
+            self.withdraw(call)
+
+    def withdraw(self, call: Call) -> None:
+        """*call* is no longer wanted, and not in flight."""
+        if call in self.calls:
+            self.calls.remove(call)
+        if call.was_sent and isinstance(call, Change | DetachCall):
+            self.undo.append(call)  # its bytes may be somewhere still
+        else:
+            self.call_ended(call)
+
+    def call_ended(self, call: Call) -> None:
+        """The call got its reply, was refused or made void, so it is not carried out any more."""
+        if call in self.calls:
+            self.calls.remove(call)
+        if isinstance(call, DetachCall) and call.unsettled:
+            call.unsettled = False
+            lease = call.lease
+            lease.detach_settled(clock())
+            held = lease.state is LeaseState.HELD and not lease.unsettled
+            if not call.wanted and held:  # and was not detached once more meanwhile
+                _ = self.refresh(lease)
+
+    # -- time, push messages, connections
+
+    def time_passed(self, now: float) -> None:
+        """Send the heartbeat and the refreshes whose time has come."""
+        heartbeats, by_message = self.heartbeats, self.by_message
+        if now >= heartbeats.look_at:
+            heartbeats.stop()
+            if self.waiting and not heartbeats.in_flight:
+                self.beat()
+        while by_message and (by_message[0][0] <= now or not by_message[0][1].holding):
+            lease = by_message.popleft()[1]
+            if lease.holding:
+                _ = self.refresh(lease)
+
+    def pushed(self, push: Push, fresh_at: float | None) -> None:
+        """Apply a push message. The newest command with a reply was sent at *fresh_at*."""
+        match push:
+            case Granted(grants=grants):
+                # The server had carried out that command before it granted these.
+                sent_at = -math.inf if fresh_at is None else fresh_at
+                for number, (token, left_ms, slots) in grants:
+                    self.granted(number, token, left_ms / 1000, sent_at, slots)
+            case Revoked(numbers=numbers):
+                self.revoked(numbers)
+            case Deleted():
+                self.deleted()
+            case Recheck():
+                if self.waiting:
+                    self.beat()
+
+    def revoked(self, numbers: Iterable[int]) -> None:
+        """Another client released or adopted permits of this process."""
+        for number in numbers:
+            if (lease := self.leases.get(number)) is not None:
+                self.gone(lease, "revoked: another process released or adopted it")
+
+    def deleted(self) -> None:
+        """The semaphore was deleted. Holders lose their permits, and waiters start again."""
+        self.introduction.sent = False
+        self.seen = None
+        for lease in self.holding():
+            self.gone(lease, "the semaphore was deleted")
+        for request in list(self.waiting):
+            self.ask_anew(request)
+
+    def reconnected(self) -> None:
+        """The connection is new. The hub introduces itself again, and asks about every waiter."""
+        self.introduction.sent = False
+        self.unsure = tuple(self.waiting)  # messages may have been missed
+        self.outlasted = False
+        if self.waiting:
+            self.beat()

@@ -1,6 +1,6 @@
 """What a change has done, in the same words for the command and for the dashboard."""
 
-from redsem_async._api.status import SemaphoreStatus
+from redsem_async._protocol.status import SemaphoreStatus
 
 from .discovery import SemaphoreInfo
 

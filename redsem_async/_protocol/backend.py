@@ -6,44 +6,12 @@ from typing import Protocol, Self
 from redsem_async._core.keys import Address
 
 from .errors import CommandError
-from .operations import Operation
+from .operations import AnyOperation
 from .pushes import Push
-from .replies import AnyReply
+from .replies import AdoptReply, Reply
+from .status import StatusReply
 
-
-class SemaphoreRef:
-    """Which semaphore a command is for.
-
-    A link may cache what it derives from the address, by weak reference, because a hub keeps one
-    reference for each semaphore that it uses, for as long as it uses it.
-
-    Attributes:
-        address: of the semaphore.
-        asking: whether commands go to a node that the semaphore is being moved to.
-    """
-
-    __slots__ = ("__weakref__", "address", "asking")
-
-    def __init__(self, address: Address) -> None:
-        self.address: Address = address
-        self.asking: bool = False
-
-
-class Command:
-    """An operation on its way.
-
-    Attributes:
-        tag: given by the link that sends it. The reply repeats it.
-        sent_at: when it was last sent.
-    """
-
-    __slots__ = ("operation", "semaphore", "sent_at", "tag")
-
-    def __init__(self, semaphore: SemaphoreRef, operation: Operation) -> None:
-        self.semaphore: SemaphoreRef = semaphore
-        self.operation: Operation = operation
-        self.tag: int = 0
-        self.sent_at: float = 0.0
+AnyReply = Reply | AdoptReply | StatusReply
 
 
 class Listener(Protocol):
@@ -59,7 +27,7 @@ class Listener(Protocol):
         """The addresses of those that its hub uses. None where it does not say."""
         ...
 
-    def reply_received(self, command: Command, reply: AnyReply | CommandError) -> None:
+    def reply_received(self, command: AnyOperation, reply: AnyReply | CommandError) -> None:
         """The server replied to *command*, the oldest one in flight."""
         ...
 
@@ -98,7 +66,7 @@ class Link(Protocol):
         """Whether to send more now, so that what was sent does not pile up in this process."""
         ...
 
-    def send(self, commands: Sequence[Command], now: float) -> None:
+    def send(self, commands: Sequence[AnyOperation], now: float) -> None:
         """Send *commands* in one write. Returns at once."""
         ...
 

@@ -3,23 +3,27 @@
 import json
 from typing import NamedTuple, cast
 
+NO_PUSH = 1  # no push messages reach the hub
+UNCOUNTED = 2  # push messages reach it, and scripts that send them are told that they reach nobody
+
 
 class HubInfo(NamedTuple):
     """Sent with the first command that a server gets from a hub, and after every reconnection.
 
     Attributes:
         description: text for `status` to show, as `describe` makes it.
-        no_push: no push messages reach the hub.
-        uncounted: push messages reach the hub, and the scripts that send them are told that
-            no process received them.
+        messages: 0, NO_PUSH or UNCOUNTED.
     """
 
     description: str
-    no_push: bool = False
-    uncounted: bool = False
+    messages: int = 0
 
 
-def describe(**facts: object) -> str:
+UNCHANGED = HubInfo("")
+"""Of a command whose server has been told."""
+
+
+def describe(**facts: str | float | None) -> str:
     """Return the text in which Redis keeps *facts* about a hub."""
     return json.dumps(facts, separators=(",", ":"))
 

@@ -1,14 +1,34 @@
 """The operations that a hub asks of a store of semaphores, which is Redis or memory.
 
+An operation is declared once, by its script, its arguments and its reply. The contract in the
+script says what each argument means, in the same order. An operation is also the command that is
+sent, so it has its semaphore, and when it was sent.
+
 Durations are in milliseconds. No operation carries an instant, because an instant means nothing
 on another machine's clock.
 """
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from urllib.parse import quote
 
-from .hub_info import HubInfo
+from redsem_async._core.keys import Address
+
+from .hub_info import UNCHANGED, HubInfo
+from .replies import (
+    AdoptReply,
+    Holding,
+    Reply,
+    answers_of,
+    common_reply,
+    key_of,
+    number_of,
+    slots_of,
+)
+
+Argument = str | int
+R = TypeVar("R")
 
 
 class KeyTerms(NamedTuple):
@@ -32,7 +52,7 @@ class RequestOptions(NamedTuple):
     Attributes:
         permits: more than one.
         waits: False for one that is refused where it would have to wait.
-        ahead_ms: for how much longer than in truth it counts as waiting (fair).
+        ahead_ms: how much longer than in truth it counts as waiting (`FairSemaphore` only).
     """
 
     permits: int = 1
@@ -40,12 +60,19 @@ class RequestOptions(NamedTuple):
     ahead_ms: int = 0
     key: KeyTerms | None = None
 
+    def as_asked(self, number: int) -> str:
+        """The request as an acquire names it."""
+        text = f"{number}:{self.permits}:{self.waits:d}"
+        if self.key is not None:
+            return f"{text}:{self.ahead_ms}{_tail(self.key)}"
+        return f"{text}:{self.ahead_ms}" if self.ahead_ms else text
+
 
 DEFAULT_OPTIONS = RequestOptions()
 
 
-class Request(NamedTuple):
-    """One request for permits, by its number within the hub."""
+class QueuedRequest(NamedTuple):
+    """A request as the queue has it, by its number within the hub."""
 
     number: int
     lease_ms: int
@@ -55,8 +82,57 @@ class Request(NamedTuple):
     ahead_ms: int = 0
     key: KeyTerms | None = None
 
+    def as_queued(self, address: Address) -> str:
+        text = f"{self.number}:{self.lease_ms}:{self.limit}:{self.permits}"
+        return text + _tail(self.key) if address.keyed else text
 
-class Acquire(NamedTuple):
+
+class SemaphoreRef:
+    """The semaphore that an operation is for.
+
+    A link may cache what it derives from the address, by weak reference, because a hub keeps one
+    reference for each semaphore that it uses, for as long as it uses it.
+
+    Attributes:
+        address: of the semaphore.
+        asking: whether commands go to a node that the semaphore is being moved to.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self.address: Address = address
+        self.asking: bool = False
+
+
+@dataclass(slots=True)
+class Operation(Generic[R]):
+    """Base of the operations.
+
+    Attributes:
+        script: that carries it out.
+        semaphore: that it is for, once it is a command of a hub.
+        tag: given by the link that sends it. The reply repeats it.
+        sent_at: when it was last sent.
+    """
+
+    script: ClassVar[str]
+    semaphore: SemaphoreRef = field(init=False, repr=False, compare=False)
+    tag: int = field(init=False, repr=False, compare=False)
+    sent_at: float = field(init=False, repr=False, compare=False)
+
+    def arguments(self, address: Address) -> Sequence[Argument]:
+        """The arguments of the script, after those that all scripts have."""
+        raise NotImplementedError
+
+    def reply(self, raw: Sequence[Any], address: Address) -> R:
+        """Decode the reply. *raw* begins with the tag."""
+        raise NotImplementedError
+
+
+AnyOperation = Operation[Any]
+
+
+@dataclass(slots=True)
+class Acquire(Operation[Reply]):
     """Ask for permits, with one answer for each number.
 
     Attributes:
@@ -69,65 +145,37 @@ class Acquire(NamedTuple):
         slots: what permits stand for. None for nothing.
     """
 
+    script = "acquire"
     numbers: Sequence[int]
     lease_ms: int
     limit: int
-    options: Mapping[int, RequestOptions] = MappingProxyType({})
+    options: Mapping[int, RequestOptions] = field(default_factory=dict[int, RequestOptions])
     max_waiters: int | None = None
     max_waiters_per_key: int | None = None
     after: int = 0
-    hub_info: HubInfo | None = None
+    hub_info: HubInfo = UNCHANGED
     slots: Sequence[str | int] | None = None
 
+    def arguments(self, address: Address) -> Sequence[Argument]:
+        limit: Argument = self.limit if self.slots is None else _listed(self.slots)
+        most: Argument = -1 if self.max_waiters is None else self.max_waiters
+        if self.max_waiters_per_key is not None:
+            most = f"{most}:{self.max_waiters_per_key}"
+        description, messages = self.hub_info
+        requests: Sequence[Argument] = self.numbers
+        if options := self.options:
+            requests = [options[n].as_asked(n) if n in options else n for n in self.numbers]
+        return (self.lease_ms, limit, most, self.after, description, messages, *requests)
 
-class Release(NamedTuple):
-    """Release permits.
-
-    Attributes:
-        owner: the hub that drew the ids.
-        numbers: of the ids.
-        hold_ms: for how long requests of the caller's process recently held their permits, times
-            permits. Most do not say it.
-        waits: a request of the caller's hub waits, or may, so the reply describes the queue.
-        own: the oldest of those, as many as numbers at most. They may come before older ones of
-            other hubs, if those have not waited for long (zset).
-    """
-
-    owner: str
-    numbers: Sequence[int]
-    hold_ms: int | None = None
-    waits: bool = False
-    own: Sequence[Request] = ()
+    def reply(self, raw: Sequence[Any], address: Address) -> Reply:
+        count = len(self.numbers)
+        if len(raw) == 2:  # all granted, with tokens in a row
+            return Reply(range(raw[1], raw[1] + count))
+        return common_reply(raw, address, count, of_waiters=True)
 
 
-class Refresh(NamedTuple):
-    """Refresh permits of the caller's hub.
-
-    Attributes:
-        heavy: how many permits, of those that are for several.
-        max_hold_ms: for how long they may be held, since their grants. ``None`` for any time. Each
-            answer is then how much of it is left.
-    """
-
-    numbers: Sequence[int]
-    lease_ms: int
-    heavy: Mapping[int, int] = MappingProxyType({})
-    max_hold_ms: int | None = None
-
-
-class Abandon(NamedTuple):
-    """Leave the queue, or release what was granted unheard.
-
-    No adoption or detach with a number up to *void* acts any more, and no change with one up to
-    *void_change* (see ``SetLimit``).
-    """
-
-    requests: Sequence[Request]
-    void: int = 0
-    void_change: int = 0
-
-
-class Heartbeat(NamedTuple):
+@dataclass(slots=True)
+class Heartbeat(Operation[Reply]):
     """Keep the hub alive and ask about the state of its waiters.
 
     Attributes:
@@ -135,65 +183,181 @@ class Heartbeat(NamedTuple):
         requests: the waiters to ask about.
     """
 
+    script = "heartbeat"
     lease_ms: int
-    requests: Sequence[Request] = ()
-    hub_info: HubInfo | None = None
+    requests: Sequence[QueuedRequest] = ()
+    hub_info: HubInfo = UNCHANGED
+
+    def arguments(self, address: Address) -> Sequence[Argument]:
+        asked = [request.as_queued(address) for request in self.requests]
+        return (self.lease_ms, *self.hub_info, *asked)
+
+    def reply(self, raw: Sequence[Any], address: Address) -> Reply:
+        return common_reply(raw, address, len(self.requests), of_waiters=True)
 
 
-class Adopt(NamedTuple):
+@dataclass(slots=True)
+class Release(Operation[Reply]):
+    """Release permits.
+
+    Attributes:
+        owner: the hub that drew the ids.
+        numbers: of the ids.
+        hold_ms: how long requests of the caller's process recently held their permits, times
+            permits. Most do not say it.
+        waits: a request of the caller's hub waits, or may, so the reply describes the queue.
+        own: the oldest of those, as many as numbers at most. They may come before older ones of
+            other hubs, if those have not waited for long (`Semaphore` only).
+    """
+
+    script = "release"
+    owner: str
+    numbers: Sequence[int]
+    hold_ms: int | None = None
+    waits: bool = False
+    own: Sequence[QueuedRequest] = ()
+
+    def arguments(self, address: Address) -> Sequence[Argument]:
+        own = "1" * self.waits
+        if self.own:
+            own = ",".join([request.as_queued(address) for request in self.own])
+        return (self.owner, "" if self.hold_ms is None else self.hold_ms, own, *self.numbers)
+
+    def reply(self, raw: Sequence[Any], address: Address) -> Reply:
+        count = len(self.numbers)
+        if len(raw) == 1:  # all were held
+            return Reply([1] * count)
+        return common_reply(raw, address, count)
+
+
+@dataclass(slots=True)
+class Abandon(Operation[Reply]):
+    """Leave the queue, or release what was granted unheard.
+
+    No adoption or detach with a number up to *void* acts any more, and no change with one up to
+    *void_change* (see `Once`).
+    """
+
+    script = "abandon"
+    requests: Sequence[QueuedRequest]
+    void: int = 0
+    void_change: int = 0
+
+    def arguments(self, address: Address) -> Sequence[Argument]:
+        left = [request.as_queued(address) for request in self.requests]
+        return (self.void, self.void_change, *left)
+
+    def reply(self, raw: Sequence[Any], address: Address) -> Reply:
+        return common_reply(raw, address, len(self.requests))
+
+
+@dataclass(slots=True)
+class Refresh(Operation[Reply]):
+    """Refresh permits of the caller's hub.
+
+    Attributes:
+        heavy: number of permits, of those ids that are for several.
+        max_hold_ms: how long they may be held, since their grants. ``None`` for any time. Each
+            answer is then how much of it is left.
+    """
+
+    script = "refresh"
+    numbers: Sequence[int]
+    lease_ms: int
+    heavy: Mapping[int, int] = field(default_factory=dict[int, int])
+    max_hold_ms: int | None = None
+
+    def arguments(self, address: Address) -> Sequence[Argument]:
+        numbers: Sequence[Argument] = self.numbers
+        if heavy := self.heavy:
+            numbers = [f"{n}:{heavy[n]}" if n in heavy else n for n in self.numbers]
+        return (_bounded(self.lease_ms, self.max_hold_ms), *numbers)
+
+    def reply(self, raw: Sequence[Any], address: Address) -> Reply:
+        return Reply(answers_of(raw[1:], len(self.numbers)))
+
+
+@dataclass(slots=True)
+class Adopt(Operation[AdoptReply]):
     """Exchange the id of a held permit for one of the caller's hub.
 
-    *max_hold_ms* says for how long it may be held, since its grant (``None`` for any time).
-    *slots* is what permits stand for, as in ``Acquire``.
+    *max_hold_ms* says how long it may be held, since its grant (``None`` for any time). *slots* is
+    what permits stand for, as in `Acquire`.
 
-    The hub numbers this call and ``Detach`` each time it writes them. The server keeps the highest
+    The hub numbers this call and `Detach` each time it writes them. The server keeps the highest
     number that it carried out, and a call whose number is not above it does nothing.
     """
 
+    script = "adopt"
     owner: str
     old: int
     new: int
     lease_ms: int
-    hub_info: HubInfo | None = None
+    hub_info: HubInfo = UNCHANGED
     call: int = 0
     max_hold_ms: int | None = None
     slots: Sequence[str | int] | None = None
 
+    def arguments(self, address: Address) -> Sequence[Argument]:
+        more: tuple[Argument, ...] = () if self.max_hold_ms is None else (self.max_hold_ms,)
+        if self.slots is not None:
+            more = ("" if self.max_hold_ms is None else self.max_hold_ms, _listed(self.slots))
+        ids = (self.owner, self.old, self.new)
+        return (self.lease_ms, *self.hub_info, *ids, self.call, *more)
 
-class Detach(NamedTuple):
-    """Set the expiry of a held permit once. *max_hold_ms* is as in ``Refresh``."""
+    def reply(self, raw: Sequence[Any], address: Address) -> AdoptReply:
+        if len(raw) == 2:
+            return AdoptReply(None)
+        key, slots = None, b""
+        if address.keyed:
+            *raw, key = raw
+        if address.slotted:
+            *raw, slots = raw
+        token, left_ms, permits, *held_ms = map(number_of, raw[1:])
+        holding = Holding(token, left_ms, slots_of(slots))
+        return AdoptReply(holding, permits, sum(held_ms), key_of(key))
 
+
+@dataclass(slots=True)
+class Detach(Operation[Reply]):
+    """Set the expiry of a held permit once. *max_hold_ms* is as in `Refresh`."""
+
+    script = "detach"
     number: int
     expires_ms: int
     call: int = 0
     max_hold_ms: int | None = None
 
+    def arguments(self, address: Address) -> Sequence[Argument]:
+        return self.number, _bounded(self.expires_ms, self.max_hold_ms), self.call
 
-class Status(NamedTuple):
-    """Read how things stand, with at most *max_entries* holders, waiters and keys each.
-
-    *after* is the key after which keys are listed.
-    """
-
-    max_entries: int
-    after: str | None = None
+    def reply(self, raw: Sequence[Any], address: Address) -> Reply:
+        return Reply(answers_of(raw[1:], 1))
 
 
-class SetLimit(NamedTuple):
+@dataclass(slots=True)
+class SetLimit(Operation[Reply]):
     """Set the limit that overrides every client's own, or end it. For all, or for *key*.
 
-    A pause sets 0, and resuming restores the set limit from before the pause.
-
-    This call, ``BackOff`` and ``Delete`` act once at most. They are numbered as calls are
-    for ``Adopt``, and the server keeps their highest number apart from that.
+    The hub numbers a change, which this, `StartBackOff` and `Delete` are, when it writes it for
+    the first time. The server keeps the highest number of a change that it carried out, and one
+    whose number is not above it does nothing.
     """
 
+    script = "set_limit"
     limit: int | Literal["pause", "resume"] | None
     call: int = 0
     key: str | None = None
 
+    def arguments(self, address: Address) -> Sequence[Argument]:
+        return ("" if self.limit is None else self.limit, self.call, *_key(self.key))
 
-class BackOff(NamedTuple):
+    def reply(self, raw: Sequence[Any], address: Address) -> Reply:
+        return common_reply(raw, address, 0)
+
+
+@dataclass(slots=True)
+class StartBackOff(Operation[Reply]):
     """Grant nothing for some time, and then up to a ramp. To all, or to requests of *key*.
 
     Attributes:
@@ -201,33 +365,70 @@ class BackOff(NamedTuple):
         token: of the permit that met the overload. None for an overload that is new in any case.
     """
 
+    script = "back_off"
     pause_ms: int
     token: int | None = None
     call: int = 0
     key: str | None = None
 
+    def arguments(self, address: Address) -> Sequence[Argument]:
+        granted = "" if self.token is None else self.token
+        return (self.pause_ms, granted, self.call, *_key(self.key))
 
-class Reap(NamedTuple):
+    def reply(self, raw: Sequence[Any], address: Address) -> Reply:
+        return common_reply(raw, address, 1)
+
+
+@dataclass(slots=True)
+class Reap(Operation[Reply]):
     """Drop expired holders and dead waiters."""
 
+    script = "reap"
 
-class Delete(NamedTuple):
+    def arguments(self, address: Address) -> Sequence[Argument]:
+        return ()
+
+    def reply(self, raw: Sequence[Any], address: Address) -> Reply:
+        return common_reply(raw, address, 1)
+
+
+@dataclass(slots=True)
+class Delete(Operation[Reply]):
     """Delete the semaphore."""
 
+    script = "delete"
     call: int = 0
 
+    def arguments(self, address: Address) -> Sequence[Argument]:
+        return (self.call,)
 
-Operation = (
-    Acquire
-    | Release
-    | Refresh
-    | Abandon
-    | Heartbeat
-    | Adopt
-    | Detach
-    | Status
-    | SetLimit
-    | BackOff
-    | Reap
-    | Delete
-)
+    def reply(self, raw: Sequence[Any], address: Address) -> Reply:
+        return Reply()
+
+
+def encoded(key: str) -> str:
+    """*key* without characters that mean something next to it."""
+    return quote(key, safe="")
+
+
+def _tail(terms: KeyTerms | None) -> str:
+    """The end of a request where requests may have keys."""
+    if terms is None:
+        return "::1:0:"
+    key, limit, weight, patience_ms = terms
+    declared = "" if limit is None else limit
+    return f":{declared}:{weight:.6f}:{patience_ms}:{encoded(key)}"
+
+
+def _key(key: str | None) -> Sequence[str]:
+    return () if key is None else (encoded(key),)
+
+
+def _bounded(lease_ms: int, max_hold_ms: int | None) -> Argument:
+    """The lease of a refresh, and how long a permit is held at most."""
+    return lease_ms if max_hold_ms is None else f"{lease_ms}:{max_hold_ms}"
+
+
+def _listed(slots: Sequence[str | int]) -> str:
+    """The slots that a client declares, after their number."""
+    return f"{len(slots)}:{','.join(encoded(str(slot)) for slot in slots)}"

@@ -1,9 +1,11 @@
-"""Push messages, which a store of semaphores sends to a hub unasked."""
+"""Push messages, which a store of semaphores sends to a hub unasked. Anybody may publish one."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .replies import Holding
+from .replies import MAX_EXACT, Holding
+
+_MAX_MS = 10**15
 
 
 class Granted(NamedTuple):
@@ -33,3 +35,39 @@ class Deleted(NamedTuple):
 
 
 Push = Granted | Revoked | Recheck | Deleted
+
+
+def push_of(raw: bytes) -> Push | None:
+    """Return the push message ``kind facts name``. None when it is not one of ours."""
+    try:
+        kind, facts, name = raw.decode().split(" ", 2)
+        match kind:
+            case "granted":
+                return Granted(name, [_grant(*part.split(":")) for part in facts.split(",")])
+            case "revoked":
+                return Revoked(name, [_whole(number) for number in facts.split(",")])
+            case "recheck":
+                return Recheck(name)
+            case "deleted":
+                return Deleted(name)
+            case _:
+                return None
+    except (ValueError, TypeError):
+        return None
+
+
+def _grant(number: str, token: str, left_ms: str, slots: str = "") -> tuple[int, Holding]:
+    """One grant of a push message. TypeError where it has more parts than these, or fewer."""
+    held = tuple(map(_whole, slots.split("+"))) if slots else ()
+    left = _whole(left_ms, at_most=_MAX_MS)
+    return _whole(number, at_least=1), Holding(_whole(token), left, held)
+
+
+def _whole(text: str, *, at_least: int = 0, at_most: int = MAX_EXACT) -> int:
+    """A number as scripts write it, with digits only and within bounds."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 16):
+        raise ValueError("a script writes no such number")
+    number = int(text)
+    if not at_least <= number <= at_most:
+        raise ValueError("the number is out of bounds")
+    return number

@@ -1,8 +1,14 @@
-"""What a store of semaphores replies to an operation."""
+"""What a store of semaphores replies to an operation, and how it is read.
+
+What a script never replies raises one of the exceptions in `MISFITS`.
+"""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from redsem_async._core.keys import Address
 
 # Answers to an acquire or a heartbeat that are not a token or a Holding.
 WAITING = 0
@@ -12,6 +18,11 @@ QUEUE_FULL = -3
 WAITING_FOR_KEY = -4  # held up by the limit of its key
 FULL_FOR_KEY = -5
 QUEUE_FULL_FOR_KEY = -6
+
+MAX_EXACT = 2**53  # Lua tells every whole number up to this one from the next
+MISFITS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+_WHOLE = frozenset({int})
 
 
 class Holding(NamedTuple):
@@ -45,11 +56,11 @@ class Reply(NamedTuple):
 
     Attributes:
         answers: one for each request or number of the call.
-        next_ms: in how many milliseconds something may change by itself. ``None`` for never.
+        next_ms: milliseconds until something may change by itself. ``None`` for never.
         waiting: how many requests are in the queue.
         set_limit: what replaces the limits of the callers, if it is set (acquire, heartbeat).
-        hold_ms: for how long requests of all processes recently held their permits, times permits,
-            if that is known and one of the caller has to wait (acquire, heartbeat).
+        hold_ms: how long requests of all processes recently held their permits, times permits, if
+            that is known and one of the caller has to wait (acquire, heartbeat).
         granted: number and token of waiters of the caller's hub that were served.
         slots: of each number of the caller's hub that the call granted, where permits have slots.
         key_queues: of each key whose request was not served (acquire, heartbeat).
@@ -84,61 +95,92 @@ class AdoptReply(NamedTuple):
     key: str | None = None
 
 
-class HeldEntry(NamedTuple):
-    """One holder."""
+def common_reply(
+    raw: Sequence[Any], address: Address, asked: int, *, of_waiters: bool = False
+) -> Reply:
+    """A reply that begins as the scripts' reply_head() has it, with *asked* answers.
 
-    id: str
-    left_ms: int
-    token: int
-    permits: int
-    key: str | None = None
-    slots: Sequence[int] = ()
-
-
-class QueueEntry(NamedTuple):
-    """One request in the queue."""
-
-    id: str
-    ticket: int
-    permits: int
-    key: str | None = None
-
-
-class KeyEntry(NamedTuple):
-    """A key that holds, waits or backs off."""
-
-    key: str
-    held: int
-    waiting: int
-    set_limit: int | None
-    ramp: Ramp | None = None
-
-
-class StatusReply(NamedTuple):
-    """The reply to a status. Tokens and tickets follow the clock, so they give ages.
-
-    Attributes:
-        hubs: what each hub that occurs reports of itself.
-        keys: those that hold, wait or back off, in the order of their encoded texts.
-        slots: the longest list that a client declared.
-        blocked: whether a new request without a key waits behind others (fair).
-        key_limits: of how many keys the limit is set.
-        hold_ms, ramp: as in `Reply`.
+    *of_waiters*: it also has what matters to requests that wait.
     """
+    _, next_ms, waiting, mine, *answers = raw
+    slots: Sequence[Any] = ()
+    if address.slotted:
+        mine, slots = mine
+    queues: Sequence[Any] = ()
+    set_limit, hold_ms, ramp = -1, -1, None
+    if of_waiters:
+        set_limit, hold_ms, *answers = answers
+        if not isinstance(set_limit, int):
+            set_limit, ramp = limit_and_ramp(set_limit)
+        if address.keyed:
+            queues, *answers = answers
+    if not _WHOLE.issuperset(map(type, (next_ms, waiting, hold_ms, *mine))):
+        raise TypeError("these are numbers")
+    return Reply(
+        answers=answers_of(answers, asked, holdings=of_waiters),
+        next_ms=none_below_0(next_ms),
+        waiting=waiting,
+        set_limit=none_below_0(set_limit),
+        forgotten=set_limit == -2,
+        hold_ms=none_below_0(hold_ms),
+        granted=list(zip(mine[::2], mine[1::2], strict=True)),
+        slots=dict(zip(map(number_of, slots[::2]), map(slots_of, slots[1::2]), strict=True)),
+        key_queues=_key_queues(queues[1:]),
+        competing_keys=number_of(queues[0]) if queues else 0,
+        ramp=ramp,
+    )
 
-    set_limit: int | None
-    held: int
-    waiting: int
-    now_us: int
-    holders: Sequence[HeldEntry] = ()
-    queue: Sequence[QueueEntry] = ()
-    hubs: Mapping[str, str] = MappingProxyType({})
-    keys: Sequence[KeyEntry] = ()
-    slots: Sequence[str] = ()
-    blocked: bool = False
-    key_limits: int = 0
-    hold_ms: int | None = None
-    ramp: Ramp | None = None
+
+def answers_of(raw: Sequence[Any], asked: int, *, holdings: bool = False) -> Sequence[Answer]:
+    """The answers to *asked* requests or numbers, which may be *holdings*."""
+    if len(raw) != asked:
+        raise ValueError("these are more answers, or fewer")
+    if _WHOLE.issuperset(map(type, raw)):
+        return raw
+    if not holdings:
+        raise TypeError("these are numbers")
+    return [answer if isinstance(answer, int) else _holding(*answer) for answer in raw]
 
 
-AnyReply = Reply | AdoptReply | StatusReply
+def _holding(token: Any, left_ms: Any, *slots: bytes) -> Holding:
+    return Holding(number_of(token), number_of(left_ms), *map(slots_of, slots))
+
+
+def _key_queues(raw: Sequence[Any]) -> Mapping[str, KeyQueue]:
+    return {
+        unquote(key.decode()): KeyQueue(number_of(waiting), none_below_0(set_limit), ramp)
+        for key, waiting, told in zip(raw[::3], raw[1::3], raw[2::3], strict=True)
+        for set_limit, ramp in (limit_and_ramp(told),)
+    }
+
+
+def limit_and_ramp(told: Any) -> tuple[int, Ramp | None]:
+    """A limit as a script writes it, and the back-off that runs, if any."""
+    if isinstance(told, int | bytes):
+        return number_of(told), None
+    limit, lasts_ms, permits = map(number_of, told)
+    return limit, Ramp(lasts_ms, permits)
+
+
+def none_below_0(number: int) -> int | None:
+    return None if number < 0 else number
+
+
+def number_of(raw: Any) -> int:
+    """A whole number as scripts have it. ValueError for anything else."""
+    value = int(raw) if isinstance(raw, int | bytes) else None
+    if value is None or abs(value) > MAX_EXACT:
+        raise ValueError("a script tells no such number")
+    return value
+
+
+def key_of(key: bytes | str | None) -> str | None:
+    """A key as it was given. None for none."""
+    if not key:
+        return None
+    return unquote(key if isinstance(key, str) else key.decode())
+
+
+def slots_of(raw: bytes) -> tuple[int, ...]:
+    """The slots of a permit, from 'index+index'. One that is too high is no slot of any list."""
+    return tuple(min(int(index), MAX_EXACT) for index in raw.split(b"+")) if raw else ()

@@ -12,10 +12,12 @@ from contextvars import Context
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from redsem_async._protocol.backend import Command, Listener, SemaphoreRef
+from redsem_async._protocol.backend import Listener
 from redsem_async._protocol.errors import ErrorKind
+from redsem_async._protocol.operations import AnyOperation, Operation, SemaphoreRef
+from redsem_async._protocol.pushes import push_of
 
-from .codec import Codec, push_of
+from .codec import Codec
 from .dial import Opened
 from .faults import command_error
 from .resp import (
@@ -52,7 +54,7 @@ class Connection(asyncio.Protocol):
         self._reader = opened.replies
         self._hub = listener.hub_id
         self._sharded = opened.sharded
-        self._slots: deque[Command | Subscribe | Unsubscribe | _Asking] = deque()
+        self._slots: deque[AnyOperation | Subscribe | Unsubscribe | _Asking] = deque()
         self._subscriptions = Subscriptions(self._hub, sharded=opened.sharded)
         self._codecs: WeakKeyDictionary[SemaphoreRef, Codec] = WeakKeyDictionary()
         self._tags = 0
@@ -72,10 +74,11 @@ class Connection(asyncio.Protocol):
 
     # -- writing
 
-    def send(self, commands: Sequence[Command], now: float) -> None:
+    def send(self, commands: Sequence[AnyOperation], now: float) -> None:
         parts: list[bytes] = []
         hub, loaded, sharded, slots = self._hub, self._loaded, self._sharded, self._slots
         subscriptions = self._subscriptions
+        known = subscriptions.known
         while subscriptions.unused:
             slot, packed = subscriptions.unsubscribe()
             slots.append(slot)
@@ -88,14 +91,14 @@ class Connection(asyncio.Protocol):
             if semaphore.asking:
                 parts.append(ASKING)
                 slots.append(_Asking())
-            elif self._push and subscriptions.lacks(codec):
+            elif self._push and (codec.shard if sharded else codec.prefix) not in known:
                 subscribe, packed = subscriptions.subscribe(semaphore, codec)
                 slots.append(subscribe)
                 parts.append(packed)
             command.sent_at = now
             slots.append(command)
             self._tags = command.tag = self._tags + 1
-            script, arguments = codec.encode(command.operation, command.tag, hub, sharded)
+            script, arguments = codec.encode(command, command.tag, hub, sharded)
             if script.sha in loaded:
                 parts.append(pack(("EVALSHA", script.sha, *arguments)))
             else:
@@ -131,7 +134,7 @@ class Connection(asyncio.Protocol):
         slots, subscriptions = self._slots, self._subscriptions
         match push.kind, push.parts:
             case b"message" | b"smessage", [bytes() as channel, bytes() as text]:
-                prefix = subscriptions.prefix_of(channel)
+                prefix = subscriptions.prefixes.get(channel)
                 message = push_of(text)
                 if prefix is not None and message is not None:
                     self._listener.push_received(prefix, message)
@@ -165,7 +168,7 @@ class Connection(asyncio.Protocol):
         if isinstance(slot, Subscribe) and isinstance(reply, Exception):
             self._not_subscribed(slot.name, reply)
             return
-        if not isinstance(slot, Command):
+        if not isinstance(slot, Operation):
             raise invalid_reply("the server replied although no command was in flight")
         self.fresh_at = slot.sent_at
         if isinstance(reply, Exception):

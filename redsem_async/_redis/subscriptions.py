@@ -9,7 +9,7 @@ from collections import deque
 from typing import NamedTuple
 
 from redsem_async._core.keys import Address, channel
-from redsem_async._protocol.backend import SemaphoreRef
+from redsem_async._protocol.operations import SemaphoreRef
 
 from .codec import Codec
 from .resp import pack
@@ -29,24 +29,24 @@ class Unsubscribe(NamedTuple):
 
 class _Subscription(NamedTuple):
     address: Address
-    in_use: object = None
+    in_use: weakref.ref[SemaphoreRef] | None = None
 
 
 class Subscriptions:
-    """Subscriptions by name, which is the prefix, or the shard's part of a semaphore's keys."""
+    """Subscriptions by name, which is the prefix, or the shard's part of a semaphore's keys.
+
+    Attributes:
+        known: by name.
+        prefixes: that push messages are for, by channel.
+        unused: those of semaphores that this process no longer uses, to be ended.
+    """
 
     def __init__(self, hub: str, *, sharded: bool) -> None:
         self._hub = hub
         self._sharded = sharded
-        self._by_name: dict[str, _Subscription] = {}
-        self._prefixes: dict[bytes, str] = {}  # by channel
+        self.known: dict[str, _Subscription] = {}
+        self.prefixes: dict[bytes, str] = {}
         self.unused: deque[str] = deque()
-        """Subscriptions of semaphores that this process no longer uses, to be ended."""
-
-    def lacks(self, codec: Codec) -> bool:
-        """Whether push messages of the semaphore of *codec* are not subscribed to."""
-        name = codec.shard if self._sharded else codec.address.prefix
-        return name not in self._by_name
 
     def subscribe(self, semaphore: SemaphoreRef, codec: Codec) -> tuple[Subscribe, bytes]:
         """Return the slot and the bytes of a command that subscribes."""
@@ -58,27 +58,23 @@ class Subscriptions:
             unused = self.unused
             in_use = weakref.ref(semaphore, lambda _: unused.append(name))
             command = pack(("SSUBSCRIBE", own))
-        self._by_name[name] = _Subscription(semaphore.address, in_use)
-        self._prefixes[own.encode()] = prefix
+        self.known[name] = _Subscription(semaphore.address, in_use)
+        self.prefixes[own.encode()] = prefix
         return Subscribe(name), command
 
     def unsubscribe(self) -> tuple[Unsubscribe, bytes]:
         """Return the slot and the bytes of a command that ends the first unused subscription."""
         name = self.unused.popleft()
         own = channel(name, self._hub)
-        self._by_name.pop(name, None)
-        self._prefixes.pop(own.encode(), None)
+        self.known.pop(name, None)
+        self.prefixes.pop(own.encode(), None)
         return Unsubscribe(name), pack(("SUNSUBSCRIBE", own))
 
     def ended(self, name: str) -> Address | None:
         """Forget a subscription. Return the semaphore's address, if it was known."""
-        self._prefixes.pop(channel(name, self._hub).encode(), None)
-        subscription = self._by_name.pop(name, None)
+        self.prefixes.pop(channel(name, self._hub).encode(), None)
+        subscription = self.known.pop(name, None)
         return None if subscription is None else subscription.address
-
-    def prefix_of(self, channel_name: bytes) -> str | None:
-        """The prefix that a push message is for. None where the channel is none of ours."""
-        return self._prefixes.get(channel_name)
 
     def name_of(self, channel_name: bytes) -> str:
         """The name that a channel stands for."""

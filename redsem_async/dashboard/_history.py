@@ -3,7 +3,7 @@
 from collections import deque
 from typing import NamedTuple
 
-from redsem_async._api.status import SemaphoreStatus
+from redsem_async._protocol.status import SemaphoreStatus
 
 from ._reading import Reading
 from ._stalled import Stalled

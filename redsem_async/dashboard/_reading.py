@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from redsem_async._api.status import SemaphoreStatus
 from redsem_async._integrations.discovery import SemaphoreInfo
+from redsem_async._protocol.status import SemaphoreStatus
 
 from ._stalled import Stalled, stalled
 from ._words import State, state_of

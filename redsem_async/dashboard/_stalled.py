@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from redsem_async._api.status import Client, Holder, SemaphoreStatus, Waiter
 from redsem_async._core.lease import heartbeat_is_overdue, refresh_is_overdue
 from redsem_async._integrations.discovery import SemaphoreInfo
+from redsem_async._protocol.status import Client, Holder, SemaphoreStatus, Waiter
 
 
 class Stalled(NamedTuple):

@@ -13,13 +13,13 @@ from itertools import islice
 from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any
 
-from redsem_async._api.status import Client, Holder, KeyStatus, SemaphoreStatus, Waiter
 from redsem_async._integrations.discovery import (
     Process,
     SemaphoreInfo,
     process_of,
     processes_of,
 )
+from redsem_async._protocol.status import Client, Holder, KeyStatus, SemaphoreStatus, Waiter
 
 from ._history import EVENTS, KEPT, History
 from ._reader import ENTRIES, Detail, Reader

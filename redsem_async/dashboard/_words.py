@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from redsem_async._api.status import BackOff, Client, SemaphoreStatus
 from redsem_async._integrations.discovery import SemaphoreInfo
+from redsem_async._protocol.status import BackOff, Client, SemaphoreStatus
 
 from ._stalled import Stalled
 

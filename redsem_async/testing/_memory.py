@@ -8,27 +8,27 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from functools import partial
+from typing import TypeVar
 from weakref import WeakSet
 
 from redsem_async import Permit
 from redsem_async._core.clock import now as clock
 from redsem_async._core.keys import Address, parse_permit_id
 from redsem_async._core.lease import Outcome
-from redsem_async._hub.commands.refresh import refresh_of
-from redsem_async._hub.lease import Lease
+from redsem_async._hub.commands import RefreshBatch
+from redsem_async._hub.model import Lease
 from redsem_async._hub.pipeline import Pipeline
-from redsem_async._hub.remote_semaphore import RemoteSemaphore
 from redsem_async._hub.state import SemaphoreState
-from redsem_async._hub.trust import lose_unless_trusted, refreshed
-from redsem_async._protocol.backend import Command, Link, Listener, OneNode
+from redsem_async._protocol.backend import AnyReply, Link, Listener, OneNode
 from redsem_async._protocol.errors import CommandError
-from redsem_async._protocol.operations import Operation, Release
-from redsem_async._protocol.pushes import Push
-from redsem_async._protocol.replies import AnyReply, Reply
-from redsem_async._redis.codec import Codec, push_of
+from redsem_async._protocol.operations import AnyOperation, Operation, Release
+from redsem_async._protocol.pushes import Push, push_of
+from redsem_async._redis.codec import Codec
 from redsem_async._redis.faults import command_error, error_from
 
 from ._redis import MemoryRedis, Refused
+
+R = TypeVar("R")
 
 
 class MemoryBackend(OneNode):
@@ -122,18 +122,18 @@ class _Store:
         # links, which takes the lock again.
         self.lock = threading.RLock()
 
-    def run(self, address: Address, operation: Operation, hub: str) -> AnyReply | CommandError:
+    def run(self, address: Address, operation: Operation[R], hub: str) -> R | CommandError:
         """Carry *operation* out and return the reply."""
         codec = Codec(address, self.now_us)
         script, arguments = codec.encode(operation, 0, hub)
         with self.lock:
             self._addresses[address.prefix, address.name] = address
             try:
-                return codec.reply(operation, self.redis.eval(script.text, *arguments))
+                return operation.reply(self.redis.eval(script.text, *arguments), address)
             except Refused as refused:
                 return command_error(error_from(str(refused)))
 
-    def run_everywhere(self, name: str, operation: Operation) -> None:
+    def run_everywhere(self, name: str, operation: AnyOperation) -> None:
         """Carry *operation* out on every semaphore called *name*, as a hub without an id."""
         for (_, known), address in list(self._addresses.items()):
             if known == name:
@@ -178,30 +178,35 @@ class _Store:
         """Do what a process does when it resumes after a suspension of *slept* seconds."""
         loop, hub_id = pipeline.identity.loop, pipeline.hub_id
         connected = any(link.hub == hub_id for link in self.links)
-        for remote in list(pipeline.semaphores.values()):
-            state = remote.state
+        for state in list(pipeline.semaphores.values()):
             for lease in state.holding():
                 lease.trusted_until -= slept
                 lease.hold_ends -= slept
-                lose_unless_trusted(state, lease)
+                state.lose_unless_trusted(lease)
                 if not lease.holding:
                     continue
                 if connected:
-                    self._refresh(remote, lease)
+                    self._refresh(state, lease)
                 else:  # nothing else checks the lease before its former `trusted_until`
                     left = lease.trusted_until - clock()
-                    loop.call_later(left, lose_unless_trusted, state, lease, context=Context())
+                    loop.call_later(left, state.lose_unless_trusted, lease, context=Context())
             if state.waiting:
-                remote.change(SemaphoreState.beat)
+                state.beat()
+                pipeline.settle(state)
 
-    def _refresh(self, remote: RemoteSemaphore, lease: Lease) -> None:
+    def _refresh(self, state: SemaphoreState, lease: Lease) -> None:
         now = clock()
-        reply = self.run(remote.address, refresh_of([lease]), lease.hub_id)
+        reply = self.run(state.address, RefreshBatch.of([lease]), lease.hub_id)
         outcome = Outcome.GONE
-        if isinstance(reply, Reply) and isinstance(held := reply.answers[0], int) and held:
+        if (
+            not isinstance(reply, CommandError)
+            and isinstance(held := reply.answers[0], int)
+            and held
+        ):
             lease.note_hold_left(held, now)
             outcome = Outcome.RENEWED
-        remote.change(refreshed, lease, outcome, now, now)
+        state.note_refreshed(lease, outcome, now, now)
+        state.writer.settle(state)
 
 
 def _clock_us() -> int:
@@ -239,10 +244,10 @@ class MemoryLink:
     def writable(self) -> bool:
         return self._open
 
-    def send(self, commands: Sequence[Command], now: float) -> None:
+    def send(self, commands: Sequence[AnyOperation], now: float) -> None:
         for command in commands:
             command.sent_at = now
-            reply = self._store.run(command.semaphore.address, command.operation, self.hub)
+            reply = self._store.run(command.semaphore.address, command, self.hub)
             self._receive(partial(self._reply_received, command, reply))
 
     def push(self, prefix: str, push: Push) -> None:
@@ -284,6 +289,6 @@ class MemoryLink:
             if self._open:
                 deliver()
 
-    def _reply_received(self, command: Command, reply: AnyReply | CommandError) -> None:
+    def _reply_received(self, command: AnyOperation, reply: AnyReply | CommandError) -> None:
         self.fresh_at = command.sent_at
         self._listener.reply_received(command, reply)

@@ -258,7 +258,7 @@ async def test_a_hold_is_told_seldom_and_smoothed(
     here = make_on_redis(1)
     there = make_on_redis(1, client=other_redis)
     one_more_changes_nothing = math.inf
-    monkeypatch.setattr("redsem_async._hub.estimates.AVERAGED", one_more_changes_nothing)
+    monkeypatch.setattr("redsem_async._hub.state.AVERAGED", one_more_changes_nothing)
     told: list[object] = []
     for semaphore, usual in ((here, 0.4), (here, 0.8), (there, 0.1)):
         permit = await semaphore.acquire()

@@ -145,10 +145,10 @@ def test_a_pause_that_comes_in_a_ramp_is_told_to_who_waits(mode: Mode) -> None:
     state = InMemory(mode)
     token = state.acquire(HUBS[0], 1, 2, limit=2).answers[0]
     assert isinstance(token, int)
-    state.call(HUBS[0], op.BackOff(10_000, None, 1))
+    state.call(HUBS[0], op.StartBackOff(10_000, None, 1))
     state.pass_time(12_500)  # the ramp is above the limit, and goes on
     assert state.acquire(HUBS[1], 1, limit=2).next_ms == 500
-    longer = state.call(HUBS[0], op.BackOff(100, token, 2))
+    longer = state.call(HUBS[0], op.StartBackOff(100, token, 2))
     assert (longer.answers, state.told) == ([0], [(HUBS[1], Recheck("n"))])
 
 
@@ -532,7 +532,7 @@ def test_back_offs_that_are_not_written_yet_are_one_with_the_latest_end_and_newe
     """An older token would leave a new overload without effect, and what was sent is as it was."""
 
     def said(token: int, ends: float, key: str | None = None) -> BackOffCall:
-        return BackOffCall(op.BackOff(1000, token, key=key), ends)
+        return BackOffCall(op.StartBackOff(1000, token, key=key), ends)
 
     call = said(2, 20.0)
     assert all(call.join(other) for other in (said(1, 30.0), said(3, 10.0), said(2, 5.0)))
@@ -550,7 +550,8 @@ def test_overloads_of_permits_that_were_granted_in_one_moment_are_one() -> None:
     first, _, last = state.acquire(HUBS[0], 1, 2, 3, limit=3).answers
     assert isinstance(first, int) and isinstance(last, int)
     said = [
-        state.call(HUBS[0], op.BackOff(4000, token, n)) for n, token in ((1, first), (2, last))
+        state.call(HUBS[0], op.StartBackOff(4000, token, n))
+        for n, token in ((1, first), (2, last))
     ]
     assert [each.answers for each in said] == [[1], [0]]
 
@@ -560,7 +561,7 @@ def test_a_back_off_is_kept_to_its_end_and_no_longer(key: str | None) -> None:
     """Whatever expiry its key had, as that of a short lease."""
     state = InMemory("fair+keys")
     state.acquire(HUBS[0], 1, lease_ms=1000, key=op.KeyTerms("a"))
-    state.call(HUBS[0], op.BackOff(3_600_000, None, 1, key))
+    state.call(HUBS[0], op.StartBackOff(3_600_000, None, 1, key))
     state.pass_time(3_500_000)
     assert key in state.look.back_offs
     state.pass_time(100_000 + 20 * 360_000)
@@ -574,7 +575,7 @@ def test_a_reply_says_when_a_back_off_changes_next() -> None:
     state.acquire(HUBS[0], 1, 2, limit=2)
     state.acquire(HUBS[1], 1, limit=2)
     pauses = enumerate((100_000, 0, 4000), 1)
-    said = [state.call(HUBS[1], op.BackOff(ms, None, number)) for number, ms in pauses]
+    said = [state.call(HUBS[1], op.StartBackOff(ms, None, number)) for number, ms in pauses]
     assert [each.next_ms for each in said] == [100_000, 90_000, 4000]
     state.release(HUBS[0], 2)
     state.pass_time(4000)

@@ -17,10 +17,10 @@ from redsem_async._core.lease import (
     clock_margin,
     heartbeat_interval,
     liveness_timeout,
-    refresh_due,
     retry_after,
     trusted_until,
 )
+from redsem_async._hub.refresher import refresh_due
 
 leases = st.floats(0.05, 10_000)
 

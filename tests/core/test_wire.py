@@ -7,9 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redsem_async._protocol.hub_info import describe, facts_of
-from redsem_async._protocol.pushes import Deleted, Granted, Recheck, Revoked
+from redsem_async._protocol.pushes import Deleted, Granted, Recheck, Revoked, push_of
 from redsem_async._protocol.replies import Holding
-from redsem_async._redis.codec import push_of
 
 TOKEN = 1_800_000_000_000_000
 LONG = "9" * 400

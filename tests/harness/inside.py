@@ -8,9 +8,8 @@ from redsem_async import AnySemaphore, Permit
 from redsem_async._api.backends import backend_of
 from redsem_async._core.keys import Address
 from redsem_async._hub.hub import hub_for
-from redsem_async._hub.lease import Lease
+from redsem_async._hub.model import Lease, Request
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
-from redsem_async._hub.request import Request
 from redsem_async._hub.state import SemaphoreState
 from redsem_async._protocol.backend import Link
 from tests.harness.wait import until
@@ -28,7 +27,7 @@ def lease_of(permit: Permit) -> Lease:
 
 def link_of(semaphore: AnySemaphore) -> Link | None:
     """The connection that the hub has now."""
-    return remote_of(semaphore).state.route.link.link
+    return remote_of(semaphore).route.link.link
 
 
 async def link_is_lost(semaphore: AnySemaphore) -> None:
@@ -37,7 +36,7 @@ async def link_is_lost(semaphore: AnySemaphore) -> None:
 
 
 def state_of(semaphore: AnySemaphore) -> SemaphoreState:
-    return remote_of(semaphore).state
+    return remote_of(semaphore)
 
 
 def requests_of(semaphore: AnySemaphore) -> list[Request]:
@@ -53,7 +52,9 @@ async def is_in_flight(semaphore: AnySemaphore) -> None:
 
 def beat(semaphore: AnySemaphore) -> None:
     """Send a heartbeat, as is done every third of a lease."""
-    remote_of(semaphore).change(SemaphoreState.beat)
+    remote = remote_of(semaphore)
+    remote.beat()
+    remote.writer.settle(remote)
 
 
 def known_to(redis: Redis) -> dict[Address, RemoteSemaphore]:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
-from redsem_async._protocol.backend import Command, Link, Listener
+from redsem_async._protocol.backend import AnyReply, Link, Listener
 from redsem_async._protocol.errors import CommandError
-from redsem_async._protocol.replies import AnyReply
+from redsem_async._protocol.operations import AnyOperation
 from redsem_async.testing import MemoryBackend
 from redsem_async.testing._memory import MemoryLink
 
@@ -19,13 +19,13 @@ class Gated(MemoryBackend):
 
     def __init__(self) -> None:
         super().__init__()
-        self.kept: deque[tuple[Command, Callable[[], None]]] = deque()
+        self.kept: deque[tuple[AnyOperation, Callable[[], None]]] = deque()
 
     async def connect(self, listener: Listener) -> Link:
         link = cast("MemoryLink", await super().connect(listener))
         deliver = link._reply_received
 
-        def gated(command: Command, reply: AnyReply | CommandError) -> None:
+        def gated(command: AnyOperation, reply: AnyReply | CommandError) -> None:
             self.kept.append((command, partial(deliver, command, reply)))
             if not self.shut:
                 self.open()

@@ -1,6 +1,8 @@
 """Holders under faults: bodies that do not behave, blocks left elsewhere, limits that move."""
 
 import asyncio
+import runpy
+import sys
 import threading
 import time
 
@@ -8,6 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import PermitLost
+from redsem_async._core import clock
 from tests.harness.clients import Kind, key_of
 from tests.harness.proxy import Proxy
 from tests.harness.wait import EPSILON, all_free, takes_at_most
@@ -38,7 +41,7 @@ async def test_a_suspended_host(
 ) -> None:
     """The monotonic clock stands still meanwhile; the leases go on.
 
-    No test can suspend its host: the clock is patched here, as it is after a night.
+    No test can suspend its host: the clock is made anew here, of one as it is after a night.
     """
     clock_boottime = getattr(time, "CLOCK_BOOTTIME", None)
     if clock_boottime is None:
@@ -50,7 +53,15 @@ async def test_a_suspended_host(
     def after_a_night(clock: int) -> float:
         return real(clock) + (10.0 if clock == clock_boottime else 0.0)
 
-    monkeypatch.setattr(time, "clock_gettime", after_a_night)
+    of_today = clock.now
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "clock_gettime", after_a_night)
+        later = runpy.run_path(clock.__file__)["now"]
+    for name, module in list(sys.modules.items()):
+        if name.startswith("redsem_async"):
+            for key, value in list(vars(module).items()):
+                if value is of_today:
+                    monkeypatch.setattr(module, key, later)
     assert permit.expires_in <= 0
     with pytest.raises(PermitLost):
         permit.check()

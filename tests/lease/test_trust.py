@@ -17,7 +17,7 @@ SLACK = 0.3  # seconds, for the margin of the clocks and the way to the caller
 
 async def is_quiet(semaphore: AnySemaphore) -> None:
     """Wait until nothing was sent for a while to which *semaphore* got a reply."""
-    link = remote_of(semaphore).state.route.link
+    link = remote_of(semaphore).route.link
 
     def nothing_was_sent() -> bool:
         return link.fresh_at is not None and now() - link.fresh_at >= QUIET

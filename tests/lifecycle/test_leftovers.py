@@ -51,7 +51,7 @@ async def test_an_adoption_that_is_given_up_during_an_outage_keeps_no_hub(kind: 
     semaphore = kind(backend, "jobs", 1)
     adopting = in_background(semaphore.adopt("0" * 32 + ".7"))
     remote = remote_of(semaphore)
-    await until(lambda: bool(remote.state.calls), "it is to be written")
+    await until(lambda: bool(remote.calls), "it is to be written")
     assert remote.active
     await cancelled(adopting)
     assert not remote.active
@@ -64,7 +64,7 @@ async def test_deadlines_of_the_past_are_cleaned_up() -> None:
     held = await semaphore.acquire()
     for _ in range(many):
         await (await semaphore.acquire(timeout=3600)).release()
-    deadlines = remote_of(semaphore).state.deadlines
+    deadlines = remote_of(semaphore).deadlines
     assert len(deadlines) < many / 2
     await held.release()
     assert not deadlines

@@ -8,9 +8,9 @@ from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore
 from redsem_async._core.keys import new_hub_id
-from redsem_async._hub.commands.refresh import MAX_REFRESHES
+from redsem_async._hub.commands import MAX_REFRESHES
+from redsem_async._hub.pipeline import MAX_WINDOW
 from redsem_async._hub.state import MAX_BATCH, MAX_KEYED
-from redsem_async._hub.window import MAX_WINDOW
 from tests.harness.children import StartWorker
 from tests.harness.clients import Kind
 from tests.harness.proxy import Proxy, Sent

@@ -240,7 +240,7 @@ async def test_a_grant_that_was_lost_while_the_loop_stood_still_is_not_handed_ou
     first = await sem.acquire()
     await first.release()
     acquiring = asyncio.create_task(sem.acquire(timeout=5.0))
-    while not remote_of(sem).state.acquires_in_flight:  # noqa: ASYNC110 the very turn of the loop
+    while not remote_of(sem).acquires_in_flight:  # noqa: ASYNC110 the very turn of the loop
         await asyncio.sleep(0)
     time.sleep(0.25)  # noqa: ASYNC251 on purpose
     permit = await soon(acquiring)

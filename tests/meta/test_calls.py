@@ -92,7 +92,7 @@ async def test_a_hand_over(connect: Connect, server_url: str, name: str) -> None
 
     async def queue_up() -> None:
         waiters.append(asyncio.create_task(other.acquire()))
-        waits = other._bound().remote.state.waiting
+        waits = other._bound().remote.waiting
         await until(lambda: bool(waits), "it waits")
 
     async def hand_over() -> None:

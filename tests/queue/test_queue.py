@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, QueueFull, Semaphore
 from redsem_async._core.clock import now
-from redsem_async._hub import handout
+from redsem_async._hub import state
 from redsem_async._protocol.operations import Acquire
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, Make, MakePair
@@ -378,7 +378,7 @@ async def test_a_permit_that_is_confirmed_too_late_is_given_back(
         return late[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(handout, "clock", clock)
+        patch.setattr(state, "clock", clock)
         await holder.release()
         permit = await soon(waiter)
     assert late, "no confirmation was judged"
@@ -399,7 +399,7 @@ async def test_a_reply_about_an_earlier_request_is_not_taken_for_a_later_one() -
     await until(lambda: len(backend.kept) == 2)  # and this finds the grant
     await asyncio.sleep(0.2)
     backend.pass_one()  # too late: the waiter asks anew
-    await until(lambda: any(isinstance(command.operation, Acquire) for command, _ in backend.kept))
+    await until(lambda: any(isinstance(command, Acquire) for command, _ in backend.kept))
     backend.open()
     await soon(release)
     permit = await soon(waiter)

@@ -66,7 +66,7 @@ def writes_of(sem: AnySemaphore, monkeypatch: pytest.MonkeyPatch) -> list[list[s
     send = link.send
 
     def count(commands: Any, now: float) -> None:
-        writes.append([type(command.operation).__name__ for command in commands])
+        writes.append([type(command).__name__ for command in commands])
         send(commands, now)
 
     monkeypatch.setattr(link, "send", count)

@@ -7,6 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import AcquireTimeout, FairSemaphore, PermitLost, aclose
+from redsem_async._hub.model import RequestState
 from tests.harness.clients import Client, Make, MakePair
 from tests.harness.inside import remote_of
 from tests.harness.wait import all_free, available, queue_up, soon
@@ -236,8 +237,8 @@ async def test_an_adoption_whose_reply_is_read_too_late_is_no_other_permit(
     giver, taker = (FairSemaphore(redis, name, 1, lease=lease) for _ in range(2))
     permit_id = await (await giver.acquire()).detach(30)
     adopting = asyncio.create_task(taker.adopt(permit_id))
-    asked = remote_of(taker).state.requests
-    while not any(each.unserved for each in asked.values()):  # noqa: ASYNC110 - this turn
+    asked = remote_of(taker).requests
+    while not any(each.state is RequestState.SENT for each in asked.values()):  # noqa: ASYNC110
         await asyncio.sleep(0)
     time.sleep(2 * lease)  # noqa: ASYNC251 - the loop stands still for longer than the lease
     with pytest.raises(PermitLost):

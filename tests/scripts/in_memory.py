@@ -3,15 +3,17 @@
 Each call is judged by the rules of every run.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import redsem_async._protocol.operations as op
 from redsem_async._core.config import Clock
 from redsem_async._core.keys import Address, Mode
+from redsem_async._protocol.backend import AnyReply
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.hub_info import HubInfo
 from redsem_async._protocol.pushes import Push
-from redsem_async._protocol.replies import AnyReply, Reply
+from redsem_async._protocol.replies import Reply
 from tests.worlds.judge import MEET, Judge
 from tests.worlds.look import Contents, Look
 from tests.worlds.server import ScriptServer
@@ -38,13 +40,13 @@ class InMemory:
         self.server = ScriptServer(self._deliver)
         self.judge = Judge()
 
-    def call(self, hub: str, call: op.Operation) -> Reply:
+    def call(self, hub: str, call: op.AnyOperation) -> Reply:
         """The reply, which is no error. A call that has more to do may leave somebody waiting."""
         said = self.answer(hub, call)
         assert isinstance(said, Reply), f"{call} was answered {said}"
         return said
 
-    def answer(self, hub: str, call: op.Operation) -> AnyReply | CommandError:
+    def answer(self, hub: str, call: op.AnyOperation) -> AnyReply | CommandError:
         self.told.clear()
         before, said, after = self.server.run(self.address, call, hub, self.now_us)
         stops_early = isinstance(said, Reply) and said.next_ms == 0
@@ -60,19 +62,19 @@ class InMemory:
         lease_ms: int = 90_000,
         permits: int = 1,
         key: op.KeyTerms | None = None,
-        info: HubInfo | None = INFO,
+        info: HubInfo = INFO,
         **more: Any,
     ) -> Reply:
         options = op.RequestOptions(permits, key=key)
         every = {} if options == op.DEFAULT_OPTIONS else dict.fromkeys(numbers, options)
         slots = SLOTS[:limit] if self.address.slotted else None
         call = op.Acquire(numbers, lease_ms, limit, every, hub_info=info, slots=slots)
-        return self.call(hub, call._replace(**more))
+        return self.call(hub, replace(call, **more))
 
     def release(self, hub: str, *numbers: int, **more: Any) -> Reply:
-        return self.call(hub, op.Release(hub, numbers)._replace(**more))
+        return self.call(hub, replace(op.Release(hub, numbers), **more))
 
-    def heartbeat(self, hub: str, lease_ms: int = 90_000, *asked: op.Request) -> Reply:
+    def heartbeat(self, hub: str, lease_ms: int = 90_000, *asked: op.QueuedRequest) -> Reply:
         return self.call(hub, op.Heartbeat(lease_ms, asked))
 
     def pass_time(self, ms: int) -> None:

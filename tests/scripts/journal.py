@@ -11,7 +11,7 @@ from redsem_async._protocol.operations import (
     Abandon,
     Acquire,
     Adopt,
-    Operation,
+    AnyOperation,
     Refresh,
     Release,
 )
@@ -93,7 +93,7 @@ class JournalChecker:
             history.ended(identity, at, how if holder.expiry_ms > keys.now else "expired")
 
 
-def _size(call: Operation) -> int:
+def _size(call: AnyOperation) -> int:
     """Of how many requests or permits it is."""
     match call:
         case Acquire() | Release() | Refresh():

@@ -19,9 +19,10 @@ import hiredis
 import redsem_async._redis.codec as wire
 from redsem_async._core.config import Clock
 from redsem_async._core.keys import Address, Mode
+from redsem_async._protocol.backend import AnyReply
 from redsem_async._protocol.errors import CommandError, ErrorKind
-from redsem_async._protocol.operations import Operation
-from redsem_async._protocol.replies import AnyReply
+from redsem_async._protocol.operations import AnyOperation, Argument
+from redsem_async._protocol.status import Status
 from redsem_async._redis.scripts import Script, script
 from tests.harness import restricted
 
@@ -49,11 +50,11 @@ def install() -> Callable[[], None]:
     encode = wire.Codec.encode
 
     def with_call(
-        codec: wire.Codec, call: Operation, *others: Any
-    ) -> tuple[Script, tuple[wire.Argument, ...]]:
+        codec: wire.Codec, call: AnyOperation, *others: Any
+    ) -> tuple[Script, tuple[Argument, ...]]:
         """The wrapper takes the last argument: what was asked for, whatever became of it."""
         found, arguments = encode(codec, call, *others)
-        return found, (*arguments, b64encode(pickle.dumps(call)).decode())
+        return found, (*arguments, b64encode(pickle.dumps(_plain(call))).decode())
 
     setattr(wire, _LOOKED_UP, journalled)
     setattr(wire.Codec, "encode", with_call)  # noqa: B010 - no checker lets a method be replaced
@@ -65,6 +66,15 @@ def install() -> Callable[[], None]:
         restricted.BESIDE.discard(_COMMAND)
 
     return undo
+
+
+def _plain(call: AnyOperation) -> AnyOperation:
+    """What is asked for, without what a hub knows beside it."""
+    if isinstance(call, Status):
+        return Status(call.max_entries, call.after)
+    plain: Any = next(each for each in type(call).__mro__ if "script" in vars(each))
+    copy: AnyOperation = plain(*(getattr(call, fact) for fact in plain.__match_args__))
+    return copy
 
 
 def journal_key(prefix: str) -> str:
@@ -89,7 +99,7 @@ class Record(NamedTuple):
     present: str
     key: str
     arguments: Sequence[str]
-    call: Operation
+    call: AnyOperation
     writes: Sequence[Write]
     raw_reply: bytes
 
@@ -123,7 +133,8 @@ class Record(NamedTuple):
         raw = self.reply
         if isinstance(raw, hiredis.ReplyError):
             return CommandError(ErrorKind.REFUSED, raw)
-        return _codec_of(self.address).reply(self.call, raw)
+        answer: AnyReply = self.call.reply(raw, self.address)
+        return answer
 
 
 class Flushed(NamedTuple):

@@ -53,7 +53,7 @@ class Walk:
     def __init__(self, mode: Mode, seed: int) -> None:
         self.state = InMemory(mode)
         self.draw = random.Random(seed)
-        self.requests: dict[str, list[op.Request]] = {hub: [] for hub in HUBS}
+        self.requests: dict[str, list[op.QueuedRequest]] = {hub: [] for hub in HUBS}
         self.numbers = dict.fromkeys(HUBS, 0)
         self.calls = 0
         self.early = 0  # calls that stopped early
@@ -69,7 +69,7 @@ class Walk:
         chosen()
         self.rest(HUBS[0])
 
-    def run(self, hub: str, call: op.Operation) -> None:
+    def run(self, hub: str, call: op.AnyOperation) -> None:
         self.state.call(hub, call)
         self.rest(hub)
 
@@ -97,7 +97,7 @@ class Walk:
         slots = tuple("abcdefgh"[:LIMIT]) if self.state.address.slotted else None
         lease_ms = draw.choice((10_000, 60_000))
         call = op.Acquire(numbers, lease_ms, LIMIT, options, hub_info=INFO, slots=slots)
-        self.requests[hub] += [op.Request(n, lease_ms, LIMIT, *options[n]) for n in numbers]
+        self.requests[hub] += [op.QueuedRequest(n, lease_ms, LIMIT, *options[n]) for n in numbers]
         self.run(hub, call)
 
     def options(self) -> op.RequestOptions:
@@ -177,11 +177,11 @@ def test_a_long_line_that_is_lost_is_dropped_in_short_steps(
     slots = ("a",) if address.slotted else None
     scripts = Codec(address)
 
-    def call(hub: str, operation: op.Operation) -> tuple[Reply, int]:
+    def call(hub: str, operation: op.AnyOperation) -> tuple[Reply, int]:
         """The reply, and how many commands the script has called."""
         used, arguments = scripts.encode(operation, 1, hub)
         client.config_resetstat()
-        said = scripts.reply(operation, client.eval(used.text, *arguments))
+        said = operation.reply(client.eval(used.text, *arguments), address)
         assert isinstance(said, Reply)
         calls: dict[str, Any] = client.info("commandstats")
         return said, sum(each["calls"] for each in calls.values())
@@ -203,5 +203,5 @@ def test_a_long_line_that_is_lost_is_dropped_in_short_steps(
         calls, more = calls + 1, said.next_ms == 0
     assert calls >= (many / batch if lost == "queue" else 1)
     assert acquire(here, range(1, 2)).answers[0], "nobody is before it"
-    gone, _ = call(waiter, op.Heartbeat(600_000, [op.Request(1, 600_000, 1)]))
+    gone, _ = call(waiter, op.Heartbeat(600_000, [op.QueuedRequest(1, 600_000, 1)]))
     assert gone.answers == [-1]

@@ -14,14 +14,15 @@ import pytest
 import redsem_async._protocol.operations as op
 from redsem_async._core.keys import MODES, Address, Mode
 from redsem_async._protocol.hub_info import HubInfo
+from redsem_async._protocol.status import Status
 from redsem_async._redis.codec import Codec
 from redsem_async._redis.linking import linked
 from redsem_async._redis.scripts import script
 
 HUB = "f" * 32
-REQUEST = op.Request(7, 1000, 3)
+REQUEST = op.QueuedRequest(7, 1000, 3)
 WHO = HubInfo("somebody")
-CALLS: dict[str, op.Operation] = {
+CALLS: dict[str, op.AnyOperation] = {
     "acquire": op.Acquire([7], 1000, 3, hub_info=WHO),
     "release": op.Release(HUB, [7]),
     "refresh": op.Refresh([7], 1000, {7: 2}),
@@ -29,7 +30,7 @@ CALLS: dict[str, op.Operation] = {
     "heartbeat": op.Heartbeat(1000, [REQUEST], hub_info=WHO),
     "adopt": op.Adopt(HUB, 7, 8, 1000, WHO),
     "detach": op.Detach(7, 1000),
-    "status": op.Status(10),
+    "status": Status(10),
     "set_limit": op.SetLimit(3),
     "reap": op.Reap(),
     "delete": op.Delete(),

@@ -28,7 +28,7 @@ async def _used(here: AnySemaphore, there: AnySemaphore) -> None:
     """Two hold, two wait, and the one process serves the other; some do twice what they do."""
     key = {"key": "ü:"} if takes_keys(here) else {}
     first, second = await _acquire(here, key), await _acquire(here, key)
-    ledger = there._bound().remote.state
+    ledger = there._bound().remote
     waiters: list[asyncio.Future[Permit]] = []
     for place in (1, 2):
         waiters.append(asyncio.ensure_future(_acquire(there, key)))
@@ -212,7 +212,7 @@ async def test_holders_that_expired_as_a_whole(server_url: str, prefix: str) -> 
             )
             await (await here.acquire(key="a")).detach(0.4)
             waiter = asyncio.ensure_future(there.acquire(key="a"))
-            await until(lambda: bool(there._bound().remote.state.waiting), "it waits")
+            await until(lambda: bool(there._bound().remote.waiting), "it waits")
             block_until_gone(server_url, f"{prefix}:{{jobs}}:holders")
             await (await waiter).release()
             await (await here.acquire(key="a")).detach(0.4)

@@ -17,6 +17,7 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -26,7 +27,7 @@ from redis.exceptions import ResponseError
 import redsem_async._protocol.operations as op
 from redsem_async._core.config import Clock
 from redsem_async._core.keys import Address, Mode, channel
-from redsem_async._protocol.hub_info import HubInfo
+from redsem_async._protocol.hub_info import NO_PUSH, UNCHANGED, UNCOUNTED, HubInfo
 from redsem_async._protocol.replies import Holding, Reply
 from redsem_async._redis import codec
 from redsem_async._redis.scripts import Script, script
@@ -39,7 +40,7 @@ RUNS = int(os.environ.get("REDSEM_STATEFUL_RUNS", FIXED))
 STEPS = 60
 LEASES_MS = (10_000, 10_000, 30_000, 90_000)
 INFO = HubInfo("x")
-INFOS = (INFO, HubInfo("x", no_push=True), HubInfo("x", uncounted=True))
+INFOS = (INFO, HubInfo("x", NO_PUSH), HubInfo("x", UNCOUNTED))
 MODES = ("fair", "zset", "fair+keys", "fair+share")
 KEYS = (None, "a", "a", "a0", "b")
 
@@ -117,15 +118,15 @@ class Pair:
         self.limit = draw.choice((1, 2, 2, 3, 5)) * (3 if self.address.keyed else 1)
         self.wild = draw.choice((0.03, 0.1, 0.3))  # how often something unusual happens
         self.numbers = dict.fromkeys(HUBS, 0)
-        self.requests: dict[str, list[op.Request]] = {hub: [] for hub in HUBS}
-        self.sent: list[tuple[str, op.Operation]] = []
+        self.requests: dict[str, list[op.QueuedRequest]] = {hub: [] for hub in HUBS}
+        self.sent: list[tuple[str, op.AnyOperation]] = []
         self.taken = Counter[type]()
         self.here.flushdb()
         self.here.hset("present", mapping={channel("p", hub): 1 for hub in HUBS})
         keys = self.address.keys
         self.holders, self.meta, self.queue = keys[0], keys[2], keys[6]
 
-    def call(self, hub: str, call: op.Operation) -> None:
+    def call(self, hub: str, call: op.AnyOperation) -> None:
         self.tag += 1
         self.sent = [*self.sent[-20:], (hub, call)]
         used, arguments = self.codec.encode(call, self.tag, hub)
@@ -134,13 +135,13 @@ class Pair:
         here.evalsha(self.load(edited(used.text, NOTED)), *arguments)
         here.getdel("quick")
         _, raw, is_quick = here.execute(raise_on_error=False)
-        reply = str(raw) if isinstance(raw, ResponseError) else self.codec.reply(call, raw)
+        reply = str(raw) if isinstance(raw, ResponseError) else call.reply(raw, self.address)
         if is_quick:
             self.taken[type(call)] += 1
             expected = self.copy.evalsha(self.load(edited(used.text, "")), *arguments)
-            self.agree(plain(reply), plain(self.codec.reply(call, expected)), call)
+            self.agree(plain(reply), plain(call.reply(expected, self.address)), call)
         elif isinstance(call, op.Acquire) and "UNKNOWNHUB" in str(reply):
-            self.call(hub, call._replace(hub_info=INFO))
+            self.call(hub, replace(call, hub_info=INFO))
 
     def read(self, client: Any) -> tuple[dict[tuple[str, str], str], dict[str, int]]:
         """What each key has, and in how many milliseconds it expires."""
@@ -156,7 +157,7 @@ class Pair:
     def members(self, key: str) -> list[str]:
         return [each.decode() for each in self.here.zrange(key, 0, -1)]
 
-    def agree(self, reply: object, expected: object, call: op.Operation) -> None:
+    def agree(self, reply: object, expected: object, call: op.AnyOperation) -> None:
         assert reply == expected, call
         (one, expires), (other, latest) = self.read(self.here), self.read(self.copy)
         self.check_passed(one)
@@ -206,8 +207,8 @@ class Pair:
         self.requests[hub] += requests_of(call)
         if wild:
             bound, after = draw.choice((None, 2)), draw.choice((0, 0, numbers[-1]))
-            info = draw.choice((None, *INFOS))
-            call = call._replace(max_waiters=bound, after=after, hub_info=info)
+            info = draw.choice((UNCHANGED, *INFOS))
+            call = replace(call, max_waiters=bound, after=after, hub_info=info)
         self.call(hub, call)
 
     def options(self) -> op.RequestOptions:
@@ -243,11 +244,11 @@ class Pair:
         self.calls += 1
         limit: Any = draw.choice((None, None, None, 0, 1, 2, 6, "pause", "resume", "resume"))
         pause_ms = draw.choice((0, 900, 20_000))
-        calls: list[tuple[str, op.Operation]] = [
-            (hub, op.Heartbeat(10_000, requests[-3:], draw.choice((None, *INFOS)))),
+        calls: list[tuple[str, op.AnyOperation]] = [
+            (hub, op.Heartbeat(10_000, requests[-3:], draw.choice((UNCHANGED, *INFOS)))),
             (hub, op.Reap()),
             (HUBS[0], op.SetLimit(limit, self.calls)),
-            (HUBS[0], op.BackOff(pause_ms, None, self.calls)),
+            (HUBS[0], op.StartBackOff(pause_ms, None, self.calls)),
             *[(hub, op.Abandon([each])) for each in requests[-1:]],
             *[(hub, op.Refresh(held, draw.choice(LEASES_MS)))] * bool(held),
             *self.sent[-5:],  # a command arrives once more
@@ -326,7 +327,7 @@ def test_a_request_is_served_although_the_clock_was_set_back_at_a_loss(
     """Requests that were passed over have later tickets, and hid it for as long as they waited."""
     pair = Pair(databases, "zset", "server", 0)
     one, other, _ = HUBS
-    heavy = op.Request(2, 10_000, 3, 3)
+    heavy = op.QueuedRequest(2, 10_000, 3, 3)
     pair.call(one, op.Acquire([1, 2], 10_000, 3, {2: op.RequestOptions(3)}))
     pair.here.delete(pair.meta)
     pair.now_us -= 3_000_000
@@ -346,7 +347,7 @@ def test_a_set_limit_that_is_lost_after_meta_holds_nobody_up(
     pair.call(hub, op.SetLimit(1, 1))
     pair.call(hub, op.Acquire([1, 2], 10_000, 3, {2: op.RequestOptions(2)}))
     pair.here.delete(pair.meta)
-    pair.call(hub, op.Heartbeat(10_000, [op.Request(2, 10_000, 3, 2)], INFO))
+    pair.call(hub, op.Heartbeat(10_000, [op.QueuedRequest(2, 10_000, 3, 2)], INFO))
     pair.here.delete(pair.address.keys[5])
     pair.call(hub, op.Reap())
     assert pair.members(pair.holders) == [f"{hub}.1", f"{hub}.2"]

@@ -6,9 +6,9 @@ import redsem_async._protocol.operations as op
 from redsem_async._core.config import Clock
 from redsem_async._core.keys import Mode
 from redsem_async._protocol.errors import CommandError, ErrorKind
-from redsem_async._protocol.hub_info import HubInfo
+from redsem_async._protocol.hub_info import UNCOUNTED, HubInfo
 from redsem_async._protocol.pushes import Recheck
-from redsem_async._protocol.replies import StatusReply
+from redsem_async._protocol.status import Status, StatusReply
 from tests.scripts.in_memory import HUBS, InMemory
 
 A, B, C = HUBS
@@ -56,7 +56,7 @@ def test_no_request_of_a_process_that_is_gone_counts(mode: Mode) -> None:
     for number in (3, 6):
         assert state.heartbeat(B).waiting == 1
         assert not any(state.acquire(B, number, max_waiters=2).answers)
-        state.call(B, op.Abandon([op.Request(number, 90_000, 1)]))
+        state.call(B, op.Abandon([op.QueuedRequest(number, 90_000, 1)]))
     state.present.add(A)
     assert state.heartbeat(A).waiting == 5, "it is back, in its places"
     state.release(B, 1)
@@ -73,10 +73,11 @@ def test_status_leaves_out_requests_of_the_dead(mode: Mode) -> None:
     state.acquire(B, 1, key=key)
     state.pass_time(5000)
     for most in (0, 9):
-        status = state.answer(C, op.Status(most))
-        assert isinstance(status, StatusReply)
+        answer = state.answer(C, Status(most))
+        assert isinstance(answer, StatusReply)
+        status = answer.status
         assert status.waiting == 1
-        assert [entry.id for entry in status.queue] == [f"{B}.1"][:most]
+        assert [waiter.id for waiter in status.waiters] == [f"{B}.1"][:most]
         assert [each.waiting for each in status.keys] == [1] * bool(key and most)
     assert len(state.kept["queue"]) == 3
 
@@ -141,7 +142,7 @@ def test_what_nobody_counts_may_have_been_received(mode: Mode) -> None:
     """Until the hub was silent for long, it is there, whatever PUBLISH says."""
     state = InMemory(mode)
     state.acquire(A, 1, lease_ms=1000)
-    state.acquire(B, 1, info=HubInfo("x", uncounted=True))
+    state.acquire(B, 1, info=HubInfo("x", UNCOUNTED))
     state.present.discard(B)
     state.release(A, 1)
     assert state.held_by(B) == [1]
@@ -182,7 +183,7 @@ def test_a_process_serves_its_own_while_the_oldest_is_young(
         state.acquire(hub, number)
     state.heartbeat(A)  # the queue is looked through
     state.pass_time(ms)
-    own = [op.Request(2, 90_000, 1)] * (not state.address.fair)
+    own = [op.QueuedRequest(2, 90_000, 1)] * (not state.address.fair)
     state.release(A, 1, hold_ms=hold_ms, waits=True, own=own)
     assert state.held_by(A) == served
 
@@ -212,7 +213,7 @@ def test_who_died_since_then_holds_up_none_of_its_key(calls: str) -> None:
         state.pass_time(450)
     state.acquire(A, 2, limit=9, key=key)
     state.pass_time(2860)  # the first one counts as dead since 10 ms
-    asked = op.Request(2, 90_000, 9, key=key)
+    asked = op.QueuedRequest(2, 90_000, 9, key=key)
     state.heartbeat(A, 90_000, asked)
     assert state.held_by(A) == [1]
     state.pass_time(500)  # and now the second one, too
@@ -306,7 +307,7 @@ def test_the_first_in_line_looks_at_the_next_expiry() -> None:
 def test_a_back_off_of_a_key_expires_although_nothing_else_is_stored(mode: Mode) -> None:
     """Its texts change while its ramp rises. Redis drops what is empty, and the expiry with it."""
     state = InMemory(mode)
-    state.call(A, op.BackOff(4000, None, 1, "a"))
+    state.call(A, op.StartBackOff(4000, None, 1, "a"))
     state.pass_time(4000)
     state.call(A, op.Reap())
     assert state.kept["keys"]

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from redsem_async._core.keys import permit_id
-from redsem_async._protocol.pushes import Granted
-from redsem_async._redis.codec import push_of
+from redsem_async._protocol.pushes import Granted, push_of
 from tests.scripts.recording import Record, Write
 from tests.scripts.violations import Findings
 from tests.worlds.look import Look, Permit, holders_in, keys_of_holders, look_of

@@ -371,7 +371,7 @@ async def test_ten_thousand_waiters(
         waiters = [in_background(semaphore.acquire()) for _ in range(10_000)]
 
         def all_wait() -> bool:
-            return len(remote_of(semaphore).state.waiting) == 10_000
+            return len(remote_of(semaphore).waiting) == 10_000
 
         await until(all_wait, "all wait", within=20)
         await there.set_limit(5_000)

@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 import redsem_async._protocol.operations as op
 from redsem_async._core.keys import permit_id
+from redsem_async._protocol.backend import AnyReply
 from redsem_async._protocol.errors import CommandError
-from redsem_async._protocol.operations import Request
-from redsem_async._protocol.replies import FULL, FULL_FOR_KEY, AnyReply, Holding, Reply
+from redsem_async._protocol.operations import QueuedRequest
+from redsem_async._protocol.replies import FULL, FULL_FOR_KEY, Holding, Reply
 from tests.worlds.look import (
     Look,
     Permit,
@@ -28,7 +29,7 @@ from tests.worlds.look import (
 )
 
 YOUNG_US = 50_000  # for so long the oldest request lets those of the releasing hub pass (zset)
-SERVING = op.Acquire, op.Abandon, op.BackOff, op.Heartbeat, op.Reap, op.Release, op.SetLimit
+SERVING = op.Acquire, op.Abandon, op.StartBackOff, op.Heartbeat, op.Reap, op.Release, op.SetLimit
 ROUNDED = 2  # milliseconds, of times that are rounded
 
 LIMIT = "never more than the limit"
@@ -63,7 +64,7 @@ class Broken(NamedTuple):
 Trusted = Collection[tuple[str, Permit]]  # by id, which two may have that should not
 
 
-def own_ids(call: op.Operation, hub: str) -> set[str]:
+def own_ids(call: op.AnyOperation, hub: str) -> set[str]:
     """The permits that *call* by *hub* may change, grant or end."""
     match call:
         case op.Acquire() | op.Refresh():
@@ -97,7 +98,7 @@ class Judge:
     def ran(
         self,
         before: Look,
-        call: op.Operation,
+        call: op.AnyOperation,
         hub: str,
         answer: AnyReply | CommandError,
         after: Look,
@@ -147,7 +148,7 @@ class Judge:
         """The server forgot everything."""
         self.taken |= {i: held for i, held in before.holders.items() if held.expiry_ms > now_ms}
 
-    def _note_taken(self, before: Look, call: op.Operation, hub: str, after: Look) -> None:
+    def _note_taken(self, before: Look, call: op.AnyOperation, hub: str, after: Look) -> None:
         """Whose permit was taken by right may trust it until it learns of that."""
         by_others = isinstance(call, op.Delete | op.Adopt) or (
             isinstance(call, op.Release) and call.owner != hub
@@ -167,7 +168,7 @@ class Judge:
             yield from twice({identity: held.slots for identity, held in after.live.items()})
 
     def _of_those_gone(
-        self, before: Look, call: op.Operation, hub: str, after: Look
+        self, before: Look, call: op.AnyOperation, hub: str, after: Look
     ) -> Iterator[Broken]:
         """Only a release, an abandon, an adoption and a deletion take live permits away."""
         takes = isinstance(call, op.Release | op.Abandon | op.Adopt)
@@ -177,7 +178,7 @@ class Judge:
                 yield Broken(KEPT, f"{identity} was taken by {call}")
 
     def _of_those_kept(
-        self, before: Look, call: op.Operation, hub: str, after: Look
+        self, before: Look, call: op.AnyOperation, hub: str, after: Look
     ) -> Iterator[Broken]:
         """Only a refresh and a detach change a permit, and only the caller's own."""
         own = own_ids(call, hub)
@@ -199,10 +200,10 @@ class Judge:
             if now != was._replace(expiry_ms=expiry_ms):
                 yield Broken(KEPT, f"{identity} became {now} by {call}, having been {was}")
 
-    def _of_back_offs(self, before: Look, call: op.Operation, after: Look) -> Iterator[Broken]:
+    def _of_back_offs(self, before: Look, call: op.AnyOperation, after: Look) -> Iterator[Broken]:
         """One that runs ends no earlier, unless it is ended or the keys are deleted."""
         for key, was in before.back_offs.items():
-            if isinstance(call, op.BackOff) and not call.pause_ms and call.key == key:
+            if isinstance(call, op.StartBackOff) and not call.pause_ms and call.key == key:
                 continue
             now, runs = after.back_offs.get(key), was.ramp(before.now) is not None
             if runs and (now is None or now.ends < was.ends):
@@ -222,7 +223,7 @@ class Judge:
         self,
         granted: Sequence[str],
         before: Look,
-        call: op.Operation,
+        call: op.AnyOperation,
         hub: str,
         after: Look,
     ) -> Iterator[Broken]:
@@ -263,7 +264,7 @@ class Judge:
                 yield Broken(ORDER, f"{wrong} ({call})")
 
     def _of_answers(
-        self, before: Look, call: op.Operation, hub: str, answer: Reply, after: Look
+        self, before: Look, call: op.AnyOperation, hub: str, answer: Reply, after: Look
     ) -> Iterator[Broken]:
         match call:
             case op.Release() | op.Refresh():
@@ -285,7 +286,7 @@ class Judge:
                 yield Broken(ANSWERS, f"{number} of {hub} was served {token}, and has {permit}")
 
     def _of_told(
-        self, before: Look, hub: str, told: Iterable[tuple[Request, object]], after: Look
+        self, before: Look, hub: str, told: Iterable[tuple[QueuedRequest, object]], after: Look
     ) -> Iterator[Broken]:
         """Who is told of a grant has it, and who is told that all is full finds no room."""
         room, empty = after.room(), not (before.line or after.line)
@@ -342,13 +343,13 @@ class Grant(NamedTuple):
     """A grant of a call, in the order of tokens."""
 
     id: str
-    request: Request
+    request: QueuedRequest
     ticket: float  # of one that was not in line, as if it had come last
     may_pass: bool = False  # older ones: the releasing process asked for it, and the head is young
 
 
 def grants_of(
-    before: Look, call: op.Operation, hub: str, ids: Iterable[str], after: Look
+    before: Look, call: op.AnyOperation, hub: str, ids: Iterable[str], after: Look
 ) -> list[Grant]:
     """What *call* of *hub* granted: *ids*, which were in line before or are asked for by it."""
     asked = {waiter.id: Grant(waiter.id, waiter.request, waiter.ticket) for waiter in before.line}

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from redsem_async._core.keys import Address
-from redsem_async._hub.lease import Lease
-from redsem_async._protocol.operations import DEFAULT_OPTIONS, Acquire, KeyTerms, Request
+from redsem_async._hub.model import Lease
+from redsem_async._protocol.operations import DEFAULT_OPTIONS, Acquire, KeyTerms, QueuedRequest
 from redsem_async._protocol.replies import Ramp
 
 HUB = 32  # characters of its id
@@ -50,14 +50,16 @@ class BackOff(NamedTuple):
         return Ramp(self.ends + (steps + 1) * self.step - now, 2**steps)
 
 
-def key_of(request: Request) -> str | None:
+def key_of(request: QueuedRequest) -> str | None:
     return request.key.key if request.key else None
 
 
-def requests_of(call: Acquire) -> list[Request]:
+def requests_of(call: Acquire) -> list[QueuedRequest]:
     """The requests of an acquire, one by one."""
     return [
-        Request(number, call.lease_ms, call.limit, *call.options.get(number, DEFAULT_OPTIONS))
+        QueuedRequest(
+            number, call.lease_ms, call.limit, *call.options.get(number, DEFAULT_OPTIONS)
+        )
         for number in call.numbers
     ]
 
@@ -81,7 +83,7 @@ class Waiter(NamedTuple):
     """A request in line, as it was at some moment."""
 
     id: str
-    request: Request
+    request: QueuedRequest
     ticket: float
     alive_until: int  # its process
     unreachable: bool = False
@@ -108,46 +110,46 @@ class Room(NamedTuple):
     key_limits: Mapping[str, int]
     ramps: Mapping[str | None, int]
 
-    def common_limit(self, request: Request) -> int:
+    def common_limit(self, request: QueuedRequest) -> int:
         return limit_in_force(request.limit, self.set_limit, slotted=self.slotted)
 
-    def key_limit(self, request: Request) -> float:
+    def key_limit(self, request: QueuedRequest) -> float:
         if request.key is None:
             return math.inf
         declared = math.inf if request.key.limit is None else request.key.limit
         return self.key_limits.get(request.key.key, declared)
 
-    def fits_key(self, request: Request) -> bool:
+    def fits_key(self, request: QueuedRequest) -> bool:
         key = key_of(request)
         return key is None or (
             self.uses[key] + request.permits <= self.key_limit(request)
             and self._is_within_ramp(request, self.uses[key], key)
         )
 
-    def fits(self, request: Request) -> bool:
+    def fits(self, request: QueuedRequest) -> bool:
         ramp_allows = self._is_within_ramp(request, self.uses.total(), None)
         return self.fits_limit(request) and ramp_allows
 
-    def fits_limit(self, request: Request) -> bool:
+    def fits_limit(self, request: QueuedRequest) -> bool:
         """Whatever a back-off allows. In a ramp, what fits the limit is not passed over."""
         return self.uses.total() + request.permits <= self.common_limit(request)
 
-    def backs_off(self, request: Request) -> bool:
+    def backs_off(self, request: QueuedRequest) -> bool:
         """Whether a back-off holds *request* up."""
         within = self._is_within_ramp(request, self.uses.total(), None)
         key = key_of(request)
         return not (within and self._is_within_ramp(request, self.uses[key], key))
 
-    def _is_within_ramp(self, request: Request, used: int, key: str | None) -> bool:
+    def _is_within_ramp(self, request: QueuedRequest, used: int, key: str | None) -> bool:
         """A back-off lets nothing start in its pause, and then up to its ramp, or one request."""
         ramp = self.ramps.get(key, math.inf)
         return used + request.permits <= ramp or (ramp > 0 and not used)
 
-    def is_too_heavy(self, request: Request) -> bool:
+    def is_too_heavy(self, request: QueuedRequest) -> bool:
         """For the overall limit: it is passed over, unless its key holds it up."""
         return request.permits > self.common_limit(request)
 
-    def share(self, request: Request) -> float:
+    def share(self, request: QueuedRequest) -> float:
         key = key_of(request)
         weight = request.key.weight if request.key else 1.0
         return round(self.uses[key] / weight if key is not None else 0.0, 6)
@@ -222,7 +224,7 @@ def limit_in_force(declared: int, set_to: int | None, *, slotted: bool) -> int:
     return min(declared, set_to) if slotted else set_to
 
 
-def patience_ends(request: Request, ticket: float) -> float:
+def patience_ends(request: QueuedRequest, ticket: float) -> float:
     return ticket + 1000 * (request.key.patience_ms if request.key else request.lease_ms)
 
 
@@ -301,11 +303,11 @@ def _back_offs(contents: Contents) -> dict[str | None, BackOff]:
 
 
 @lru_cache(maxsize=10_000)
-def _request(member: str) -> tuple[str, Request]:
+def _request(member: str) -> tuple[str, QueuedRequest]:
     """A request as the queue has it, and its id."""
     identity, lease_ms, limit, permits, *terms = member.split(":")
     number = int(identity.partition(".")[2])
-    request = Request(number, int(lease_ms), int(limit), int(permits))
+    request = QueuedRequest(number, int(lease_ms), int(limit), int(permits))
     if terms and terms[-1]:
         declared, weight, patience_ms, key = terms
         most = int(declared) if declared else None

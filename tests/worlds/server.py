@@ -8,11 +8,11 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from redsem_async._core.keys import Address
+from redsem_async._protocol.backend import AnyReply
 from redsem_async._protocol.errors import CommandError
-from redsem_async._protocol.operations import Operation
-from redsem_async._protocol.pushes import Push
-from redsem_async._protocol.replies import AnyReply
-from redsem_async._redis.codec import Argument, Codec, push_of
+from redsem_async._protocol.operations import AnyOperation, Argument
+from redsem_async._protocol.pushes import Push, push_of
+from redsem_async._redis.codec import Codec
 from redsem_async._redis.faults import command_error, error_from
 from redsem_async.testing._redis import MemoryRedis, Refused, Snapshot, SortedSet, Value
 from tests.worlds.look import Contents, Look, look_of
@@ -50,7 +50,7 @@ class ScriptServer:
         self.flush()
 
     def run(
-        self, address: Address, call: Operation, hub: str, now_us: int
+        self, address: Address, call: AnyOperation, hub: str, now_us: int
     ) -> tuple[Look, AnyReply | CommandError, Look]:
         """Carry *call* out, and answer as a link does: between two looks at the semaphore."""
         before = self.look(address, now_us)
@@ -59,7 +59,7 @@ class ScriptServer:
         script, arguments = codec.encode(call, 0, hub)
         answer: AnyReply | CommandError
         try:
-            answer = codec.reply(call, self._evaluated(address, script.text, arguments))
+            answer = call.reply(self._evaluated(address, script.text, arguments), address)
         except Refused as refused:
             answer = command_error(error_from(str(refused)))
         return before, answer, self.look(address, now_us)

@@ -10,11 +10,10 @@ from typing import Any, Generic, TypeVar
 
 from redsem_async._hub.hub import known_hub
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
-from redsem_async._protocol.backend import Backend, Command, Listener, SemaphoreRef
+from redsem_async._protocol.backend import AnyReply, Backend, Listener
 from redsem_async._protocol.errors import CommandError
-from redsem_async._protocol.operations import BackOff, Release
+from redsem_async._protocol.operations import AnyOperation, Release, SemaphoreRef, StartBackOff
 from redsem_async._protocol.pushes import Push
-from redsem_async._protocol.replies import AnyReply
 from tests.worlds.loop import SimulatedLoop, running
 
 START_US = 1_700_000_000_000_000  # by the server's clock
@@ -117,26 +116,26 @@ class BaseLink(Generic[AnyProcess]):
     def writable(self) -> bool:
         return self.open
 
-    def send(self, commands: Sequence[Command], now: float) -> None:
+    def send(self, commands: Sequence[AnyOperation], now: float) -> None:
         hub = self.listener.hub_id
         self._owners[hub] = self.process
         released = set[SemaphoreRef]()
         for command in commands:
             command.sent_at = now
-            match command.operation:
+            match command:
                 case Release():
                     released.add(command.semaphore)
-                case BackOff(token=int()) if command.semaphore in released:
-                    self.process._violated(f"{command.operation} comes after a release")
+                case StartBackOff(token=int()) if command.semaphore in released:
+                    self.process._violated(f"{command} comes after a release")
                 case _:
                     pass
             self.written(command, hub)
 
-    def written(self, command: Command, hub: str) -> None:
+    def written(self, command: AnyOperation, hub: str) -> None:
         """A *command* of *hub* is on its way."""
         raise NotImplementedError
 
-    def answered(self, command: Command, answer: AnyReply | CommandError) -> None:
+    def answered(self, command: AnyOperation, answer: AnyReply | CommandError) -> None:
         """The answer to *command* has arrived."""
         self.fresh_at = command.sent_at
         self.listener.reply_received(command, answer)

@@ -7,9 +7,9 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore
-from redsem_async._api.status import Client, Holder, SemaphoreStatus, Waiter
 from redsem_async._core.lease import heartbeat_is_overdue, refresh_is_overdue
 from redsem_async._integrations.discovery import SemaphoreInfo
+from redsem_async._protocol.status import Client, Holder, SemaphoreStatus, Waiter
 from redsem_async.dashboard import _history, _reader, dashboard
 from redsem_async.dashboard._history import EVENTS, History, Point
 from redsem_async.dashboard._reader import Reader

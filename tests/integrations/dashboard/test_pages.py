@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.routing import Mount
 
 from redsem_async import FairSemaphore, Semaphore, __version__
-from redsem_async._api.status import Client as Process
-from redsem_async._api.status import SemaphoreStatus, Waiter
 from redsem_async._integrations.discovery import SemaphoreInfo
+from redsem_async._protocol.status import Client as Process
+from redsem_async._protocol.status import SemaphoreStatus, Waiter
 from redsem_async.dashboard import dashboard
 from redsem_async.dashboard._reading import Reading
 from redsem_async.testing import EmbeddedRedis, MemoryBackend

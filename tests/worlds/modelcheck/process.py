@@ -15,7 +15,8 @@ from redsem_async import (
     PermitLost,
     Semaphore,
 )
-from redsem_async._protocol.backend import Command, Link, Listener, OneNode
+from redsem_async._protocol.backend import Link, Listener, OneNode
+from redsem_async._protocol.operations import AnyOperation
 from tests.worlds.loop import RESOLUTION, running
 from tests.worlds.world import BaseLink, BaseProcess, Violation
 
@@ -46,11 +47,11 @@ class FakeLink(BaseLink["Process"]):
 
     def __init__(self, process: "Process", listener: Listener) -> None:
         super().__init__(process.world, process, listener)
-        self.going: deque[tuple[Command, str]] = deque()  # with the hub that wrote
+        self.going: deque[tuple[AnyOperation, str]] = deque()  # with the hub that wrote
         self.coming: deque[Said] = deque()
         self.known = False  # the server has subscribed it
 
-    def written(self, command: Command, hub: str) -> None:
+    def written(self, command: AnyOperation, hub: str) -> None:
         self.going.append((command, hub))
 
     def closed(self) -> None:
@@ -250,7 +251,7 @@ class Process(BaseProcess):
         self.links = 0
         self.link: FakeLink | None = None
         self.ghosts: list[FakeLink] = []  # that the server believes in
-        self.late: list[deque[tuple[Command, str]]] = []  # of links that are closed
+        self.late: list[deque[tuple[AnyOperation, str]]] = []  # of links that are closed
         self.dialling: asyncio.Future[None] | None = None
         self.permits: list[Permit] = []
         self.seen = 0  # everything that came to it so far, as a number

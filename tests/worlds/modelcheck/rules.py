@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from redsem_async._protocol.backend import AnyReply
 from redsem_async._protocol.errors import CommandError
-from redsem_async._protocol.operations import BackOff, Delete, Operation
-from redsem_async._protocol.replies import AnyReply, Reply
+from redsem_async._protocol.operations import AnyOperation, Delete, StartBackOff
+from redsem_async._protocol.replies import Reply
 from tests.worlds.judge import Broken, forgotten
 from tests.worlds.look import Look
 from tests.worlds.look import Permit as Held
@@ -26,7 +27,7 @@ PROMPT = 0.1  # seconds in which somebody sees that a lease has ended
 def check_call(
     world: "World",
     before: Look,
-    call: Operation,
+    call: AnyOperation,
     hub: str,
     answer: AnyReply | CommandError,
     after: Look,
@@ -35,7 +36,7 @@ def check_call(
     _raise_first(world, world.judge.ran(before, call, hub, answer, after))
     if not isinstance(answer, CommandError):
         _check_orders(world, before, call, after)
-        if isinstance(call, BackOff) and isinstance(answer, Reply) and answer.answers[0]:
+        if isinstance(call, StartBackOff) and isinstance(answer, Reply) and answer.answers[0]:
             world.ledger.overloads -= 1
             if world.ledger.overloads < 0:
                 raise Violation("a back-off began, and nobody met another overload")
@@ -46,7 +47,7 @@ def _raise_first(world: "World", found: Iterator[Broken]) -> None:
         raise Violation(broken.named(lambda identity: name_of(world, identity)))
 
 
-def _check_orders(world: "World", before: Look, call: Operation, after: Look) -> None:
+def _check_orders(world: "World", before: Look, call: AnyOperation, after: Look) -> None:
     """What is deleted and set is what somebody asks for now."""
     ledger = world.ledger
     if isinstance(call, Delete) and before.live and before != after and not ledger.deleting:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 from redsem_async._core.keys import Address
-from redsem_async._redis.codec import Argument
+from redsem_async._protocol.operations import Argument
 from redsem_async.testing._redis import Refused, Snapshot, SortedSet, Value
 from tests.worlds.look import Look
 from tests.worlds.server import Deliver, Edit, ScriptServer

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from redsem_async._core.keys import with_slots
-from redsem_async._hub.lease import Lease
+from redsem_async._hub.model import Lease
 from tests.worlds.server import Edit
 
 from .scenario import Scenario

@@ -13,10 +13,10 @@ from functools import partial
 from typing import NamedTuple
 
 from redsem_async._core.keys import Address
-from redsem_async._protocol.backend import Command
+from redsem_async._protocol.backend import AnyReply
 from redsem_async._protocol.errors import CommandError
+from redsem_async._protocol.operations import AnyOperation
 from redsem_async._protocol.pushes import Push
-from redsem_async._protocol.replies import AnyReply
 from tests.worlds.judge import Judge
 from tests.worlds.look import Look
 from tests.worlds.loop import RESOLUTION, running
@@ -235,10 +235,10 @@ class World(BaseWorld[Process]):
         answer = self._carry_out(command, hub)
         if link is not None:
             link.coming.append(Said(answer, partial(link.answered, command, answer)))
-        self.note(f"  {process.name}: {command.operation} -> {answer}")
+        self.note(f"  {process.name}: {command} -> {answer}")
 
-    def _carry_out(self, command: Command, hub: str) -> AnyReply | CommandError:
-        call = command.operation
+    def _carry_out(self, command: AnyOperation, hub: str) -> AnyReply | CommandError:
+        call = command
         assert command.semaphore.address == self.address
         before, answer, after = self.server.run(self.address, call, hub, self.server_us)
         rules.check_call(self, before, call, hub, answer, after)

@@ -19,8 +19,8 @@ from redsem_async import (
 )
 from redsem_async._api.classes import takes_keys
 from redsem_async._core.lease import clock_margin, heartbeat_interval
-from redsem_async._hub.lease import Lease, LeaseState
-from redsem_async._protocol.operations import KeyTerms, Request
+from redsem_async._hub.model import Lease, LeaseState
+from redsem_async._protocol.operations import KeyTerms, QueuedRequest
 from tests.worlds.look import Permit as Trusted
 
 from .judge import CLOCKS, Judge
@@ -111,12 +111,12 @@ class Attempt:
         return not self.adopts and (self.timeout is None or self.timeout > 0)
 
     @property
-    def request(self) -> Request:
+    def request(self) -> QueuedRequest:
         """As the server has it."""
         semaphore, terms = self.semaphore, None
         if self.key is not None and isinstance(semaphore, FairSemaphore):
             terms = KeyTerms(self.key, semaphore._declared_limit(self.key))
-        return Request(0, 0, semaphore.limit, self.permits, key=terms)
+        return QueuedRequest(0, 0, semaphore.limit, self.permits, key=terms)
 
     def __str__(self) -> str:
         what = "an adoption" if self.adopts else f"an attempt for {self.permits}"

@@ -14,9 +14,9 @@ from weakref import WeakSet
 
 import redsem_async._protocol.operations as op
 from redsem_async._core.keys import permit_id
-from redsem_async._hub.request import Request
+from redsem_async._hub.model import Request
+from redsem_async._protocol.backend import AnyReply
 from redsem_async._protocol.errors import CommandError
-from redsem_async._protocol.replies import AnyReply
 from tests.worlds.judge import Broken, Trusted, own_ids
 from tests.worlds.judge import Judge as Rules
 from tests.worlds.look import Look, key_of
@@ -85,7 +85,7 @@ class Judge:
     def ran(
         self,
         before: Look,
-        call: op.Operation,
+        call: op.AnyOperation,
         hub: str,
         answer: AnyReply | CommandError,
         after: Look,
@@ -145,7 +145,7 @@ class Judge:
 
     def arrived(self, call: op.Acquire, hub: str, process: Process) -> None:
         """Requests of one process that nobody has answered come in the order of their calls."""
-        for state in (remote.state for remote in process.remotes):
+        for state in (remote for remote in process.remotes):
             if (state.name, state.identity.id) != (self.name, hub):
                 continue
             known = [state.requests[n] for n in call.numbers if n in state.requests]
@@ -219,7 +219,7 @@ class Judge:
         return self._looks[-1][1] if self._looks else NOTHING
 
     def held_up(
-        self, since: float, request: op.Request, hubs: Collection[str], *, waits: bool
+        self, since: float, request: op.QueuedRequest, hubs: Collection[str], *, waits: bool
     ) -> set[str]:
         """What a request of one of *hubs* had to wait for at some moment since *since*.
 
@@ -252,7 +252,7 @@ class Judge:
     # -- the rules
 
     def _judge_orders(
-        self, before: Look, after: Look, call: op.Operation, hub: str, around: Around
+        self, before: Look, after: Look, call: op.AnyOperation, hub: str, around: Around
     ) -> None:
         """What is set and deleted is what somebody asks for now, and who did not get it yet."""
         self._limit_is(after.set_limit)

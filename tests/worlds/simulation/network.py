@@ -8,18 +8,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from redsem_async._core.keys import permit_id
-from redsem_async._protocol.backend import Command, Link, Listener, OneNode
+from redsem_async._protocol.backend import AnyReply, Link, Listener, OneNode
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import (
     Adopt,
-    BackOff,
+    AnyOperation,
     Delete,
     Detach,
     Refresh,
     SetLimit,
+    StartBackOff,
 )
 from redsem_async._protocol.pushes import Deleted, Granted, Push, Revoked
-from redsem_async._protocol.replies import AnyReply, Reply
+from redsem_async._protocol.replies import Reply
 from tests.worlds.loop import SimulatedLoop
 from tests.worlds.world import BaseLink
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 # Calls that change something, and would change it twice.
-ONCE = Adopt, BackOff, Delete, Detach, SetLimit
+ONCE = Adopt, StartBackOff, Delete, Detach, SetLimit
 RETURNED = 0.5  # seconds after which a grant that nobody wants was given back
 PATIENCE = 3.3  # seconds without an answer, after which every link is given up
 
@@ -145,7 +146,7 @@ class SimulatedLink(BaseLink[Process]):
         self._network = network
         self._world = network.world
         self._subscribed: set[tuple[str, str]] = set()
-        self._inbox: deque[tuple[Command, str, float]] = deque()  # and when it was sent
+        self._inbox: deque[tuple[AnyOperation, str, float]] = deque()  # and when it was sent
         self._unanswered: deque[float] = deque()  # when commands were sent
         self._upward = 0.0  # when the last command arrives
         self._downward = 0.0
@@ -164,14 +165,14 @@ class SimulatedLink(BaseLink[Process]):
     def writable(self) -> bool:
         return self.open and not self._paused
 
-    def send(self, commands: Sequence[Command], now: float) -> None:
+    def send(self, commands: Sequence[AnyOperation], now: float) -> None:
         super().send(commands, now)
         if self._network.chance(self._network.weather.back_pressure):
             self._world.fault("back-pressure")
             self._paused = True
             self._world.after(5 * self._network.trip(), self._relieve)
 
-    def written(self, command: Command, hub: str) -> None:
+    def written(self, command: AnyOperation, hub: str) -> None:
         self.process.hubs.add(hub)
         self._unanswered.append(self._world.now)
         self._upward = max(self._upward, self._world.now + self._network.trip())
@@ -238,7 +239,7 @@ class SimulatedLink(BaseLink[Process]):
             if unclaimed and server.holds(name, identity):
                 self._world.violated(f"{self.process.name} keeps {identity} for nobody")
 
-    def _arrived(self, command: Command, hub: str, sent: float) -> None:
+    def _arrived(self, command: AnyOperation, hub: str, sent: float) -> None:
         self._inbox.append((command, hub, sent))
         self.read()
 
@@ -250,7 +251,7 @@ class SimulatedLink(BaseLink[Process]):
                 return
             self._serve(*self._inbox[0])
 
-    def _serve(self, command: Command, hub: str, sent: float) -> None:
+    def _serve(self, command: AnyOperation, hub: str, sent: float) -> None:
         network, world, server = self._network, self._world, self._network.server
         self._inbox.popleft()
         if self._up_cut:
@@ -262,7 +263,7 @@ class SimulatedLink(BaseLink[Process]):
                 world.fault("lost command")
                 self.lose_commands()
                 return
-            once = isinstance(command.operation, ONCE)
+            once = isinstance(command, ONCE)
             if network.chance(weather.overtaken if once else weather.run_late):
                 self._inbox.appendleft((command, hub, sent))
                 self.delay_commands()
@@ -276,8 +277,8 @@ class SimulatedLink(BaseLink[Process]):
             world.fault("command of a closed link" if not self.open else "unheard reply")
         if not self.process.no_push:
             self._subscribed.add((command.semaphore.address.prefix, hub))
-        answer = server.run(command.semaphore.address, command.operation, hub, self, sent)
-        if isinstance(command.operation, ONCE) and network.chance(network.weather.unanswered):
+        answer = server.run(command.semaphore.address, command, hub, self, sent)
+        if isinstance(command, ONCE) and network.chance(network.weather.unanswered):
             self.half_open()
         self.deliver(partial(self._answered, command, hub, answer))
         if self.open and network.chance(network.weather.lose_reply):
@@ -285,11 +286,11 @@ class SimulatedLink(BaseLink[Process]):
             self._down_cut = True
             self._break()
 
-    def _answered(self, command: Command, hub: str, answer: AnyReply | CommandError) -> None:
+    def _answered(self, command: AnyOperation, hub: str, answer: AnyReply | CommandError) -> None:
         self._unanswered.popleft()
         self.answered(command, answer)
-        if isinstance(command.operation, Refresh) and isinstance(answer, Reply):
-            for number, held in zip(command.operation.numbers, answer.answers, strict=True):
+        if isinstance(command, Refresh) and isinstance(answer, Reply):
+            for number, held in zip(command.numbers, answer.answers, strict=True):
                 if not held:
                     self._network.holdings.gone(permit_id(hub, number))
         if isinstance(answer, CommandError) and answer.kind is ErrorKind.READ_ONLY:

@@ -340,10 +340,9 @@ class Schedule:
                     f"{process.name} does not come to rest: {tasks} tasks, {timer}"
                 )
             for remote in process.remotes:
-                state = remote.state
                 kept = (
-                    *(state.requests, state.leases, state.waiting, state.leaving),
-                    *(state.refreshes, state.releases),
+                    *(remote.requests, remote.leases, remote.waiting, remote.undo),
+                    *(remote.refreshes, remote.releases),
                 )
                 left = [len(things) for things in kept]
                 with running(process.loop):  # by whose clock a back-off may be over

@@ -3,9 +3,9 @@
 import math
 
 from redsem_async._core.keys import Address
+from redsem_async._protocol.backend import AnyReply
 from redsem_async._protocol.errors import CommandError, ErrorKind
-from redsem_async._protocol.operations import Acquire, Operation, Refresh
-from redsem_async._protocol.replies import AnyReply
+from redsem_async._protocol.operations import Acquire, AnyOperation, Refresh
 from tests.worlds.look import Look
 from tests.worlds.server import ScriptServer
 
@@ -47,7 +47,7 @@ class Server:
         return self.judges[name]
 
     def run(
-        self, address: Address, call: Operation, hub: str, link: SimulatedLink, sent: float
+        self, address: Address, call: AnyOperation, hub: str, link: SimulatedLink, sent: float
     ) -> AnyReply | CommandError:
         """Carry out what was *sent* then, unless in trouble, and have the judge look at it."""
         world = self._world
@@ -90,7 +90,7 @@ class Server:
         if self._idle_calls > MOST_IDLE_CALLS:
             self._world.violated(f"{self._idle_calls} calls in {WINDOW} s changed nothing")
 
-    def _in_trouble(self, call: Operation, sent: float) -> ErrorKind | None:
+    def _in_trouble(self, call: AnyOperation, sent: float) -> ErrorKind | None:
         now = self._world.now
         if now < self.busy_until:
             return ErrorKind.BUSY

@@ -1,0 +1,477 @@
+"""The two things here that have a life: a request for permits, and the lease that it is granted.
+
+A request is one call of ``acquire``, from its call until the caller has a permit or an error. A
+lease is what Redis keeps for this process, with an id, an expiry and a fencing token. A permit is
+a task's use of a lease.
+
+The tables below have every transition between their states, one for each verb, as in h11. Only the
+verbs of `Request` and `Lease` change a state. A transition that no table has raises KeyError.
+"""
+
+import asyncio
+import enum
+import itertools
+import math
+import weakref
+from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from redsem_async._core.config import Terms
+from redsem_async._core.errors import PermitLost, SemaphoreError
+from redsem_async._core.keys import Address, permit_id
+from redsem_async._core.lease import Outcome
+from redsem_async._protocol.operations import KeyTerms, QueuedRequest, RequestOptions
+from redsem_async._protocol.replies import Reply
+
+
+class RequestState(enum.IntEnum):
+    """Where a request is. It goes down this list, except that some have to ask again."""
+
+    NEW = enum.auto()  # to be written, or to be written again
+    SENT = enum.auto()  # in a command that has no reply yet
+    WAITING = enum.auto()  # the semaphore is full, and the caller waits
+    GRANTED = enum.auto()  # it has a lease that is refreshed before the caller gets it
+    DONE = enum.auto()  # served or refused, or its caller left
+
+
+class LeaseState(enum.IntEnum):
+    """What this process has of a lease."""
+
+    GRANTED = enum.auto()  # nothing yet, as the lease is refreshed first
+    HELD = enum.auto()  # a permit
+    LOST = enum.auto()  # a permit that can no longer be trusted
+    ENDED = enum.auto()  # nothing, because it was released or detached
+
+
+_NEW, _SENT, _WAITING, _GRANTED, _DONE = RequestState
+
+_WRITTEN = {_NEW: _SENT}
+_TOLD_TO_WAIT = {_SENT: _WAITING}
+_ASKED_AGAIN = {
+    _SENT: _NEW,  # the command was lost with its connection, or the server knows nothing of it
+    _WAITING: _NEW,  # the server knows nothing of it any more
+    _GRANTED: _NEW,  # the grant came too late, or was lost before it was refreshed
+}
+_ACCEPTED = {_SENT: _GRANTED, _WAITING: _GRANTED}
+_SERVED = {_SENT: _DONE, _GRANTED: _DONE}
+_ENDED = dict.fromkeys(RequestState, _DONE)
+
+_LEASE_HANDED_OUT = {LeaseState.GRANTED: LeaseState.HELD}
+_LEASE_LOST = {LeaseState.HELD: LeaseState.LOST}
+_LEASE_ENDED = dict.fromkeys(LeaseState, LeaseState.ENDED)
+
+
+class Lease:
+    """A lease of one semaphore.
+
+    Attributes:
+        terms: of the semaphore that it was asked for with.
+        number: the half of its id that this process drew.
+        adopted: taken over from another process.
+        slots: that it has, by their places in `terms.slots`.
+        trusted_until: until when the permit may be trusted unless it is refreshed.
+        hold_ends: when trust ends although it is refreshed, because of ``max_hold``.
+        renewable_after: a refresh that was sent before does not extend that trust.
+        unsettled: how many detaches were written that may yet be carried out.
+        guard: of the block that is cancelled when its permit is lost.
+        ends_with: the task of its block, after whose end nothing refreshes it.
+        wakes_on_loss: futures of those that wait for its loss.
+        refreshed_at: when its first refresh is due, while that is noted. See `refresher`.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "address",
+        "adopted",
+        "ends_with",
+        "guard",
+        "hold_ends",
+        "hub_id",
+        "key",
+        "lost_reason",
+        "number",
+        "permits",
+        "refreshed_at",
+        "renewable_after",
+        "slots",
+        "state",
+        "terms",
+        "token",
+        "trusted_until",
+        "unsettled",
+        "wakes_on_loss",
+    )
+
+    def __init__(  # one for each grant, and positional because keywords cost time
+        self,
+        request: "Request",
+        token: int,
+        slots: Sequence[int],
+        trusted_until: float,
+        since: float,
+        state: LeaseState = LeaseState.HELD,
+    ) -> None:
+        """The lease was granted at *since*, or later."""
+        terms = request.terms
+        self.address: Address = request.address
+        self.terms: Terms = terms
+        self.permits: int = request.permits
+        self.key: KeyTerms | None = request.key
+        self.hub_id: str = request.hub_id
+        self.number: int = request.number
+        self.token: int = token
+        self.slots: Sequence[int] = slots
+        self.state: LeaseState = state
+        self.trusted_until: float = trusted_until
+        self.hold_ends: float = math.inf
+        if terms.max_hold is not None:
+            self.hold_ends = since + terms.max_hold - terms.margin
+            self.trusted_until = min(trusted_until, self.hold_ends)
+        self.adopted: bool = False
+        self.renewable_after: float = -math.inf
+        self.unsettled: int = 0
+        self.refreshed_at: float | None = None
+        self.lost_reason: str | None = None
+        self.guard: Guard | None = None
+        self.ends_with: weakref.ref[asyncio.Task[Any]] | None = None
+        self.wakes_on_loss: list[asyncio.Future[None]] | None = None
+
+    # -- transitions
+
+    def hand_out(self) -> None:
+        """A caller gets its permit."""
+        self.state = _LEASE_HANDED_OUT[self.state]
+
+    def lose(self, reason: str) -> None:
+        """The permit cannot be trusted any more. Wakes those that wait for its loss."""
+        self.state = _LEASE_LOST[self.state]
+        self.lost_reason = reason
+        if self.guard is not None:
+            self.guard.lost()
+        for future in self.wakes_on_loss or ():
+            if not future.done():
+                future.set_result(None)
+
+    def end(self) -> None:
+        """The lease is released or detached."""
+        self.state = _LEASE_ENDED[self.state]
+
+    # -- facts
+
+    @property
+    def id(self) -> str:
+        return permit_id(self.hub_id, self.number)
+
+    @property
+    def holding(self) -> bool:
+        """Whether the server holds the lease for this process, as far as is known here."""
+        return self.state <= LeaseState.HELD
+
+    @property
+    def is_nobodys(self) -> bool:
+        """Whether the task of its block has ended, as in a generator that short tasks step."""
+        if self.ends_with is None:
+            return False
+        task = self.ends_with()
+        return task is None or task.done()
+
+    def refresh_is_due(self, now: float) -> bool:
+        """Whether the last refresh, or the grant, is a refresh interval ago."""
+        return self.trusted_until - now <= self.terms.lease - self.terms.refresh_interval
+
+    def trusted_at(self, now: float) -> bool:
+        """Whether the permit may be trusted, by what is known *now*."""
+        return now < self.trusted_until and self.state <= LeaseState.HELD
+
+    @property
+    def doubt(self) -> str:
+        """Why the permit is not trusted, while it is not known to be lost."""
+        if self.trusted_until == self.hold_ends:
+            return f"it was held for its max_hold of {self.terms.max_hold:g} s"
+        if self.is_nobodys:
+            return (
+                "the task that entered its block has ended: use 'async with sem.acquire()', which"
+                " may be left in any task"
+            )
+        return "it could not be refreshed in time"
+
+    def loss(self, doubt: str | None = None) -> PermitLost:
+        """The error that says why the permit is lost. Because of *doubt*, until that is known."""
+        reason = doubt or self.doubt if self.holding else "it was released"
+        return PermitLost(self.address.name, self.id, self.lost_reason or reason)
+
+    # -- trust
+
+    def renew(self, trusted_until: float) -> None:
+        """A refresh was answered."""
+        self.trusted_until = min(trusted_until, self.hold_ends)
+
+    def hold_left(self, now: float) -> float:
+        """Seconds for which the server may still hold the lease, by its ``max_hold``."""
+        return self.hold_ends + self.terms.margin - now
+
+    def note_hold_left(self, answer: int, sent_at: float) -> None:
+        """Note how much of its ``max_hold`` is left.
+
+        *answer* is that to a refresh that was sent at *sent_at*, in milliseconds.
+        """
+        if self.terms.max_hold is not None:
+            ends = sent_at + answer / 1000 - self.terms.margin
+            self.hold_ends = min(self.hold_ends, ends)
+
+    def shorten(self, trusted_until: float) -> None:
+        """A detach is written. The lease may be shorter from now on, whatever the reply.
+
+        The detach may be carried out after a refresh, so no refresh says how long the permit is
+        held until it is known that the detach will not be carried out any more.
+        """
+        self.trusted_until = min(self.trusted_until, trusted_until)
+        self.renewable_after = math.inf
+
+    def detach_settled(self, now: float) -> None:
+        """A detach that was written will not be carried out any more."""
+        self.unsettled -= 1
+        if not self.unsettled:
+            self.renewable_after = now
+
+
+ENTERED: ContextVar[tuple[tuple[int, Lease], ...]] = ContextVar("entered", default=())
+"""The leases whose blocks the current task is inside, or was created inside. Each comes with the
+id of the task that entered it, because the task itself may be dropped."""
+
+
+class Guard:
+    """Guards a block. It cancels, once, the task that entered it when its permit is lost.
+
+    It does so with ``cancel()`` and ``uncancel()``, like ``asyncio.timeout``, rather than with a
+    cancel scope, because the body's own clean-up may await.
+    """
+
+    __slots__ = ("_cancelled", "_cancelling", "_later", "_lease", "_task")
+
+    def __init__(
+        self,
+        lease: Lease,
+        task: "asyncio.Task[Any]",
+        cancel: bool,  # noqa: FBT001 - keywords cost time
+    ) -> None:
+        if around := ENTERED.get():  # those of generators may have ended elsewhere
+            around = tuple(each for each in around if each[1].state is LeaseState.HELD)
+        ENTERED.set((*around, (id(task), lease)))
+        self._task = task
+        self._lease = lease
+        self._cancelling = task.cancelling()
+        self._cancelled = False
+        self._later: asyncio.Handle | None = None
+        if cancel:
+            lease.guard = self
+
+    def lost(self) -> None:
+        """The permit is lost."""
+        loop = self._task.get_loop()
+        if asyncio.current_task(loop) is self._task:
+            # The body found out by itself, say with check(), so its next await is soon enough.
+            self._later = loop.call_soon(self._cancel)
+        else:
+            self._cancel()
+
+    def _cancel(self) -> None:
+        self._cancelled = True
+        self._task.cancel(f"a permit of {self._lease.address.name!r} was lost")
+
+    def disarm(self, exc: BaseException | None) -> bool:
+        """Whether the block ends by our cancellation alone."""
+        self._lease.guard = None
+        *around, last = ENTERED.get() or ((0, self._lease),)
+        if last[1] is not self._lease:  # left in another order, or in another task
+            around = [each for each in (*around, last) if each[1] is not self._lease]
+        ENTERED.set(tuple(around))
+        if self._later is not None:
+            self._later.cancel()
+        if not self._cancelled or asyncio.current_task() is not self._task:
+            return False
+        ours = self._task.uncancel() <= self._cancelling
+        return ours and isinstance(exc, asyncio.CancelledError)
+
+
+class QueueReport(NamedTuple):
+    """What the reply to a command that was sent at *sent_at* said about the queue."""
+
+    sent_at: float
+    reply: Reply
+
+
+_calls = itertools.count(1)
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class Request:
+    """A request for permits of one semaphore.
+
+    The future wakes the caller and carries nothing, because the facts are here.
+
+    Attributes:
+        terms: of the semaphore that it was made with.
+        waits: False for ``timeout=0`` and for an adoption.
+        deadline: of the caller. Infinite where there is none.
+        ahead: seconds by which its place in the queue is that of an earlier request (fair).
+        key: the key that it also counts against, with its terms (fair).
+        number: half of the permit's id. 0 until it is drawn, which is when it is written.
+        call: the number of the adopt that asks for it, if one does.
+        was_sent: sent before under this number, without a reply.
+        lease: that it was granted.
+        report: the last reply that told it to wait.
+        waits_for_key: the limit of its key holds it up, as the server said last.
+        look_at: when the deadline is looked at next.
+        replies_since: set when the deadline has come. The reply to any command sent since then
+            decides the request.
+        order: of its call among all calls, for those that began at the same moment.
+    """
+
+    address: Address
+    terms: Terms
+    permits: int
+    started: float
+    waits: bool
+    future: "asyncio.Future[None]"
+    deadline: float = math.inf
+    ahead: float = 0.0
+    key: KeyTerms | None = None
+    state: RequestState = RequestState.NEW
+    number: int = 0
+    hub_id: str = ""
+    call: int = 0
+    was_sent: bool = False
+    lease: Lease | None = None
+    error: Exception | None = None
+    report: QueueReport | None = None
+    waits_for_key: bool = False
+    look_at: float = math.inf
+    replies_since: float | None = None
+    order: int = field(default_factory=_calls.__next__)
+
+    # -- transitions
+
+    def written(self) -> None:
+        """A command that asks for the permit is written."""
+        self.state = _WRITTEN[self.state]
+
+    def told_to_wait(self) -> None:
+        """The semaphore is full."""
+        self.state = _TOLD_TO_WAIT[self.state]
+
+    def ask_again(self) -> None:
+        """The request will be written again, in its place and with the same deadline."""
+        self.state = _ASKED_AGAIN[self.state]
+
+    def accept(self, lease: Lease) -> None:
+        """The server granted the request. The caller is not notified yet."""
+        self.state = _ACCEPTED[self.state]
+        self.lease = lease
+
+    def serve(self, lease: Lease) -> None:
+        """The caller gets *lease*, which is held from now on."""
+        self.state = _SERVED[self.state]
+        self.lease = lease
+        if not self.future.done():
+            self.future.set_result(None)
+
+    def end(self) -> None:
+        """The caller left."""
+        self.state = _ENDED[self.state]
+
+    def fail(self, error: Exception) -> None:
+        """The caller gets *error*."""
+        self.end()
+        self.error = error
+        if not self.future.done():
+            self.future.set_result(None)
+
+    # -- facts
+
+    @property
+    def queued(self) -> QueuedRequest:
+        """The request as the queue of the server has it."""
+        terms = self.terms
+        return QueuedRequest(
+            self.number, terms.lease_ms, terms.limit, self.permits, self.waits, key=self.key
+        )
+
+    @property
+    def options(self) -> RequestOptions:
+        """What the request asks for, unless it is for one permit and nothing else."""
+        return RequestOptions(self.permits, self.waits, math.ceil(1000 * self.ahead), self.key)
+
+    @property
+    def pending(self) -> bool:
+        """Whether the caller still waits for the outcome."""
+        return self.state is not RequestState.DONE
+
+
+Wakeup = asyncio.Future[Outcome | None]
+"""When a refresh task continues."""
+
+Confirmed = asyncio.Future[bool | SemaphoreError]
+"""Gets whether the permit was held until its release, or why that is not known."""
+
+
+@dataclass(slots=True, eq=False)
+class PendingRefresh:
+    """A lease to be refreshed, and who is told of the outcome.
+
+    Attributes:
+        request: that gets the lease once it is refreshed.
+        futures: of callers that wait for the outcome.
+        wakeups: of refresh tasks, which are told if there was no answer.
+    """
+
+    lease: Lease
+    request: Request | None = None
+    futures: list[asyncio.Future[Outcome]] = field(default_factory=list[asyncio.Future[Outcome]])
+    wakeups: list[Wakeup] = field(default_factory=list[Wakeup])
+
+    def join(self, other: "PendingRefresh") -> None:
+        """Also tell those that *other* was to tell."""
+        self.request = self.request or other.request
+        self.futures += other.futures
+        self.wakeups += other.wakeups
+
+    def settle(self, outcome: Outcome) -> None:
+        """Wake the callers that wait for the refresh."""
+        for future in self.futures:
+            if not future.done():
+                future.set_result(outcome)
+        if outcome is Outcome.UNKNOWN:
+            for wakeup in self.wakeups:
+                if not wakeup.done():
+                    wakeup.set_result(outcome)
+
+
+@dataclass(slots=True, eq=False)
+class PendingRelease:
+    """A permit on its way back, and the caller that waits for the reply, if one does.
+
+    The future may be cancelled with the task that awaits it. That task sets another one if there
+    is no answer yet.
+
+    Attributes:
+        lease_ends: when the permit has surely expired, so that it need not be released.
+        trusted: whether the permit was trusted at the time of the release.
+        was_sent: sent before, without a reply.
+    """
+
+    number: int
+    asked_at: float
+    lease_ends: float
+    trusted: bool
+    future: Confirmed | None
+    answer: bool | SemaphoreError | None = None
+    was_sent: bool = False
+
+    def settle(self, answer: bool | SemaphoreError) -> None:  # noqa: FBT001 - the answer it is
+        """Pass on whether the permit was held until then, or why that is not known."""
+        self.answer = answer
+        if self.future is not None and not self.future.done():
+            self.future.set_result(answer)

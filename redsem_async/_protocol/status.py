@@ -1,0 +1,361 @@
+"""The operation that reads a semaphore, and the dataclasses that ``status()`` returns."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from redsem_async._core.config import MOST_PERMITS, Slot
+from redsem_async._core.keys import Address
+from redsem_async._core.lease import retry_after
+
+from .hub_info import facts_of
+from .operations import Argument, Operation, encoded
+from .replies import Ramp, key_of, limit_and_ramp, none_below_0, number_of, slots_of
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A process that holds or waits, as it described itself.
+
+    Attributes:
+        id: of the process's hub, which is new after the process was idle.
+        label: the ``label`` of its semaphore, if it has one.
+        host: its host name.
+        pid: its process id there.
+        limit: the limit that it declares.
+        key_limit: the limit that it declares for each key. None without one, or for a function.
+        version: the version of this library there. None if unknown.
+        lease: seconds after which its permits expire unless it refreshes them.
+        refresh_interval: seconds between two of its refreshes.
+    """
+
+    id: str
+    label: str | None = None
+    host: str | None = None
+    pid: int | None = None
+    limit: int | None = None
+    key_limit: int | None = None
+    version: str | None = None
+    lease: float | None = None
+    refresh_interval: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A held permit.
+
+    Attributes:
+        id: the permit's id.
+        client: the process that holds it.
+        age: seconds since it was granted, measured with the semaphore's clock.
+        expires_in: seconds after which it expires unless it is refreshed.
+        fencing_token: the permit's fencing token.
+        permits: how many permits it stands for.
+        key: the key that it counts against, if it has one.
+        slots: its slots, if the semaphore has slots, from this client's list or else as text.
+    """
+
+    id: str
+    client: Client
+    age: float
+    expires_in: float
+    fencing_token: int
+    permits: int
+    key: str | None = None
+    slots: tuple[Slot, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """A waiting request.
+
+    Attributes:
+        id: the request's id, which becomes its permit's.
+        client: the process that waits.
+        position: its place in the queue. 0 is the head.
+        age: seconds since it joined the queue, measured with the semaphore's clock.
+        permits: how many permits it requests.
+        key: the request's key, if it has one.
+    """
+
+    id: str
+    client: Client
+    position: int
+    age: float
+    permits: int
+    key: str | None = None
+
+
+class BackOff(NamedTuple):
+    """A back-off in progress.
+
+    Attributes:
+        seconds_left: seconds until permits are granted again. 0 once grants ramp up.
+        ramp: how many permits may be in use now, first 0, then 1, 2, 4 and so on.
+    """
+
+    seconds_left: float
+    ramp: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyStatus:
+    """A key that holds permits, whose requests wait, or to which a back-off grants nothing.
+
+    Attributes:
+        key: as it was given to ``acquire``.
+        limit: the set limit of the key, or else this client's declared limit, or None.
+        held: permits of the key in use.
+        waiting: number of its waiting requests.
+        set_limit: the limit that was set with ``set_limit(key=)``, if any.
+        back_off: the key's back-off, if one is in progress.
+    """
+
+    key: str
+    limit: int | None
+    held: int
+    waiting: int
+    set_limit: int | None
+    back_off: BackOff | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SemaphoreStatus:
+    """A semaphore at one moment.
+
+    Attributes:
+        name: the semaphore's name.
+        limit: the limit in force. It is the set limit, or else this client's declared limit.
+        held: permits in use.
+        available: permits free under that limit, and under the ramp of a back-off. Never
+            negative.
+        waiting: number of waiting requests.
+        holders: held permits, the first to expire first.
+        waiters: waiting requests, in the order of the queue.
+        set_limit: the limit that was set with ``set_limit``, if any.
+        retry_after: an estimate of the seconds until a new request would be granted. 0 when a
+            permit is free. It is computed from the queue and from this process's recent hold
+            times, or else those of other processes. With no hold times, a second is assumed.
+        keys: those with permits or waiting requests, and those to which a back-off grants nothing,
+            ordered by their encoded names.
+        back_off: the semaphore's back-off, if one is in progress.
+    """
+
+    name: str
+    limit: int
+    held: int
+    available: int
+    waiting: int
+    holders: tuple[Holder, ...]
+    waiters: tuple[Waiter, ...]
+    set_limit: int | None = None
+    retry_after: float = 0.0
+    keys: tuple[KeyStatus, ...] = ()
+    back_off: BackOff | None = None
+
+    @property
+    def oldest_wait(self) -> float | None:
+        """The longest wait of the listed waiters. None without waiters.
+
+        Requests of processes that have died are not among them.
+        """
+        return max((waiter.age for waiter in self.waiters), default=None)
+
+
+class Viewer(NamedTuple):
+    """What the caller of a status declares, and knows of the time that permits are held.
+
+    Attributes:
+        limit, slots, lease: as in its `Terms`.
+        usual_hold: seconds times permits, as this process measured it. None where it did not.
+        key_limit: that it declares for a key.
+    """
+
+    limit: int = 0
+    slots: Sequence[Slot] | None = None
+    lease: float = 0.0
+    usual_hold: float | None = None
+    key_limit: Callable[[str], int | None] | None = None
+
+
+class StatusReply(NamedTuple):
+    """The reply to a status.
+
+    Attributes:
+        blocked: whether a new request without a key waits behind others (fair).
+        key_limits: number of keys whose limit is set.
+    """
+
+    status: SemaphoreStatus
+    blocked: bool
+    key_limits: int
+
+
+@dataclass(slots=True)
+class Status(Operation[StatusReply]):
+    """Read how things stand, with at most *max_entries* holders, waiters and keys each.
+
+    Attributes:
+        after: the key after which to list keys. None for all.
+        viewer: as whom to see it.
+    """
+
+    script = "status"
+    max_entries: int
+    after: str | None = None
+    viewer: Viewer = field(default=Viewer(), repr=False)
+
+    def arguments(self, address: Address) -> Sequence[Argument]:
+        after = "" if self.after is None else encoded(self.after)
+        return (self.max_entries, after) if address.keyed else (self.max_entries,)
+
+    def reply(self, raw: Sequence[Any], address: Address) -> StatusReply:
+        viewer = self.viewer
+        _, limited, held, waiting, now_us, hold_ms, holders, entries, hubs, *more = raw
+        held, waiting, now_us = number_of(held), number_of(waiting), number_of(now_us)
+        limited, ramp = limit_and_ramp(limited)
+        set_limit = none_below_0(limited)
+        limit = viewer.limit if set_limit is None else set_limit
+        slots, held_slots = b"", (b"",) * (len(holders) // 4)
+        if address.slotted:
+            *more, (slots, *held_slots) = more
+        named: Sequence[Slot] = [unquote(slot) for slot in slots.decode().split(",") if slot]
+        if viewer.slots is not None:
+            limit = min(limit, viewer.limit)
+            named = (*viewer.slots, *named[len(viewer.slots) :])
+        keys: Sequence[Any] = ()
+        held_keys: Sequence[Any] = (None,) * len(held_slots)
+        blocked, key_limits = address.fair and waiting > 0, 0
+        if address.keyed:
+            keys, held_keys, (blocked, key_limits) = more
+        clients = {
+            hub: client_of(hub, description.decode("utf-8", "replace"))
+            for hub, description in _in_rows(hubs, _text_of, bytes)
+        }
+
+        def client(identity: str) -> Client:
+            hub = identity.partition(".")[0]
+            return clients.get(hub) or Client(hub)
+
+        def age(drawn: int) -> float:
+            # Tokens and tickets are times of the clock, in microseconds.
+            return max(0.0, (now_us - drawn) / 1e6)
+
+        available = max(0, min(limit, limit if ramp is None else ramp.permits) - held)
+        back_off = back_off_of(ramp, limit)
+        usual = viewer.usual_hold
+        if usual is None and (told := none_below_0(number_of(hold_ms))) is not None:
+            usual = told / 1000
+        later = 0.0
+        if blocked or not available:
+            later = retry_after(waiting, limit, usual, None, viewer.lease)
+            later += 0.0 if back_off is None else back_off.seconds_left
+        status = SemaphoreStatus(
+            name=address.name,
+            limit=limit,
+            held=held,
+            available=available,
+            waiting=waiting,
+            holders=tuple(
+                Holder(
+                    id=identity,
+                    client=client(identity),
+                    age=age(token),
+                    expires_in=left_ms / 1000,
+                    fencing_token=token,
+                    permits=permits,
+                    key=key_of(key),
+                    slots=tuple(named[slot] for slot in slots_of(own) if 0 <= slot < len(named)),
+                )
+                for (identity, left_ms, token, permits), key, own in zip(
+                    _in_rows(holders, _text_of, number_of, number_of, number_of),
+                    held_keys,
+                    held_slots,
+                    strict=True,
+                )
+            ),
+            waiters=tuple(
+                Waiter(identity, client(identity), position, age(int(float(ticket))), permits, key)
+                for position, (entry, ticket) in enumerate(_in_rows(entries, _text_of, float))
+                for identity, permits, key in (_queued(*entry.split(":")),)
+            ),
+            set_limit=set_limit,
+            retry_after=later,
+            keys=tuple(
+                self._key_status(unquote(key), use, count, limit, *limit_and_ramp(told))
+                for key, use, count, told in _in_rows(keys, _text_of, number_of, number_of, _same)
+            ),
+            back_off=back_off,
+        )
+        return StatusReply(status, bool(blocked), number_of(key_limits))
+
+    def _key_status(
+        self, key: str, held: int, waiting: int, limit: int, limited: int, ramp: Ramp | None
+    ) -> KeyStatus:
+        set_limit, declared = none_below_0(limited), self.viewer.key_limit
+        of_key = set_limit
+        if set_limit is None and declared is not None:
+            of_key = declared(key)
+        back_off = back_off_of(ramp, limit if of_key is None else of_key)
+        return KeyStatus(key, of_key, held, waiting, set_limit, back_off)
+
+
+def _in_rows(raw: Sequence[Any], *kinds: Callable[[Any], Any]) -> Iterator[Sequence[Any]]:
+    """A flat list as rows, with one column of each kind."""
+    columns = [map(kind, raw[place :: len(kinds)]) for place, kind in enumerate(kinds)]
+    return zip(*columns, strict=True)
+
+
+def _same(raw: Any) -> Any:
+    return raw
+
+
+def _text_of(raw: bytes) -> str:
+    return raw.decode()
+
+
+def _queued(
+    identity: str, _lease: str, _limit: str, permits: str, *tail: str
+) -> tuple[str, int, str | None]:
+    return identity, int(permits), key_of(tail[-1]) if tail else None
+
+
+def back_off_of(ramp: Ramp | None, limit: int) -> BackOff | None:
+    """The public form of a reply's back-off. It is over once the ramp is at *limit*."""
+    if ramp is None or ramp.permits >= limit > 0:
+        return None
+    return BackOff(0.0 if ramp.permits else ramp.lasts_ms / 1000, ramp.permits)
+
+
+def client_of(hub: str, description: str) -> Client:
+    """The process of *hub*, as it described itself. A fact of a wrong type is unknown."""
+    facts = facts_of(description)
+    return Client(
+        id=hub,
+        label=_text(facts.get("label")),
+        host=_text(facts.get("host")),
+        pid=_count(facts.get("pid")),
+        limit=_count(facts.get("limit")),
+        key_limit=_count(facts.get("key_limit")),
+        version=_text(facts.get("version")),
+        lease=_seconds(facts.get("lease")),
+        refresh_interval=_seconds(facts.get("refresh_interval")),
+    )
+
+
+def _text(fact: object) -> str | None:
+    return fact if isinstance(fact, str) else None
+
+
+def _seconds(fact: object) -> float | None:
+    if isinstance(fact, bool) or not isinstance(fact, int | float):
+        return None
+    return fact if 0 < fact < math.inf else None
+
+
+def _count(fact: object) -> int | None:
+    if isinstance(fact, bool) or not isinstance(fact, int):
+        return None
+    return fact if 0 <= fact <= MOST_PERMITS else None
