@@ -44,7 +44,16 @@ def back_off(state: SemaphoreState, call: BackOffCall) -> None:
 def given_up(state: SemaphoreState, call: Call) -> None:
     """The caller waits no more. An unsent call never will be sent, and does not keep the hub."""
     if call in state.calls and not call.in_flight:
-        state.withdraw(call)
+        withdraw(state, call)
+
+
+def withdraw(state: SemaphoreState, call: Call) -> None:
+    """*call* is no longer wanted, and not in flight."""
+    if call.was_sent and isinstance(call, Change | DetachCall):
+        state.calls.remove(call)
+        state.undo.append(call)  # its bytes may be somewhere still
+    else:
+        state.call_ended(call)
 
 
 def next_call(state: SemaphoreState) -> Call | None:
@@ -53,7 +62,7 @@ def next_call(state: SemaphoreState) -> Call | None:
         if not (call.in_flight or isinstance(call, Change)):
             if call.wanted:
                 return call
-            state.withdraw(call)  # an adopt, whose request is among those that leave
+            withdraw(state, call)  # an adopt, whose request is among those that leave
     return None
 
 
@@ -65,7 +74,7 @@ def next_change(state: SemaphoreState) -> Change | None:
             if change.alone:
                 return None
         elif not change.wanted:  # a back-off that is over
-            state.withdraw(change)
+            withdraw(state, change)
             continue
         else:
             return change if first or not change.alone else None
@@ -91,7 +100,7 @@ def fail_all(state: SemaphoreState, error: Callable[[], SemaphoreError]) -> None
     """End every call, because no reply will come."""
     for call in list(state.calls):
         fail(state, call, error())
-        state.withdraw(call)
+        withdraw(state, call)
 
 
 class CallBatch(Batch[Any, Call]):
@@ -128,8 +137,11 @@ class CallBatch(Batch[Any, Call]):
         self.state.call_ended(call)
 
     def write_again(self, *, arrived: bool) -> None:
-        self.items[0].was_sent |= arrived
-        self.state.call_again(self.items[0])
+        call = self.items[0]
+        call.was_sent |= arrived
+        call.in_flight = False
+        if not call.wanted:
+            withdraw(self.state, call)
 
 
 class StatusBatch(CallBatch, Status):
@@ -137,7 +149,7 @@ class StatusBatch(CallBatch, Status):
 
 
 class ReapBatch(CallBatch, Reap):
-    """A reap, which a caller asked for, or which goes on with one that stopped early."""
+    """A reap, which a caller asked for, or which continues one that stopped early."""
 
     def apply(self, reply: Reply, now: float) -> None:
         on_our_own = self.items[0].future is None

@@ -1,4 +1,4 @@
-"""How what a semaphore waits for ends without a reply: outages, closed connections, the close."""
+"""What outages, new connections, closed ones and the close mean for what a semaphore waits for."""
 
 import math
 from collections.abc import Callable
@@ -11,6 +11,15 @@ from . import calls
 from .commands import fail_releases
 from .model import Lease, LeaseState, Request
 from .state import SemaphoreState
+
+
+def reconnected(state: SemaphoreState) -> None:
+    """The connection is new. The hub introduces itself again, and asks about every waiter."""
+    state.introduction.sent = False
+    state.unsure = tuple(state.waiting)  # messages may have been missed
+    state.outlasted = False
+    if state.waiting:
+        state.beat()
 
 
 def fail_outlasted(state: SemaphoreState, since: float) -> None:

@@ -63,6 +63,7 @@ _LEASE_LOST = {LeaseState.HELD: LeaseState.LOST}
 _LEASE_ENDED = dict.fromkeys(LeaseState, LeaseState.ENDED)
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False, init=False, repr=False)
 class Lease:
     """A lease of one semaphore.
 
@@ -81,28 +82,25 @@ class Lease:
         refreshed_at: when its first refresh is due, while that is noted. See `refresher`.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "address",
-        "adopted",
-        "ends_with",
-        "guard",
-        "hold_ends",
-        "hub_id",
-        "key",
-        "lost_reason",
-        "number",
-        "permits",
-        "refreshed_at",
-        "renewable_after",
-        "slots",
-        "state",
-        "terms",
-        "token",
-        "trusted_until",
-        "unsettled",
-        "wakes_on_loss",
-    )
+    address: Address
+    terms: Terms
+    permits: int
+    key: KeyTerms | None
+    hub_id: str
+    number: int
+    token: int
+    slots: Sequence[int]
+    state: LeaseState
+    trusted_until: float
+    hold_ends: float
+    adopted: bool
+    renewable_after: float
+    unsettled: int
+    refreshed_at: float | None
+    lost_reason: str | None
+    guard: "Guard | None"
+    ends_with: "weakref.ref[asyncio.Task[Any]] | None"
+    wakes_on_loss: "list[asyncio.Future[None]] | None"
 
     def __init__(  # one for each grant, and positional because keywords cost time
         self,
@@ -114,29 +112,17 @@ class Lease:
         state: LeaseState = LeaseState.HELD,
     ) -> None:
         """The lease was granted at *since*, or later."""
-        terms = request.terms
-        self.address: Address = request.address
-        self.terms: Terms = terms
-        self.permits: int = request.permits
-        self.key: KeyTerms | None = request.key
-        self.hub_id: str = request.hub_id
-        self.number: int = request.number
-        self.token: int = token
-        self.slots: Sequence[int] = slots
-        self.state: LeaseState = state
-        self.trusted_until: float = trusted_until
-        self.hold_ends: float = math.inf
+        self.address, self.terms = request.address, (terms := request.terms)
+        self.permits, self.key = request.permits, request.key
+        self.hub_id, self.number = request.hub_id, request.number
+        self.token, self.slots, self.state = token, slots, state
+        self.trusted_until, self.hold_ends = trusted_until, math.inf
         if terms.max_hold is not None:
             self.hold_ends = since + terms.max_hold - terms.margin
             self.trusted_until = min(trusted_until, self.hold_ends)
-        self.adopted: bool = False
-        self.renewable_after: float = -math.inf
-        self.unsettled: int = 0
-        self.refreshed_at: float | None = None
-        self.lost_reason: str | None = None
-        self.guard: Guard | None = None
-        self.ends_with: weakref.ref[asyncio.Task[Any]] | None = None
-        self.wakes_on_loss: list[asyncio.Future[None]] | None = None
+        self.adopted, self.renewable_after, self.unsettled = False, -math.inf, 0
+        self.refreshed_at = self.lost_reason = None
+        self.guard = self.ends_with = self.wakes_on_loss = None
 
     # -- transitions
 

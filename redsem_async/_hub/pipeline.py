@@ -33,7 +33,7 @@ from .commands import (
     RefreshBatch,
     ReleaseBatch,
 )
-from .endings import forget_in_flight
+from .endings import forget_in_flight, reconnected
 from .identity import HubIdentity
 from .outage import Outage
 from .redirects import Redirects
@@ -310,7 +310,7 @@ class Pipeline:
         self.state.link = link
         self.identity.admitted = True
         for semaphore in list(self.semaphores.values()):
-            semaphore.reconnected()
+            reconnected(semaphore)
             self.settle(semaphore)
         self.flush()
 

@@ -11,7 +11,7 @@ from redsem_async._protocol.backend import Backend, Node
 from redsem_async._protocol.errors import CommandError, ErrorKind
 
 from .commands import AnyBatch
-from .endings import fail_not_waiting, fail_outlasted
+from .endings import fail_not_waiting, fail_outlasted, reconnected
 from .state import SemaphoreState
 
 MAX_REDIRECTS = 3  # in a row, after which a semaphore waits a moment before it follows the next
@@ -92,7 +92,7 @@ class Redirects:
         if node is not self._node:
             self._move(semaphore, node)
             if not (was_asking or semaphore.asking):
-                semaphore.reconnected()  # its push messages come another way from now on
+                reconnected(semaphore)  # its push messages come another way from now on
                 semaphore.writer.settle(semaphore)
         self.ready.resume(semaphore)
 

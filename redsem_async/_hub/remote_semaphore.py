@@ -191,7 +191,10 @@ class RemoteSemaphore(SemaphoreState):
             BackendError: when the server refused, or could not be asked.
         """
         future: Confirmed = self.identity.loop.create_future()
-        self.release_by_id(owner, number, future)
+        self.give_back_unknown(owner, number, future)
+        lease = self.leases.get(number) if owner == self.identity.id else None
+        if lease is not None:
+            self.gone(lease, "released by its id", expected=True)
         self.writer.settle(self)
         held = await future
         if isinstance(held, SemaphoreError):

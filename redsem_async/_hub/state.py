@@ -16,7 +16,7 @@ A request is in one place at a time, by its state (`model` has the transitions):
 What ties them together:
 
 - The server may grant a number for as long as it is in `requests`. A grant of any other number
-  that was drawn here is given back at once, so a number leaves `requests` only after a reply says
+  that was drawn here is released at once, so a number leaves `requests` only after a reply says
   that the server has nothing of it, or when its lease is in `leases` or was released.
 - Every lease that the server may hold for this process is in `leases`, or in `releases`. A permit
   that is lost without word of the server stays in `leases`, because it may be held there still.
@@ -58,7 +58,7 @@ from .model import (
     RequestState,
 )
 from .moments import Deadlines, Heartbeats
-from .pending import Call, Change, DetachCall
+from .pending import Call, DetachCall
 from .route import LinkState, Route
 
 logger = logging.getLogger("redsem_async")
@@ -401,13 +401,6 @@ class SemaphoreState(SemaphoreRef):
             request.lease = None
             self.ask_anew(request)
 
-    def release_by_id(self, owner: str, number: int, future: Confirmed) -> None:
-        """Release a permit that is known by its id alone. *future* gets whether it was held."""
-        self.give_back_unknown(owner, number, future)
-        lease = self.leases.get(number) if owner == self.identity.id else None
-        if lease is not None:
-            self.gone(lease, "released by its id", expected=True)
-
     # -- refreshing
 
     def refresh(self, lease: Lease) -> PendingRefresh:
@@ -503,21 +496,6 @@ class SemaphoreState(SemaphoreRef):
 
     # -- calls
 
-    def call_again(self, call: Call) -> None:
-        """Write *call* again, if its caller waits on."""
-        call.in_flight = False
-        if not call.wanted:
-            self.withdraw(call)
-
-    def withdraw(self, call: Call) -> None:
-        """*call* is no longer wanted, and not in flight."""
-        if call in self.calls:
-            self.calls.remove(call)
-        if call.was_sent and isinstance(call, Change | DetachCall):
-            self.undo.append(call)  # its bytes may be somewhere still
-        else:
-            self.call_ended(call)
-
     def call_ended(self, call: Call) -> None:
         """The call got its reply, was refused or made void, so it is not carried out any more."""
         if call in self.calls:
@@ -574,11 +552,3 @@ class SemaphoreState(SemaphoreRef):
             self.gone(lease, "the semaphore was deleted")
         for request in list(self.waiting):
             self.ask_anew(request)
-
-    def reconnected(self) -> None:
-        """The connection is new. The hub introduces itself again, and asks about every waiter."""
-        self.introduction.sent = False
-        self.unsure = tuple(self.waiting)  # messages may have been missed
-        self.outlasted = False
-        if self.waiting:
-            self.beat()

@@ -1,4 +1,4 @@
-"""Push messages, which a store of semaphores sends to a hub unasked. Anybody may publish one."""
+"""Push messages, which a store of semaphores sends to a hub unasked. Any client may send one."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

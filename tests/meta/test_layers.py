@@ -25,31 +25,22 @@ BELOW: dict[str, set[str]] = {
     "_redis": {"_protocol", "_core"},
     "_hub": {"_protocol", "_observers", "_core"},
     "_api": {"_hub", "_redis", "_protocol", "_observers", "_core"},
-    "_integrations": {"_api", "_redis", "_core"},
+    "_integrations": {"_api", "_redis", "_protocol", "_core"},
 }
 
 # From the top to the bottom: a module of `_hub` imports only from the lines below its own, and
 # from its own line where that makes no circle.
 HUB = (
     {"hub", "reconnect", "shutdown"},
-    {"pipeline", "redirects", "outage", "refresher"},
-    {"remote_semaphore", "machine"},
+    {"pipeline", "redirects", "outage", "refresher", "remote_semaphore"},
+    {"endings"},
+    {"calls"},
     {"commands"},
-    {"handout", "deadlines", "calls", "estimates", "trust", "window"},
+    {"deadlines", "estimates"},
     {"state"},
-    {
-        "request",
-        "lease",
-        "pending",
-        "heartbeats",
-        "route",
-        "identity",
-        "introduction",
-        "stalls",
-        "tasks",
-    },
+    {"model", "moments", "pending", "route", "identity", "introduction", "tasks"},
 )
-MAX_LINES = 450
+MAX_LINES = 600
 MAX_METHODS = 35
 FRAMEWORKS = {
     *("fastapi", "starlette", "httpx", "httpx2", "pydantic_ai", "taskiq"),

@@ -50,13 +50,13 @@ OF_BACK_OFF = (
         "a change that is sent again has another number",
         "a back-off that was ended is not begun anew",
         "a_back_off_whose_reply_was_lost_does_not_begin_anew_after_its_end",
-        ("calls.change_again", "not change.was_sent", "change"),
+        ("ChangeBatch.write_again", "not change.was_sent", "change"),
     ),
     mutant(
         "a release is sent before the back-off of its block",
         "no waiter is served by the release of a block that backs off",
         "a_waiter_of_the_process_is_not_served_before_the_back_off_of_a_block",
-        ("machine.next_command", "calls.backs_off(state)", "False"),
+        ("_next_commands", "backs_off(state)", "False"),
     ),
     mutant(
         "a back-off is counted from when it is sent",

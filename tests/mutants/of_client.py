@@ -11,8 +11,8 @@ OF_CLIENT = (
         SIMULATION,
         (
             "AcquireBatch.apply",
-            "trusted_until(terms.lease, sent_at=sent_at, left=terms.lease)",
-            "trusted_until(terms.lease, sent_at=now, left=terms.lease)",
+            "sent_at + terms.lease - terms.margin",
+            "now + terms.lease - terms.margin",
         ),
     ),
     mutant(
@@ -25,25 +25,25 @@ OF_CLIENT = (
         "a message is trusted from its arrival",
         "a permit is trusted from before the server granted it",
         "a_grant_that_was_on_its_way_for_long_is_trusted_for_what_is_left",
-        ("machine.pushed", "-math.inf if fresh_at is None else fresh_at", "clock()"),
+        ("SemaphoreState.pushed", "-math.inf if fresh_at is None else fresh_at", "clock()"),
     ),
     mutant(
         "a late message is handed out unconfirmed",
         "a permit that came by message is trusted for the lease less a refresh interval",
         "a_caller_gets_a_lease_less_a_refresh_interval",
-        ("handout.granted", "lease.refresh_is_due(now)", "False"),
+        ("SemaphoreState.granted", "lease.refresh_is_due(now)", "False"),
     ),
     mutant(
         "a grant by message is not confirmed",
         "a forged grant is found out by the refresh that follows it",
         "a_forged_grant_is_found_out",
-        ("_refresh_by_message", "_ = state.refresh(lease)", "pass"),
+        ("SemaphoreState.time_passed", "_ = self.refresh(lease)", "pass"),
     ),
     mutant(
         "no refreshes",
         "a held permit outlives its lease",
         "a_held_permit_outlives_its_lease",
-        ("Refresher._refresh", "remote.refresh_in_background(lease, wakeup)", "pass"),
+        ("Refresher._refresh", "semaphore.refresh(lease).wakeups.append(wakeup)", "pass"),
     ),
     mutant(
         "trust does not end",
@@ -69,8 +69,8 @@ OF_CLIENT = (
         "a_suspended_host",
         (
             "_core.clock",
-            "max(time.clock_gettime(time.CLOCK_BOOTTIME), time.monotonic())",
-            "time.monotonic()",
+            "functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)",
+            "time.monotonic",
         ),
     ),
     mutant(
@@ -83,7 +83,7 @@ OF_CLIENT = (
         "a loss does not cancel the body",
         "loss cancels the body",
         "loss_cancels_the_body_once_and_leaves_as_permit_lost",
-        ("_hub.lease.Guard.__init__", "lease.guard = self", "pass"),
+        ("model.Guard.__init__", "lease.guard = self", "pass"),
     ),
     mutant(
         "a cancellation that is not taken back",
@@ -122,7 +122,7 @@ OF_CLIENT = (
         "an_acquire_cancelled_after_it_was_sent_is_given_back",
         (
             "SemaphoreState.leave",
-            "self.leaving.append(request)",
+            "self.undo.append(request)",
             "self.requests.pop(request.number, None)",
         ),
     ),
@@ -136,13 +136,13 @@ OF_CLIENT = (
         "a timeout leaks its grant",
         "a grant that meets its deadline is a permit or a timeout, never a leak",
         SIMULATION,
-        ("SemaphoreState.refuse", "self.leave(request)", "self.stop_waiting(request)"),
+        ("SemaphoreState.refuse", "self.leave(request)", "self.waiting.pop(request, None)"),
     ),
     mutant(
         "a grant that nobody waits for is kept",
         "a stray grant is given back",
         "a_stray_grant_is_given_back",
-        ("handout.granted", "state.give_back_unknown(state.identity.id, number)", "pass"),
+        ("SemaphoreState.granted", "self.give_back_unknown(self.identity.id, number)", "pass"),
     ),
     mutant(
         "an acquire sent again draws a new id",
@@ -164,7 +164,7 @@ OF_CLIENT = (
         "a foreign id releases one's own",
         "a foreign release changes nothing",
         "releases_that_are_not_due_change_nothing",
-        ("trust.release_by_id", "owner == state.identity.id", "True"),
+        ("RemoteSemaphore.revoke", "owner == self.identity.id", "True"),
     ),
     mutant(
         "a second release says true",
@@ -188,7 +188,7 @@ OF_CLIENT = (
         "a third task leaves the newest block",
         "a block that is left never gives another task's permit away",
         "a_block_left_by_a_third_task_gives_no_permit_away",
-        ("_api.entered", "if blocks == 1:\n    return here[0]", "if blocks:\n    return here[-1]"),
+        ("AnySemaphore._only_task", "if blocks == 1:\n    return here[0]", "if blocks:\n    return here[-1]"),
     ),
     mutant(
         "a forked child keeps the permits",
@@ -200,7 +200,7 @@ OF_CLIENT = (
         "full is what was ever said",
         "who could not ask is told so, and not that it is full",
         "a_waiter_that_is_cut_off_is_not_told_that_it_is_full",
-        ("deadlines", "max(young, request.started) if waits else -math.inf", "-math.inf"),
+        ("deadlines._come", "max(young, request.started) if waits else -math.inf", "-math.inf"),
     ),
     mutant(
         "a set limit is forgotten in retry_after",
@@ -223,7 +223,7 @@ OF_CLIENT = (
         "a semaphore that several threads use keeps to the loop of each",
         "threads_that_share_a_semaphore_keep_to_their_own_loops",
         (
-            "_api.stored",
+            "AnySemaphore._bound",
             "bound if here else self._bind()",
             "(self._last_bound or bound) if here else self._bind()",
         ),
@@ -233,7 +233,7 @@ OF_CLIENT = (
         "no heartbeats",
         "a waiter's process counts as alive, and finds what it was not told",
         SIMULATION,
-        ("machine.look", "state.waiting and not heartbeats.in_flight", "False"),
+        ("SemaphoreState.time_passed", "self.waiting and not heartbeats.in_flight", "False"),
     ),
     mutant(
         "a subscription that ends is not missed",
@@ -249,7 +249,7 @@ OF_CLIENT = (
         "whose reply it is is not looked at",
         "no reply is taken for another's",
         "a_reply_that_comes_in_anothers_place_is_noticed",
-        ("Codec.reply_to", "raw[:1] == [tag]", "True"),
+        ("Codec.reply_to", "raw[:1] == [b'%d' % command.tag]", "True"),
     ),
     mutant(
         "a silent connection is not noticed",
@@ -277,20 +277,20 @@ OF_CLIENT = (
         "MOVED is not followed",
         "slots may move to another server",
         "a_slot_that_moved_is_followed",
-        ("Pipeline._error_received", "return self.redirects.redirected(remote, error)", "pass"),
+        ("Pipeline._error_received", "return self.redirects.redirected(semaphore, error)", "pass"),
     ),
     mutant(
         "an outage is an error for good",
         "a master that takes no writes now may take them later",
         "a_master_that_needs_a_replica_ends_the_trust_in_it",
-        ("commands.base", "ErrorKind.BUSY", "ErrorKind.READ_ONLY"),
+        ("_hub.commands", "ErrorKind.BUSY", "ErrorKind.READ_ONLY"),
     ),
     mutant(
         "a number of any length",
         "a message that is not understood changes nothing",
         "numbers_of_messages_are_bounded",
-        ("_redis.codec._whole", "len(text) <= 16", "True"),
-        ("_redis.codec._whole", "not at_least <= number <= at_most", "number < at_least"),
+        ("pushes._whole", "len(text) <= 16", "True"),
+        ("pushes._whole", "not at_least <= number <= at_most", "number < at_least"),
     ),
     mutant(
         "a hub with work closes when its client does",

@@ -110,7 +110,7 @@ OF_KEYS = (
         "a key is written as it is",
         "any text is a key",
         "a_key_may_be_any_text[redis-a:b]",
-        ("_redis.codec", "quote(key, safe='')", "key"),
+        ("_protocol.operations", "quote(key, safe='')", "key"),
     ),
     # -- the quick paths of keys
     mutant(

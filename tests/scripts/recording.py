@@ -29,7 +29,6 @@ from tests.harness import restricted
 _WRAPPER = Path(__file__).with_name("journalled.lua").read_text(encoding="utf-8")
 _COMMAND = "rpush"  # with which the journal is written
 _LOOKED_UP = "script"  # the name in `_wire` by which scripts are looked up
-_codec_of = functools.cache(wire.Codec)
 _SLOT = "--[[ the script stands here ]]"
 
 
