@@ -79,7 +79,7 @@ async def _outcome(bound: Bound, request: Request, *, cancel_on_loss: bool) -> P
         # The server may have granted it, or may yet: whatever exists is released.
         remote.leave(request)
         for notifier in observers.notifiers:
-            notifier.abandoned(request)
+            notifier.ended("abandoned", request, clock() - request.started)
         raise
     finally:
         if remark is not None:
@@ -96,14 +96,15 @@ async def _outcome(bound: Bound, request: Request, *, cancel_on_loss: bool) -> P
     refresher.add(lease, remote, now)
     permit = Permit(bound, lease, now, now - request.started, cancel_on_loss)
     for notifier in observers.notifiers:
-        notifier.granted(lease, request, permit.waited)
+        facts = {"fencing_token": lease.token, "permit_id": lease.id}
+        notifier.granted(lease, request, permit.waited, **facts)
         if lease.state is LeaseState.LOST:  # before its caller came to know that it was granted
-            notifier.lost(lease, lease.lost_reason or "", cancels=False)
+            notifier.permit("lost", lease, reason=lease.lost_reason, cancels=False)
     return permit
 
 
 def _refused(request: Request, error: Exception) -> Exception:
     """Return *error*, which the caller of *request* gets."""
     for notifier in observers.notifiers:
-        notifier.refused(request, error)
+        notifier.refused(request, clock() - request.started, error)
     return error

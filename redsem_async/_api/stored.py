@@ -218,7 +218,7 @@ class StoredSemaphore:
             more = count > 0 and answer.next_ms == 0
         if reaped:
             for notifier in observers.notifiers:
-                notifier.reclaimed(self._address, reaped)
+                notifier.semaphore("reclaimed", self._address, count=reaped)
         return reaped
 
     async def delete(self) -> None:

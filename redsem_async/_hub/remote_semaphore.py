@@ -202,7 +202,7 @@ class RemoteSemaphore:
         state.leases.pop(lease.number, None)
         self.writer.settle(self)
         for notifier in observers.notifiers:
-            notifier.detached(lease)
+            notifier.permit("detached", lease)
 
     # -- other operations
 

@@ -239,7 +239,7 @@ class SemaphoreState(SemaphoreRef):
         trusted = now < lease.trusted_until and lease.state is LeaseState.HELD
         pending = self.give_back(lease, now, trusted=trusted, future=future)
         for notifier in observers.notifiers:
-            notifier.released(lease)
+            notifier.permit("released", lease)
         return pending
 
     def give_back(

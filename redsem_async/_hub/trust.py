@@ -40,7 +40,7 @@ def lose(state: SemaphoreState, lease: Lease, reason: str, *, expected: bool = F
     cancels = lease.guard is not None
     lease.lose(reason)
     for notifier in observers.notifiers:
-        notifier.lost(lease, reason, cancels=cancels)
+        notifier.permit("lost", lease, reason=reason, cancels=cancels)
     if not expected:
         facts = {"fencing_token": lease.token, "permits": lease.permits, "reason": reason}
         facts |= {"event": "lost", "semaphore": state.name}
@@ -97,7 +97,7 @@ def refreshed(
         lease.renew(verdict)
         if outcome is Outcome.RENEWED:
             for notifier in observers.notifiers:
-                notifier.refreshed(lease, lease.trusted_until - now)
+                notifier.permit("refreshed", lease, expires_in=lease.trusted_until - now)
 
 
 def release_by_id(state: SemaphoreState, owner: str, number: int, future: Confirmed) -> None:

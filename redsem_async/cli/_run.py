@@ -14,7 +14,7 @@ from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, Permit, Se
 from redsem_async._core.clock import now as clock
 from redsem_async._integrations import discovery
 from redsem_async._redis.stored import READ_ERRORS
-from redsem_async.observer import Observer, Queued, observe
+from redsem_async.observer import Event, observe
 
 from ._options import LOCAL, IsCluster, Name, Prefix, Url
 from ._process import Process
@@ -201,15 +201,16 @@ async def _until_ended(process: Process, permit: Permit, lease: float) -> None:
     lost.cancel()
 
 
-class _Waits(Observer):
+class _Waits:
     """Names the holders that the command waits for."""
 
     def __init__(self, semaphore: AnySemaphore) -> None:
         self._semaphore = semaphore
         self._asking: asyncio.Task[None] | None = None
 
-    def queued(self, event: Queued) -> None:
-        self._asking = asyncio.create_task(self._ask())
+    def __call__(self, event: Event) -> None:
+        if event.kind == "queued":
+            self._asking = asyncio.create_task(self._ask())
 
     async def _ask(self) -> None:
         with contextlib.suppress(*REDIS_ERRORS):

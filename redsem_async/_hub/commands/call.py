@@ -116,9 +116,9 @@ class BackOffBatch(ChangeBatch):
         assert isinstance(reply, Reply)
         assert isinstance(operation, BackOff)
         if reply.answers[0]:
-            facts = self.state.address, operation.pause_ms / 1000, operation.key
+            facts = {"seconds": operation.pause_ms / 1000, "key": operation.key}
             for notifier in observers.notifiers:
-                notifier.backed_off(*facts)
+                notifier.semaphore("backed_off", self.state.address, **facts)
 
     def refused(self, error: SemaphoreError, now: float) -> None:
         super().refused(error, now)
