@@ -3,7 +3,10 @@
 import asyncio
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from types import EllipsisType
 
+from redsem_async._core import config
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Terms
 from redsem_async._core.errors import AcquireTimeout, PermitLost, SemaphoreClosed
@@ -15,9 +18,26 @@ from redsem_async._hub.request import Request
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import KeyTerms
 
-from .bound import Bound
-from .permit import Permit
+from .permit import Bound, Permit
 from .remarks import log_nested
+
+
+def key_terms(terms: Terms, key: str | EllipsisType, permits: int) -> KeyTerms | None:
+    """What a client declares for *key*. None if none is given, and there are no keys."""
+    if key is ...:
+        if terms.keyed:
+            raise TypeError(
+                "a semaphore with key_limit= or share=True needs acquire(key=...);"
+                " key=None is for requests that have none"
+            )
+        return None
+    key, limit, weight = terms.checked_key(key), terms.key_limit, terms.weight
+    if callable(limit):
+        limit = config.limit_or_none(limit(key), f"key_limit({key!r})")
+    if limit and permits > limit:
+        raise ValueError(f"permits must be at most the key_limit of {limit}, not {permits}")
+    weight = config.weight_of(weight(key)) if callable(weight) else weight
+    return KeyTerms(key, limit, weight, terms.patience_ms)
 
 
 async def acquire(
@@ -27,41 +47,42 @@ async def acquire(
     permits: int,
     ahead: float,
     key: KeyTerms | None,
-    *,
-    cancel_on_loss: bool,
+    cancel_on_loss: bool,  # noqa: FBT001 - as the others
 ) -> Permit:
     """Acquire a permit. Cancelled at any moment, it leaves nothing behind."""
     bound = bind()
     remote, _, loop = bound
-    started = clock()
+    address, future, started = remote.address, loop.create_future(), clock()
     waits = timeout is None or timeout > 0
     deadline = math.inf
     if timeout is not None:
         deadline = started + (timeout if waits else reply_timeout(terms.lease))
-    asked = (remote.address, terms, permits, started, waits, loop.create_future())
-    request = Request(*asked, deadline, ahead, key)
+    request = Request(
+        address, terms, permits, started, waits, future, deadline, ahead=ahead, key=key
+    )
     if remote.identity.closing:
-        raise _refused(request, SemaphoreClosed(remote.address.name))
+        raise _refused(request, SemaphoreClosed(address.name))
     remote.ask(request)
     return await _outcome(bound, request, cancel_on_loss=cancel_on_loss)
 
 
 async def adopt(
-    bind: Callable[[], Bound], terms: Terms, permit_id: str, *, cancel_on_loss: bool
+    bind: Callable[[], Bound],
+    terms: Terms,
+    permit_id: str,
+    cancel_on_loss: bool,  # noqa: FBT001
 ) -> Permit:
     """Take over the permit that *permit_id* names. Cancelled, it releases it."""
     bound = bind()
     remote, _, loop = bound
-    started = clock()
+    address, future, started = remote.address, loop.create_future(), clock()
     deadline = started + 2 * reply_timeout(terms.lease)
-    asked = (remote.address, terms, 1, started, False, loop.create_future())
-    request = Request(*asked, deadline)
+    request = Request(address, terms, 1, started, False, future, deadline)  # noqa: FBT003
     known = parse_permit_id(permit_id)
     if known is None:
-        reason = "not a permit id"
-        raise _refused(request, PermitLost(remote.address.name, permit_id, reason))
+        raise _refused(request, PermitLost(address.name, permit_id, "not a permit id"))
     if remote.identity.closing:
-        raise _refused(request, SemaphoreClosed(remote.address.name))
+        raise _refused(request, SemaphoreClosed(address.name))
     remote.adopt(request, *known)
     return await _outcome(bound, request, cancel_on_loss=cancel_on_loss)
 
@@ -90,7 +111,8 @@ async def _outcome(bound: Bound, request: Request, *, cancel_on_loss: bool) -> P
         error = request.error or SemaphoreClosed(state.name)
         if isinstance(error, AcquireTimeout):
             holders = holders_around(state, request, error.blocked_by)
-            error = error.of_a_holder() if id(asyncio.current_task()) in holders else error
+            nested = id(asyncio.current_task()) in holders
+            error = replace(error, nested=True) if nested else error
         raise _refused(request, error)
     now = clock()
     refresher.add(lease, remote, now)

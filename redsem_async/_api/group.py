@@ -7,13 +7,12 @@ from urllib.parse import quote
 
 from redsem_async._core import config
 
-from .arguments import refuse_pickling
 from .classes import FairSemaphore, Mutex
-from .options import Options
+from .options import Options, refuse_pickling, takes_options
 from .semaphore import AnySemaphore
 
 if TYPE_CHECKING:
-    from .backends import AnyRedis
+    from .options import AnyRedis
 
 LONGEST_NAME = config.MOST_BYTES // 2  # so that most keys fit behind it as they are
 _PLAIN = "/:@+=, "  # beside letters, digits and `_.-~`: nothing that a pattern of names means
@@ -42,6 +41,7 @@ class SemaphoreGroup:
     keys for about three minutes, because a delayed command may still arrive, and then nothing.
     """
 
+    @takes_options
     def __init__(
         self,
         redis: "AnyRedis",
@@ -49,7 +49,6 @@ class SemaphoreGroup:
         limit: int | Callable[[str], int],
         *,
         kind: type[AnySemaphore] = FairSemaphore,
-        prefix: str = "redsem",
         **options: Unpack[Options],
     ) -> None:
         """Create a group. Nothing is sent to Redis.
@@ -60,22 +59,18 @@ class SemaphoreGroup:
             limit: of each semaphore, or a function that returns the limit for a key. It is
                 called for each ``group[key]``.
             kind: the class of the semaphores.
-            prefix: first part of the keys in Redis, as in a single semaphore.
             options: for every semaphore, as for ``AnySemaphore``.
 
         Raises:
             ValueError, TypeError: for invalid arguments. The message says what to do.
         """
         _check_kind(kind)
-        for option in options.keys() - Options.__annotations__.keys():
-            raise TypeError(f"SemaphoreGroup(): got an unexpected keyword argument {option!r}")
         self._client = redis
         self._name = config.text(name, "name", most=LONGEST_NAME)
         if callable(limit):
             config.check_function(limit, "limit")
         self._limit = limit
         self._kind = kind
-        self._prefix = prefix
         self._options = options
         self._made(name, self.declared_limit)  # raises for invalid arguments
 
@@ -109,7 +104,7 @@ class SemaphoreGroup:
         return 0 if callable(self._limit) else self._limit
 
     def _made(self, name: str, limit: int) -> AnySemaphore:
-        return self._kind(self._client, name, limit, prefix=self._prefix, **self._options)
+        return self._kind(self._client, name, limit, **self._options)
 
 
 def _check_kind(kind: object) -> None:

@@ -6,7 +6,7 @@ import warnings
 import weakref
 from contextvars import Context
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import NamedTuple, NoReturn, Self
 
 from redsem_async._core import config
 from redsem_async._core.cancellation import finish
@@ -17,13 +17,22 @@ from redsem_async._core.lease import Outcome, reply_timeout
 from redsem_async._hub import trust
 from redsem_async._hub.lease import Guard, Lease, LeaseState
 from redsem_async._hub.pending import BackOffCall, Confirmed
+from redsem_async._hub.refresher import Refresher
+from redsem_async._hub.remote_semaphore import RemoteSemaphore
 from redsem_async._protocol.operations import BackOff
 
-from .arguments import refuse_pickling
-from .bound import Bound
+from .options import refuse_pickling
 from .remarks import line_outside, log_cut, log_dropped
 
 _TAKEN = frozenset({LeaseState.HELD, LeaseState.LOST})
+
+
+class Bound(NamedTuple):
+    """What a semaphore object is bound to in the event loop that it is used in."""
+
+    remote: RemoteSemaphore
+    refresher: Refresher
+    loop: asyncio.AbstractEventLoop
 
 
 class Permit:

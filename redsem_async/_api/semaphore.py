@@ -1,64 +1,69 @@
 """What all semaphores have in common. `acquire` gives permits."""
 
-from collections.abc import Coroutine, Sequence
+import asyncio
+from collections.abc import Coroutine
 from operator import attrgetter
 from types import EllipsisType, TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Unpack
 
 from redsem_async._core import config
-from redsem_async._core.config import Clock, Slot
+from redsem_async._core.config import Terms
 from redsem_async._core.errors import AcquireTimeout
 from redsem_async._core.keys import Address, Mode, parse_permit_id, with_slots
-from redsem_async._protocol.operations import KeyTerms
+from redsem_async._hub.estimates import usual_hold
+from redsem_async._hub.hub import hub_for
+from redsem_async._observers.registry import observers
+from redsem_async._protocol.operations import Delete, Reap, SetLimit, Status
+from redsem_async._protocol.replies import Reply, StatusReply
 
-from .acquiring import acquire, adopt
-from .arguments import forgotten_key, how_to_call, names_the_class, refuse_pickling
-from .awaitables import Acquisition
-from .backends import backend_of
+from .acquiring import acquire, adopt, key_terms
+from .awaitables import Acquisition, AwaitableBool
 from .entered import Block, EnteredPermits, exit_of_block
-from .permit import Permit
-from .stored import StoredSemaphore
+from .options import FairOptions, backend_of, how_to_call, refuse_pickling, takes_options
+from .permit import Bound, Permit
+from .status import SemaphoreStatus, status_of
 
 if TYPE_CHECKING:
-    from .backends import AnyRedis
+    from .options import AnyRedis
 
 
-class AnySemaphore(StoredSemaphore):
+class AnySemaphore:
     """Base class of the semaphores, for annotations that accept all of them.
 
     The constructor does no input or output and needs no event loop, so a semaphore may be a
     module-level variable. Tasks may share it, and several event loops may use it in turn.
+
+    Every operation, that is, every coroutine, may raise a ``SemaphoreError``:
+
+    - ``ModeMismatch``, if the name is in use by another class, with another clock, or with keys
+      by clients that declare none. Subclasses are ``SlotsMismatch``, for other slots, and
+      ``LayoutMismatch``, for a version of this library with another layout of the keys.
+    - ``SemaphoreClosed``, if ``aclose`` was called meanwhile.
+    - ``BackendError``, if Redis rejected the command. Its subclass ``BackendUnavailable`` means
+      that Redis is unavailable.
+
+    Cancelling a caller changes nothing, except that a command that was already sent may take
+    effect. A permit that was granted to a cancelled caller is released.
     """
 
-    _mode: Mode
+    _mode: ClassVar[Mode]  # without keys and slots
 
-    @names_the_class
+    @takes_options
     def __init__(
         self,
         redis: "AnyRedis",
         name: str,
         limit: int | None = None,
-        *,
-        lease: float = 10.0,
-        refresh_interval: float | None = None,
-        timeout: float | None = None,
-        max_waiters: int | None = None,
-        clock: Clock = "server",
-        prefix: str = "redsem",
-        label: str | None = None,
-        cancel_on_loss: bool = True,
-        max_hold: float | None = None,
-        slots: Sequence[Slot] | None = None,
-        max_back_off: float = 60.0,
+        **options: Unpack[FairOptions],
     ) -> None:
         """Create a semaphore. Nothing is sent to Redis.
 
         Args:
             redis: any client of ``redis.asyncio``, or a ``MemoryBackend``.
             name: of the semaphore, the same in every process. 1 to 512 bytes, no braces.
-            limit: maximum number of permits held at once. It applies to this client's requests.
-                A limit set with ``set_limit`` overrides it. With 0 it is paused for this client,
-                whose requests wait until a higher one is set.
+            limit: maximum number of permits held at once, for all keys together. It applies to
+                this client's requests. A limit set with ``set_limit`` overrides it. With 0 it is
+                paused for this client, whose requests wait until a higher one is set.
             lease: seconds after which a permit expires unless its process refreshes it, at least
                 0.05. A crashed holder's permit is free after that time.
             refresh_interval: seconds between two refreshes. A third of the lease by default.
@@ -70,15 +75,29 @@ class AnySemaphore(StoredSemaphore):
             prefix: first part of the keys in Redis. All clients of a name use the same.
             label: name of this process in ``status()``.
             cancel_on_loss: whether the loss of a permit cancels the block that it guards.
-            max_hold: seconds for which a permit may be held, counted from its grant, at least a
-                lease. Then it is lost (``PermitLost``), even if it was detached and adopted.
-                ``None`` sets no bound. All clients of a name should use the same.
             slots: up to 500 strings or ints, such as the devices of a host, instead of *limit*,
                 which is then their number. Each permit is assigned one of them, ``permit.slot``,
                 which no other held permit has. All clients of a name must declare the same
                 slots, or one list must begin with the other.
+            max_hold: seconds for which a permit may be held, counted from its grant, at least a
+                lease. Then it is lost (``PermitLost``), even if it was detached and adopted.
+                ``None`` sets no bound. All clients of a name should use the same.
             max_back_off: longest time for one ``permit.back_off``, in seconds. A longer one is
                 shortened and logged.
+            key_limit: maximum number of permits that one ``key`` holds at once, or a function of
+                the key, which returns None for a key without a limit. A limit set with
+                ``set_limit(key=)`` overrides it. This option and those below are for a
+                ``FairSemaphore`` only.
+            share: whether the next permit goes to the key with the fewest permits in use for its
+                *weight*, and not to the oldest request.
+            weight: a key's weight with *share*, or a function of the key. Finite and above 0.
+                Weights below a millionth count as a millionth, and those above a million as a
+                million.
+            patience: seconds after which a waiting request goes first with *share*, so that none
+                starves. By default the semaphore's *timeout*, or six leases if that is None or 0.
+                Without a key it is always a lease.
+            max_waiters_per_key: number of waiting requests of one ``key`` at which ``acquire``
+                raises ``QueueFull``.
 
         Raises:
             ValueError, TypeError: for invalid arguments. The message says what to do.
@@ -86,28 +105,18 @@ class AnySemaphore(StoredSemaphore):
         if not hasattr(self, "_mode"):
             raise TypeError("AnySemaphore is for annotations: use Semaphore or FairSemaphore")
         self._backend = backend_of(redis)
-        if limit is None and slots is None:
+        if limit is None and options.get("slots") is None:
             needs = "missing argument 'limit': the limit must be an int, unless there are slots"
             raise TypeError(f"{type(self).__name__}(): {needs}; {how_to_call(type(self))}")
-        terms = config.terms_of(
-            *(limit, slots, lease, refresh_interval, max_waiters),
-            *(max_hold, max_back_off),
-        )
-        if slots is not None:
-            self._mode = with_slots(self._mode)
-        self._terms = terms
-        self._address = Address(
-            self._mode,
-            config.text(prefix, "prefix"),
-            config.text(name, "name"),
-            config.clock_of(clock),
-        )
-        self._timeout = config.timeout_of(timeout)
-        self._label = None if label is None else config.text(label, "label")
-        self._cancel_on_loss = config.flag(cancel_on_loss, "cancel_on_loss")
-        self._last_bound = None
+        terms = self._terms = Terms(limit, **options)
+        mode = self._mode
+        if terms.keyed:
+            mode = "fair+share" if terms.share else "fair+keys"
+        if terms.slots is not None:
+            mode = with_slots(mode)
+        self._address = Address(mode, terms.prefix, config.text(name, "name"), terms.clock)
+        self._last_bound: Bound | None = None  # in the loop that used it last
         self._entered = EnteredPermits()
-        self._keyed = self._address.keyed
 
     def __reduce__(self) -> NoReturn:
         refuse_pickling(self)
@@ -116,9 +125,29 @@ class AnySemaphore(StoredSemaphore):
         return f"{type(self).__name__}({self.name!r}, limit={self.limit})"
 
     @property
+    def name(self) -> str:
+        """The name of the semaphore."""
+        return self._address.name
+
+    @property
+    def limit(self) -> int:
+        """The limit that this client declares."""
+        return self._terms.limit
+
+    @property
+    def lease(self) -> float:
+        """Seconds after which a permit expires unless its process refreshes it."""
+        return self._terms.lease
+
+    @property
     def timeout(self) -> float | None:
         """Seconds that ``acquire`` waits by default; ``None`` forever."""
-        return self._timeout
+        return self._terms.timeout
+
+    @property
+    def keyed(self) -> bool:
+        """Whether requests may have a key."""
+        return self._terms.keyed
 
     # -- permits
 
@@ -128,6 +157,8 @@ class AnySemaphore(StoredSemaphore):
         timeout: float | EllipsisType | None = ...,
         permits: int = 1,
         cancel_on_loss: bool | None = None,
+        ahead: float = 0.0,
+        key: str | EllipsisType | None = ...,
     ) -> Acquisition:
         """Wait for a permit: ``await`` it, or use it as ``async with sem.acquire() as permit``.
 
@@ -136,64 +167,64 @@ class AnySemaphore(StoredSemaphore):
 
         Args:
             timeout: seconds to wait, instead of the semaphore's ``timeout``. ``None`` waits
-                forever, 0 returns at once.
+                forever. 0 does not join the queue, and ends with the reply of Redis.
             permits: how many permits to acquire. They are held and released together.
             cancel_on_loss: instead of the semaphore's.
+            ahead: head start in seconds, 0 to 3,600. The request joins the queue as if it had
+                arrived that much earlier. Requests without a head start don't starve. Only a
+                ``FairSemaphore`` has head starts.
+            key: string of 1 to 512 bytes, such as a tenant. The permit counts against the overall
+                limit and against this key's. A request blocked only by its key's limit does not
+                block other keys. A semaphore with ``key_limit`` or ``share`` requires it, or
+                ``None`` for a request without a key. Other semaphores have no keys.
 
         Raises:
-            AcquireTimeout: no permit became free in time. ``retry_after`` estimates when to retry.
-            QueueFull: the queue already has ``max_waiters`` waiters. Also has ``retry_after``.
+            AcquireTimeout: no permit became free in time. ``blocked_by`` says which limit was
+                full, and ``retry_after`` estimates when to retry.
+            QueueFull: the queue already has ``max_waiters`` waiters, or ``max_waiters_per_key``
+                of this key. Also has ``retry_after``.
             PermitLost: the permit was lost in the block of ``async with``.
-            SlotsMismatch: the name is in use with another list of slots.
-            LayoutMismatch: the name is in use by a version of this library with another layout
-                of the keys.
-            ModeMismatch: the name is in use by another class, or with another clock. The two
-                errors above are subclasses.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
             BackendUnavailable: Redis was unavailable at the deadline, or without a deadline for
                 longer than a lease.
-            BackendError: Redis rejected the command. ``BackendUnavailable`` is a subclass.
-            ValueError, TypeError: for invalid arguments, at the call, before it is awaited.
+            SemaphoreError: as every operation does.
+            ValueError, TypeError: for invalid arguments, or if a required *key* is missing. Raised
+                by the call itself, before it is awaited.
         """
-        return self._acquisition(timeout, permits, cancel_on_loss)
-
-    def _acquisition(
-        self,
-        timeout: float | EllipsisType | None,
-        permits: int,
-        cancel_on_loss: bool | None,  # noqa: FBT001 - as it was given
-        ahead: float = 0.0,
-        key: KeyTerms | None = None,
-    ) -> Acquisition:
-        most = self._timeout if timeout is ... else config.timeout_of(timeout)
-        permits = config.permits_of(permits, self._terms.limit)
-        cancel = self._cancel_on_loss
+        terms = self._terms
+        most = terms.timeout if timeout is ... else config.timeout_of(timeout)
+        permits = config.permits_of(permits, terms.limit)
+        cancel = terms.cancel_on_loss
         if cancel_on_loss is not None:
             cancel = config.flag(cancel_on_loss, "cancel_on_loss")
-        asked = (most, permits, ahead, key)
-        return Acquisition(acquire(self._bound, self._terms, *asked, cancel_on_loss=cancel))
+        if ahead != 0.0:
+            if self._mode != "fair":
+                raise TypeError("ahead= needs a FairSemaphore: only its queue has head starts")
+            ahead = config.ahead_of(ahead)
+        of_key = None if key is None else key_terms(terms, key, permits)
+        return Acquisition(acquire(self._bound, terms, most, permits, ahead, of_key, cancel))
 
-    async def try_acquire(self, *, permits: int = 1) -> Permit | None:
-        """Return a permit if one is free now, or ``None`` when the semaphore is full.
+    async def try_acquire(
+        self, *, permits: int = 1, key: str | EllipsisType | None = ...
+    ) -> Permit | None:
+        """Return a permit if one is free now, or ``None`` when the semaphore, or *key*, is full.
 
         If the caller is cancelled, a permit that was granted meanwhile is released.
 
         Raises:
             BackendUnavailable: Redis is unavailable, so whether a permit is free is unknown.
-            ModeMismatch, SemaphoreClosed, BackendError: as for ``acquire``.
+            SemaphoreError, ValueError, TypeError: as for ``acquire``.
         """
         try:
-            return await self.acquire(timeout=0, permits=permits)
+            return await self.acquire(timeout=0, permits=permits, key=key)
         except AcquireTimeout:
             return None
 
     async def __aenter__(self) -> Permit:
         block = self._entered.take()  # first, because it was looked up just now
-        if self._keyed:
-            raise forgotten_key()
-        cancel = self._cancel_on_loss
-        asked = (self._timeout, 1, 0.0, None)
-        permit = await acquire(self._bound, self._terms, *asked, cancel_on_loss=cancel)
+        terms = self._terms
+        of_key = key_terms(terms, ..., 1)
+        cancel = terms.cancel_on_loss
+        permit = await acquire(self._bound, terms, terms.timeout, 1, 0.0, of_key, cancel)
         await permit.__aenter__(ends_with_task=True)
         self._entered.add(permit, block)
         return permit
@@ -220,24 +251,18 @@ class AnySemaphore(StoredSemaphore):
         If the caller is cancelled, the permit is still released.
 
         Raises:
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
             TypeError: without an id, at the call. Use ``await permit.release()`` instead.
+            SemaphoreError: as every operation does.
         """
         if not isinstance(permit_id, str):
-            text = (
+            raise TypeError(
                 "release() needs the id of a permit; to release a Permit: await permit.release()"
             )
-            raise TypeError(text)
         return self._release(permit_id)
 
     async def _release(self, permit_id: str) -> bool:
         known = parse_permit_id(permit_id)
-        if known is None:
-            return False
-        return await self._bound().remote.release_by_id(*known)
+        return known is not None and await self._bound().remote.release_by_id(*known)
 
     def adopt(self, permit_id: str) -> Acquisition:
         """Take over a permit that was detached, in this process or another. Await or enter it.
@@ -250,12 +275,183 @@ class AnySemaphore(StoredSemaphore):
         Raises:
             PermitLost: no permit is held under this id (any more), or the permit was lost in the
                 block of ``async with``.
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+            SemaphoreError: as every operation does.
         """
         if not isinstance(permit_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"adopt() needs the id of a permit, not {type(permit_id).__name__}")
-        cancel = self._cancel_on_loss
-        return Acquisition(adopt(self._bound, self._terms, permit_id, cancel_on_loss=cancel))
+        terms = self._terms
+        return Acquisition(adopt(self._bound, terms, permit_id, terms.cancel_on_loss))
+
+    # -- status
+
+    def locked(self) -> AwaitableBool:
+        """Whether ``acquire`` would have to wait now.
+
+        Await it, because ``if sem.locked()`` raises.
+
+        Raises:
+            SemaphoreError: as every operation does, with no effect if cancelled.
+        """
+        return AwaitableBool(self._locked())
+
+    async def _locked(self) -> bool:
+        reply = await self._read(0)
+        return reply.blocked or self._status_of(reply).available < 1
+
+    _locked.__qualname__ = "AnySemaphore.locked"  # as Python reports one that was not awaited
+
+    async def available(self) -> int:
+        """How many permits are free now, under the limit in force.
+
+        Raises:
+            SemaphoreError: as every operation does, with no effect if cancelled.
+        """
+        return self._status_of(await self._read(0)).available
+
+    async def exists(self) -> bool:
+        """Whether Redis has a holder, a waiter or a set limit under this name.
+
+        Raises:
+            SemaphoreError: as every operation does, with no effect if cancelled.
+        """
+        reply = await self._read(0)
+        limited = reply.set_limit is not None or reply.key_limits > 0
+        return bool(reply.held or reply.waiting or limited)
+
+    async def status(
+        self, max_entries: int = 100, *, keys_after: str | None = None
+    ) -> SemaphoreStatus:
+        """Read the limit, the holders, the waiters and the keys, all at the same moment.
+
+        Args:
+            max_entries: the maximum number of holders to list, of waiters, and of keys.
+            keys_after: list the keys after this one, which is the last of the previous list.
+
+        Raises:
+            SemaphoreError: as every operation does, with no effect if cancelled.
+            ValueError, TypeError: for invalid arguments.
+        """
+        most = config.whole(max_entries, "max_entries", 0)
+        after = None if keys_after is None else self._terms.checked_key(keys_after)
+        return self._status_of(await self._read(most, after))
+
+    def _status_of(self, reply: StatusReply) -> SemaphoreStatus:
+        hold = usual_hold(self._bound().remote.state)
+        return status_of(self.name, self._terms, reply, hold)
+
+    async def _read(self, max_entries: int, after: str | None = None) -> StatusReply:
+        answer = await self._bound().remote.call(Status(max_entries, after))
+        assert isinstance(answer, StatusReply)
+        return answer
+
+    # -- changes
+
+    async def set_limit(self, limit: int | None, *, key: str | None = None) -> None:
+        """Set a limit that overrides all declared limits. ``None`` removes it.
+
+        Redis keeps it without an expiry. A higher limit grants permits to waiters at once. A
+        lower limit revokes no permit. 0 pauses the semaphore, or the key.
+
+        If Redis loses its data, nothing restores the set limit. A limit of 0 is therefore a pause
+        and not a safety lock.
+
+        Args:
+            limit: maximum number of permits held at once.
+            key: the key whose limit to set. By default the overall limit is set.
+
+        Raises:
+            SemaphoreError: as every operation does. It may take effect although cancelled.
+            ValueError, TypeError: for an invalid limit, or a key where there are none.
+        """
+        if limit is not None:
+            limit = config.whole(limit, "limit", 0)
+        key = None if key is None else self._terms.checked_key(key)
+        await self._bound().remote.call(SetLimit(limit, key=key))
+
+    async def pause(self) -> None:
+        """Set a limit of 0 until ``resume``.
+
+        Raises:
+            SemaphoreError: as every operation does. It may take effect although cancelled.
+        """
+        await self._bound().remote.call(SetLimit("pause"))
+
+    async def resume(self) -> None:
+        """End a pause. The limit that was set before it applies again, or else the declared ones.
+
+        Raises:
+            SemaphoreError: as every operation does. It may take effect although cancelled.
+        """
+        await self._bound().remote.call(SetLimit("resume"))
+
+    async def back_off(self, seconds: float, *, key: str | None = None) -> None:
+        """Grant no permits for *seconds*, in any process. 0 ends a back-off.
+
+        It starts a back-off as ``permit.back_off`` does, but ``max_back_off`` does not apply.
+        Requests keep their places, and held permits are not affected. Then grants ramp up to the
+        limit. One permit may be in use, then two, four and so on, with one step for each typical
+        hold time. Overlapping back-offs end when the last of them ends. Unlike a pause, a back-off
+        ends by itself, and ``resume`` does not end it.
+
+        Args:
+            seconds: from now on, at most a day.
+            key: the key whose requests wait. By default all do.
+
+        Raises:
+            SemaphoreError: as every operation does. It may take effect although cancelled.
+            ValueError, TypeError: for an invalid number of seconds, or a key where there are none.
+        """
+        key = None if key is None else self._terms.checked_key(key)
+        pause = config.pause_of(seconds, "seconds", config.LONGEST_BACK_OFF)
+        await self._bound().remote.back_off_for(pause, key)
+
+    async def reap(self) -> int:
+        """Remove expired holders and dead waiters, serve the queue, and return the number removed.
+
+        You never need it, because every acquire, release and heartbeat of a name does the same.
+
+        Raises:
+            SemaphoreError: as every operation does. It may take effect although cancelled.
+        """
+        reaped, more = 0, True
+        while more:
+            answer = await self._bound().remote.call(Reap())
+            assert isinstance(answer, Reply)
+            count = answer.answers[0]
+            assert isinstance(count, int)
+            reaped += count
+            more = count > 0 and answer.next_ms == 0
+        if reaped:
+            for notifier in observers.notifiers:
+                notifier.semaphore("reclaimed", self._address, count=reaped)
+        return reaped
+
+    async def delete(self) -> None:
+        """Delete the semaphore, including its set limit.
+
+        Holders lose their permits, and waiters are queued again. A holder that is cut off from
+        Redis does not get the push message, and trusts its permit until its lease ends.
+
+        Raises:
+            SemaphoreError: as every operation does. It may take effect although cancelled.
+        """
+        await self._bound().remote.call(Delete())
+
+    # -- the hub
+
+    def _bound(self) -> Bound:
+        """What this semaphore is bound to in the running loop."""
+        bound = self._last_bound  # read once, because loops may run in several threads
+        if bound is None:
+            return self._bind()
+        here = bound.loop is asyncio.get_running_loop() and bound.remote.identity.usable
+        return bound if here else self._bind()
+
+    def _bind(self) -> Bound:
+        hub, terms = hub_for(self._backend), self._terms
+        remote = hub.semaphore(self._address, terms.label)
+        introduction, limit = remote.state.introduction, terms.key_limit
+        introduction.terms = terms
+        introduction.declared_of_keys = None if callable(limit) else limit
+        bound = self._last_bound = Bound(remote, hub.refresher, hub.identity.loop)
+        return bound

@@ -1,7 +1,7 @@
 """The dataclasses that ``status()`` returns."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -165,7 +165,6 @@ def status_of(
     terms: Terms,
     reply: StatusReply,
     usual_hold: float | None,
-    key_limit: Callable[[str], int | None],
 ) -> SemaphoreStatus:
     """Return the public status for a reply."""
     clients = {hub: client_of(hub, description) for hub, description in reply.hubs.items()}
@@ -227,7 +226,9 @@ def status_of(
         keys=tuple(
             KeyStatus(entry.key, of_key, entry.held, entry.waiting, entry.set_limit, own)
             for entry in reply.keys
-            for of_key in (key_limit(entry.key) if entry.set_limit is None else entry.set_limit,)
+            for of_key in (
+                terms.declared_limit(entry.key) if entry.set_limit is None else entry.set_limit,
+            )
             for own in (back_off_of(entry.ramp, limit if of_key is None else of_key),)
         ),
         back_off=back_off,

@@ -97,10 +97,11 @@ class Notifier:
 
     def refused(self, request: Subject, waited: float, error: Exception) -> None:
         """The caller gets *error* instead."""
-        if not isinstance(error, AcquireTimeout | QueueFull):
-            return self.ended("failed", request, waited, error=error)
-        reason = "timeout" if isinstance(error, AcquireTimeout) else "queue full"
-        self.ended("shed", request, waited, reason=reason, retry_after=error.retry_after)
+        if isinstance(error, AcquireTimeout | QueueFull):
+            reason = "timeout" if isinstance(error, AcquireTimeout) else "queue full"
+            self.ended("shed", request, waited, reason=reason, retry_after=error.retry_after)
+        else:
+            self.ended("failed", request, waited, error=error)
 
     def ended(self, kind: RequestKind, request: Subject, waited: float, **facts: Any) -> None:
         """The request ended after *waited* seconds."""

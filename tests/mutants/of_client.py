@@ -223,7 +223,7 @@ OF_CLIENT = (
         "a semaphore that several threads use keeps to the loop of each",
         "threads_that_share_a_semaphore_keep_to_their_own_loops",
         (
-            "_api.stored",
+            "_api.semaphore",
             "bound if here else self._bind()",
             "(self._last_bound or bound) if here else self._bind()",
         ),
