@@ -101,7 +101,7 @@ async def report_status(
     if not interval > 0:
         raise ValueError(f"interval must be positive, not {interval}")
     gauges = _Gauges.of(meter_provider)
-    status = _Status(gauges, metric_name, interval)
+    status = _StatusRun(gauges, metric_name, interval)
     gauges.runs.add(status)
     try:
         while True:
@@ -112,7 +112,7 @@ async def report_status(
 
 
 @dataclass(slots=True)
-class _Reading:
+class _Totals:
     """The status of the semaphores that have one name in metrics."""
 
     limit: int = 0
@@ -132,13 +132,13 @@ class _Gauges:
     _of_providers: ClassVar["WeakValueDictionary[int, _Gauges]"] = WeakValueDictionary()
 
     def __init__(self, provider: MeterProvider) -> None:
-        self.runs: set[_Status] = set()
+        self.runs: set[_StatusRun] = set()
         meter = get_meter(_NAME, meter_provider=provider)
         self.errors = meter.create_counter(
             "redsem.status.errors", "{error}", "Reads of a status that failed"
         )
 
-        def gauge(name: str, unit: str, text: str, value: Callable[[_Reading], float]) -> None:
+        def gauge(name: str, unit: str, text: str, value: Callable[[_Totals], float]) -> None:
             def observed(_: CallbackOptions) -> Iterable[Measurement]:
                 for run in list(self.runs):
                     yield from run.observed(value)
@@ -174,7 +174,7 @@ class _Gauges:
 
 
 @final
-class _Status:
+class _StatusRun:
     """What one run of `report_status` has read."""
 
     def __init__(
@@ -183,13 +183,13 @@ class _Status:
         self._errors = gauges.errors
         self._metric_name = metric_name
         self._fresh = 2 * interval
-        self._readings: dict[str, _Reading] = {}  # replaced, never changed
+        self._readings: dict[str, _Totals] = {}  # replaced, never changed
         self._round_at: float | None = None
         self._complete_at: float = time.monotonic()
 
     async def read(self, semaphores: list[AnySemaphore]) -> None:
         """Read all semaphores, one after the other, so that a round is no burst of commands."""
-        readings: dict[str, _Reading] = {}
+        readings: dict[str, _Totals] = {}
         complete = True
         for semaphore in semaphores:
             name = self._metric_name(semaphore.name)
@@ -199,7 +199,7 @@ class _Status:
                 complete = False
                 self._errors.add(1, {"redsem.semaphore": name, "error.type": _type(error)})
                 continue
-            reading = readings.setdefault(name, _Reading())
+            reading = readings.setdefault(name, _Totals())
             reading.limit += status.limit
             reading.held += status.held
             reading.waiting += status.waiting
@@ -209,7 +209,7 @@ class _Status:
         if complete:
             self._complete_at = self._round_at
 
-    def observed(self, value: Callable[[_Reading], float]) -> Iterable[Measurement]:
+    def observed(self, value: Callable[[_Totals], float]) -> Iterable[Measurement]:
         """One value for each name, unless the last round is too long ago."""
         if self._round_at is None or time.monotonic() - self._round_at > self._fresh:
             return

@@ -47,60 +47,44 @@ async def acquire(
     permits: int,
     ahead: float,
     key: KeyTerms | None,
-    cancel_on_loss: bool,  # noqa: FBT001 - as the others
+    cancel_on_loss: bool,  # noqa: FBT001 - keywords cost time
+    adopted: str | None = None,
 ) -> Permit:
-    """Acquire a permit. Cancelled at any moment, it leaves nothing behind."""
+    """Acquire a permit, or take over the one with the id *adopted*.
+
+    Cancelled at any moment, it leaves nothing behind.
+    """
     bound = bind()
-    remote, _, loop = bound
-    address, future, started = remote.address, loop.create_future(), clock()
-    waits = timeout is None or timeout > 0
-    deadline = math.inf
-    if timeout is not None:
-        deadline = started + (timeout if waits else reply_timeout(terms.lease))
-    request = Request(
-        address, terms, permits, started, waits, future, deadline, ahead=ahead, key=key
-    )
-    if remote.identity.closing:
-        raise _refused(request, SemaphoreClosed(address.name))
-    remote.ask(request)
-    return await _outcome(bound, request, cancel_on_loss=cancel_on_loss)
-
-
-async def adopt(
-    bind: Callable[[], Bound],
-    terms: Terms,
-    permit_id: str,
-    cancel_on_loss: bool,  # noqa: FBT001
-) -> Permit:
-    """Take over the permit that *permit_id* names. Cancelled, it releases it."""
-    bound = bind()
-    remote, _, loop = bound
-    address, future, started = remote.address, loop.create_future(), clock()
-    deadline = started + 2 * reply_timeout(terms.lease)
-    request = Request(address, terms, 1, started, False, future, deadline)  # noqa: FBT003
-    known = parse_permit_id(permit_id)
-    if known is None:
-        raise _refused(request, PermitLost(address.name, permit_id, "not a permit id"))
-    if remote.identity.closing:
-        raise _refused(request, SemaphoreClosed(address.name))
-    remote.adopt(request, *known)
-    return await _outcome(bound, request, cancel_on_loss=cancel_on_loss)
-
-
-async def _outcome(bound: Bound, request: Request, *, cancel_on_loss: bool) -> Permit:
-    """Wait until *request* is served or refused."""
     remote, refresher, loop = bound
-    state, remark = remote.state, None
-    if request.deadline == math.inf and ENTERED.get() and holders_around(state, request):
+    address, state = remote.address, remote.state
+    future, started = loop.create_future(), clock()
+    waits = adopted is None and (timeout is None or timeout > 0)
+    deadline = math.inf
+    if adopted is not None:
+        deadline = started + 2 * reply_timeout(terms.lease)
+    elif timeout is not None:
+        deadline = started + (timeout if waits else reply_timeout(terms.lease))
+    request = Request(address, terms, permits, started, waits, future, deadline, ahead, key)
+    known = None if adopted is None else parse_permit_id(adopted)
+    if adopted is not None and known is None:
+        raise _refused(request, PermitLost(address.name, adopted, "not a permit id"))
+    if remote.identity.closing:
+        raise _refused(request, SemaphoreClosed(address.name))
+    if known is None:
+        remote.ask(request)
+    else:
+        remote.adopt(request, *known)
+    remark = None
+    if deadline == math.inf and ENTERED.get() and holders_around(state, request):
         task = id(asyncio.current_task())
-        remark = loop.call_later(request.terms.lease, log_nested, remote, request, task)
+        remark = loop.call_later(terms.lease, log_nested, remote, request, task)
     try:
-        await request.future
+        await future
     except BaseException:
         # The server may have granted it, or may yet: whatever exists is released.
         remote.leave(request)
         for notifier in observers.notifiers:
-            notifier.ended("abandoned", request, clock() - request.started)
+            notifier.ended("abandoned", request, clock() - started)
         raise
     finally:
         if remark is not None:
@@ -108,7 +92,7 @@ async def _outcome(bound: Bound, request: Request, *, cancel_on_loss: bool) -> P
     lease = request.lease
     if request.error is not None or lease is None or lease.state is LeaseState.ENDED:
         # Without an error it was released by a close before its caller could run.
-        error = request.error or SemaphoreClosed(state.name)
+        error = request.error or SemaphoreClosed(address.name)
         if isinstance(error, AcquireTimeout):
             holders = holders_around(state, request, error.blocked_by)
             nested = id(asyncio.current_task()) in holders
@@ -116,7 +100,7 @@ async def _outcome(bound: Bound, request: Request, *, cancel_on_loss: bool) -> P
         raise _refused(request, error)
     now = clock()
     refresher.add(lease, remote, now)
-    permit = Permit(bound, lease, now, now - request.started, cancel_on_loss)
+    permit = Permit(bound, lease, now, now - started, cancel_on_loss)
     for notifier in observers.notifiers:
         facts = {"fencing_token": lease.token, "permit_id": lease.id}
         notifier.granted(lease, request, permit.waited, **facts)

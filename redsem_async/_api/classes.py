@@ -79,7 +79,7 @@ class Mutex(FairSemaphore):
 
         Raises:
             ValueError, TypeError: for an invalid limit, such as one above 1.
-            SemaphoreError: as every operation does, which says what cancellation does, too.
+            SemaphoreError: see `AnySemaphore`. If cancelled, it may still take effect.
         """
         if limit is not None and config.whole(limit, "limit", 0) > 1:
             raise ValueError(f"the limit of a Mutex is at most 1, not {limit}: use FairSemaphore")

@@ -1,4 +1,9 @@
-"""Which permit an ``async with semaphore`` releases when it is left."""
+"""Which permit an ``async with semaphore`` releases when it is left.
+
+``async with`` looks up ``__aexit__`` and then calls ``__aenter__``, with nothing in between. So
+every statement gets an exit of its own, and its block knows its permit in whatever task it is
+left, as that of a generator may be.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +16,7 @@ from .permit import Permit
 Leave = TypeVar("Leave", bound=Callable[..., Any])
 
 
-class Block:
+class EnteredBlock:
     """One ``async with semaphore``, whose exit the task *looked_up_by* has looked up.
 
     The statement keeps its exit alive, and with it the block. Code that only checks whether there
@@ -34,11 +39,11 @@ class EnteredPermits:
 
     def __init__(self) -> None:
         self._by_task: WeakKeyDictionary[asyncio.Task[Any], list[Permit]] = WeakKeyDictionary()
-        self._looked_up: ref[Block] | None = None
+        self._looked_up: ref[EnteredBlock] | None = None
 
-    def look_up(self) -> Block:
+    def look_up(self) -> EnteredBlock:
         """A block that the current task may enter next."""
-        block = Block()
+        block = EnteredBlock()
         try:
             block.looked_up_by = asyncio.current_task()
         except RuntimeError:  # no loop runs, so nothing is entered
@@ -46,7 +51,7 @@ class EnteredPermits:
         self._looked_up = ref(block)
         return block
 
-    def take(self) -> Block | None:
+    def take(self) -> EnteredBlock | None:
         """The block that the current task enters. None if it has looked up none."""
         block = None if self._looked_up is None else self._looked_up()
         if block is None or block.looked_up_by is not asyncio.current_task():
@@ -54,17 +59,16 @@ class EnteredPermits:
         self._looked_up = block.looked_up_by = None
         return block
 
-    def add(self, permit: Permit, block: Block | None) -> None:
+    def add(self, permit: Permit, block: EnteredBlock | None) -> None:
         """The current task has entered *block* under *permit*."""
         if block is not None:
             block.permit = permit
-            return
-        task = asyncio.current_task()
-        assert task is not None
-        entered = self._by_task
-        entered[task] = [*entered.get(task, ()), permit]
+        else:
+            task = asyncio.current_task()
+            assert task is not None
+            self._by_task[task] = [*self._by_task.get(task, ()), permit]
 
-    def pop(self, block: Block | None) -> Permit:
+    def pop(self, block: EnteredBlock | None) -> Permit:
         """The permit of the *block* that is left.
 
         If that is not known, it is the current task's latest, or in a task that entered none
@@ -73,10 +77,10 @@ class EnteredPermits:
         Raises:
             RuntimeError: it is not known which block is meant. Nothing is changed.
         """
-        if block is not None and block.permit is not None:
-            permit, block.permit = block.permit, None
-            return permit
         if block is not None:
+            permit, block.permit = block.permit, None
+            if permit is not None:
+                return permit
             block.looked_up_by = None  # looked up only to be called
         entered, task = self._by_task, asyncio.current_task()
         if task is None or task not in entered:
@@ -99,27 +103,17 @@ class EnteredPermits:
         )
 
 
-def exit_of_block(entered: Callable[[Any], EnteredPermits]) -> Callable[[Leave], Leave]:
-    """Give every ``async with`` an ``__aexit__`` of its own.
-
-    ``async with`` looks up ``__aexit__`` and then calls ``__aenter__``, with nothing in between.
-    So a block knows its permit in whatever task it is left, as that of a generator may be.
-    """
-
-    def of_class(leave: Leave) -> Leave:
-        return cast("Leave", _ExitOfBlock(leave, entered))
-
-    return of_class
+def exit_of_block(leave: Leave) -> Leave:
+    """Decorate ``__aexit__``, so that every ``async with`` has one of its own."""
+    return cast("Leave", _ExitOfBlock(leave))
 
 
 class _ExitOfBlock:
-    def __init__(
-        self, leave: Callable[..., Any], entered: Callable[[Any], EnteredPermits]
-    ) -> None:
+    def __init__(self, leave: Callable[..., Any]) -> None:
         self._leave = leave
-        self._entered = entered
 
-    def __get__(self, semaphore: object, owner: type) -> Callable[..., Any]:
+    def __get__(self, semaphore: Any, owner: type) -> Callable[..., Any]:
         if semaphore is None:  # as an exit stack looks it up
             return self._leave
-        return partial(self._leave, semaphore, block=self._entered(semaphore).look_up())
+        block = semaphore._entered.look_up()  # noqa: SLF001 - a part of its class
+        return partial(self._leave, semaphore, block=block)

@@ -5,6 +5,7 @@ import math
 import warnings
 import weakref
 from contextvars import Context
+from functools import partial
 from types import TracebackType
 from typing import NamedTuple, NoReturn, Self
 
@@ -16,7 +17,7 @@ from redsem_async._core.errors import BackendError, PermitLost, SemaphoreError
 from redsem_async._core.lease import Outcome, reply_timeout
 from redsem_async._hub import trust
 from redsem_async._hub.lease import Guard, Lease, LeaseState
-from redsem_async._hub.pending import BackOffCall, Confirmed
+from redsem_async._hub.pending import BackOffCall, Confirmed, PendingRelease
 from redsem_async._hub.refresher import Refresher
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
 from redsem_async._protocol.operations import BackOff
@@ -28,7 +29,7 @@ _TAKEN = frozenset({LeaseState.HELD, LeaseState.LOST})
 
 
 class Bound(NamedTuple):
-    """What a semaphore object is bound to in the event loop that it is used in."""
+    """A semaphore in one event loop."""
 
     remote: RemoteSemaphore
     refresher: Refresher
@@ -214,7 +215,7 @@ class Permit:
         of_key = terms_of_key.key if key and terms_of_key is not None else None
         remote, now = self._bound.remote, clock()
         if pause > terms.max_back_off:
-            log_cut(remote, pause, now)
+            log_cut(remote, pause)
             pause = terms.max_back_off
         if pause:
             operation = BackOff(math.ceil(1000 * pause), lease.token, key=of_key)
@@ -261,11 +262,8 @@ class Permit:
         if lease.state is LeaseState.ENDED:
             return False
         lost = lease.state is LeaseState.LOST
-        now = clock()
-        remote, refresher, _ = self._bound
-        refresher.remove(lease)
         future: Confirmed = loop.create_future()
-        pending = remote.release(lease, now, now - self._since, future)
+        pending = _give_back(self._bound, lease, self._since, clock(), future)
         try:
             held = await future
         except asyncio.CancelledError:
@@ -319,9 +317,7 @@ class Permit:
 
         With *ends_with_task* it is not refreshed any more once that task has ended.
         """
-        if (loop := asyncio.get_running_loop()) is not self._bound.loop:
-            raise self._foreign()
-        task = asyncio.current_task(loop)
+        task = asyncio.current_task(self._loop())
         lease = self._lease
         if task is None:
             raise RuntimeError("a permit can guard a block only inside a task")
@@ -329,12 +325,12 @@ class Permit:
             raise RuntimeError("this permit already guards a block")
         if lease.state is LeaseState.ENDED:
             raise RuntimeError("this permit was released: it cannot guard a block")
-        cancel, now = self._cancel_on_loss, clock()
+        now = clock()
         trusted = now < lease.trusted_until and lease.state is LeaseState.HELD
-        if cancel and not trusted and self.lost:
-            self._leave(now)
+        if self._cancel_on_loss and not trusted and self.lost:
+            _give_back(self._bound, lease, self._since, now)
             raise lease.loss()
-        self._guarded = Guard(lease, task, cancel)
+        self._guarded = Guard(lease, task, self._cancel_on_loss)
         if ends_with_task:
             lease.ends_with = weakref.ref(task)
         return self
@@ -356,26 +352,16 @@ class Permit:
         trusted = now < lease.trusted_until and lease.state is LeaseState.HELD
         lost = not trusted and self.lost
         if lease.state is not LeaseState.ENDED:
-            self._leave(now)
+            self._loop()
+            _give_back(self._bound, lease, self._since, now)
         if lost and self._cancel_on_loss and (exc is None or cancelled_by_loss):
             raise lease.loss() from exc
-
-    def _leave(self, now: float) -> None:
-        if asyncio.get_running_loop() is not self._bound.loop:
-            raise self._foreign()
-        lease = self._lease
-        remote, refresher, _ = self._bound
-        refresher.remove(lease)
-        _ = remote.release(lease, now, now - self._since)
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
         if loop is not self._bound.loop:
-            raise self._foreign()
+            raise RuntimeError(f"this permit of {self.name!r} belongs to another event loop")
         return loop
-
-    def _foreign(self) -> RuntimeError:
-        return RuntimeError(f"this permit of {self.name!r} belongs to another event loop")
 
     def __reduce__(self) -> NoReturn:
         refuse_pickling(self, "detach it, and adopt its id elsewhere")
@@ -390,11 +376,10 @@ class Permit:
         message = f"{self!r} was garbage-collected without being released"
         # Collected in any thread, and in the middle of anything. The release comes first, because
         # the warning may be raised as an error.
-        loop.call_soon_threadsafe(
-            _release_dropped,
-            *(self._bound, self._lease, self._since, self._acquired_at),
-            context=Context(),
+        release = partial(
+            _release_dropped, self._bound, self._lease, self._since, self._acquired_at
         )
+        loop.call_soon_threadsafe(release, context=Context())
         if state is LeaseState.HELD:
             warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
 
@@ -406,12 +391,18 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
+def _give_back(
+    bound: Bound, lease: Lease, since: float, now: float, future: Confirmed | None = None
+) -> PendingRelease:
+    """Release what was granted at *since*. *future* gets whether it was held."""
+    bound.refresher.remove(lease)
+    return bound.remote.release(lease, now, now - since, future)
+
+
 def _release_dropped(bound: Bound, lease: Lease, since: float, acquired_at: str | None) -> None:
     # A lost one that the server has not called gone may be held there still, and keeps its hub.
-    remote, refresher, _ = bound
+    remote = bound.remote
     if lease.state in _TAKEN and remote.state.leases.get(lease.number) is lease:
-        now = clock()
         if lease.state is LeaseState.HELD:
-            log_dropped(remote, acquired_at, now)
-        refresher.remove(lease)
-        _ = remote.release(lease, now, now - since)
+            log_dropped(remote, acquired_at)
+        _give_back(bound, lease, since, clock())

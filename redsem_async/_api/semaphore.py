@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Coroutine
-from operator import attrgetter
 from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Unpack
 
@@ -16,9 +15,9 @@ from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import Delete, Reap, SetLimit, Status
 from redsem_async._protocol.replies import Reply, StatusReply
 
-from .acquiring import acquire, adopt, key_terms
+from .acquiring import acquire, key_terms
 from .awaitables import Acquisition, AwaitableBool
-from .entered import Block, EnteredPermits, exit_of_block
+from .entered import EnteredBlock, EnteredPermits, exit_of_block
 from .options import FairOptions, backend_of, how_to_call, refuse_pickling, takes_options
 from .permit import Bound, Permit
 from .status import SemaphoreStatus, status_of
@@ -33,7 +32,7 @@ class AnySemaphore:
     The constructor does no input or output and needs no event loop, so a semaphore may be a
     module-level variable. Tasks may share it, and several event loops may use it in turn.
 
-    Every operation, that is, every coroutine, may raise a ``SemaphoreError``:
+    Every coroutine may raise a ``SemaphoreError``:
 
     - ``ModeMismatch``, if the name is in use by another class, with another clock, or with keys
       by clients that declare none. Subclasses are ``SlotsMismatch``, for other slots, and
@@ -62,11 +61,10 @@ class AnySemaphore:
             redis: any client of ``redis.asyncio``, or a ``MemoryBackend``.
             name: of the semaphore, the same in every process. 1 to 512 bytes, no braces.
             limit: maximum number of permits held at once, for all keys together. It applies to
-                this client's requests. A limit set with ``set_limit`` overrides it. With 0 it is
-                paused for this client, whose requests wait until a higher one is set.
+                this client's requests, which wait if it is 0. ``set_limit`` overrides it.
             lease: seconds after which a permit expires unless its process refreshes it, at least
                 0.05. A crashed holder's permit is free after that time.
-            refresh_interval: seconds between two refreshes. A third of the lease by default.
+            refresh_interval: seconds between two refreshes, by default a third of the lease.
             timeout: seconds to wait for a permit, unless ``acquire`` has its own. ``None`` waits
                 forever.
             max_waiters: queue length at which ``acquire`` raises ``QueueFull``.
@@ -90,9 +88,8 @@ class AnySemaphore:
                 ``FairSemaphore`` only.
             share: whether the next permit goes to the key with the fewest permits in use for its
                 *weight*, and not to the oldest request.
-            weight: a key's weight with *share*, or a function of the key. Finite and above 0.
-                Weights below a millionth count as a millionth, and those above a million as a
-                million.
+            weight: a key's weight with *share*, or a function of the key. Finite and above 0, and
+                used within a millionth and a million.
             patience: seconds after which a waiting request goes first with *share*, so that none
                 starves. By default the semaphore's *timeout*, or six leases if that is None or 0.
                 Without a key it is always a lease.
@@ -106,8 +103,10 @@ class AnySemaphore:
             raise TypeError("AnySemaphore is for annotations: use Semaphore or FairSemaphore")
         self._backend = backend_of(redis)
         if limit is None and options.get("slots") is None:
-            needs = "missing argument 'limit': the limit must be an int, unless there are slots"
-            raise TypeError(f"{type(self).__name__}(): {needs}; {how_to_call(type(self))}")
+            needs = (
+                "(): missing argument 'limit': the limit must be an int, unless there are slots"
+            )
+            raise TypeError(f"{type(self).__name__}{needs}; {how_to_call(type(self))}")
         terms = self._terms = Terms(limit, **options)
         mode = self._mode
         if terms.keyed:
@@ -186,7 +185,7 @@ class AnySemaphore:
             PermitLost: the permit was lost in the block of ``async with``.
             BackendUnavailable: Redis was unavailable at the deadline, or without a deadline for
                 longer than a lease.
-            SemaphoreError: as every operation does.
+            SemaphoreError: see `AnySemaphore`.
             ValueError, TypeError: for invalid arguments, or if a required *key* is missing. Raised
                 by the call itself, before it is awaited.
         """
@@ -222,21 +221,22 @@ class AnySemaphore:
     async def __aenter__(self) -> Permit:
         block = self._entered.take()  # first, because it was looked up just now
         terms = self._terms
-        of_key = key_terms(terms, ..., 1)
+        if terms.keyed:
+            key_terms(terms, ..., 1)  # raises
         cancel = terms.cancel_on_loss
-        permit = await acquire(self._bound, terms, terms.timeout, 1, 0.0, of_key, cancel)
+        permit = await acquire(self._bound, terms, terms.timeout, 1, 0.0, None, cancel)
         await permit.__aenter__(ends_with_task=True)
         self._entered.add(permit, block)
         return permit
 
-    @exit_of_block(attrgetter("_entered"))
+    @exit_of_block
     async def __aexit__(
         self,
         exc_type: type[BaseException] | None,
         exc: BaseException | None,
         traceback: TracebackType | None,
         *,
-        block: Block | None = None,
+        block: EnteredBlock | None = None,
     ) -> None:
         permit = self._entered.pop(block)
         await permit.__aexit__(exc_type, exc, traceback)
@@ -252,7 +252,7 @@ class AnySemaphore:
 
         Raises:
             TypeError: without an id, at the call. Use ``await permit.release()`` instead.
-            SemaphoreError: as every operation does.
+            SemaphoreError: see `AnySemaphore`.
         """
         if not isinstance(permit_id, str):
             raise TypeError(
@@ -268,19 +268,19 @@ class AnySemaphore:
         """Take over a permit that was detached, in this process or another. Await or enter it.
 
         The permit gets a new id that belongs to this process. If two processes adopt the same
-        id, because a job was delivered twice, the second gets ``PermitLost``.
-
-        If the caller is cancelled, the permit is released.
+        id, because a job was delivered twice, the second gets ``PermitLost``. If the caller is
+        cancelled, the permit is released.
 
         Raises:
             PermitLost: no permit is held under this id (any more), or the permit was lost in the
                 block of ``async with``.
-            SemaphoreError: as every operation does.
+            SemaphoreError: see `AnySemaphore`.
         """
         if not isinstance(permit_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"adopt() needs the id of a permit, not {type(permit_id).__name__}")
         terms = self._terms
-        return Acquisition(adopt(self._bound, terms, permit_id, terms.cancel_on_loss))
+        cancel = terms.cancel_on_loss
+        return Acquisition(acquire(self._bound, terms, None, 1, 0.0, None, cancel, permit_id))
 
     # -- status
 
@@ -290,7 +290,7 @@ class AnySemaphore:
         Await it, because ``if sem.locked()`` raises.
 
         Raises:
-            SemaphoreError: as every operation does, with no effect if cancelled.
+            SemaphoreError: see `AnySemaphore`. Cancelling the caller changes nothing.
         """
         return AwaitableBool(self._locked())
 
@@ -304,7 +304,7 @@ class AnySemaphore:
         """How many permits are free now, under the limit in force.
 
         Raises:
-            SemaphoreError: as every operation does, with no effect if cancelled.
+            SemaphoreError: see `AnySemaphore`. Cancelling the caller changes nothing.
         """
         return self._status_of(await self._read(0)).available
 
@@ -312,7 +312,7 @@ class AnySemaphore:
         """Whether Redis has a holder, a waiter or a set limit under this name.
 
         Raises:
-            SemaphoreError: as every operation does, with no effect if cancelled.
+            SemaphoreError: see `AnySemaphore`. Cancelling the caller changes nothing.
         """
         reply = await self._read(0)
         limited = reply.set_limit is not None or reply.key_limits > 0
@@ -328,7 +328,7 @@ class AnySemaphore:
             keys_after: list the keys after this one, which is the last of the previous list.
 
         Raises:
-            SemaphoreError: as every operation does, with no effect if cancelled.
+            SemaphoreError: see `AnySemaphore`. Cancelling the caller changes nothing.
             ValueError, TypeError: for invalid arguments.
         """
         most = config.whole(max_entries, "max_entries", 0)
@@ -344,27 +344,22 @@ class AnySemaphore:
         assert isinstance(answer, StatusReply)
         return answer
 
-    # -- changes
-
     async def set_limit(self, limit: int | None, *, key: str | None = None) -> None:
         """Set a limit that overrides all declared limits. ``None`` removes it.
 
-        Redis keeps it without an expiry. A higher limit grants permits to waiters at once. A
-        lower limit revokes no permit. 0 pauses the semaphore, or the key.
-
-        If Redis loses its data, nothing restores the set limit. A limit of 0 is therefore a pause
-        and not a safety lock.
+        Redis keeps it without an expiry. A higher limit grants permits to waiters at once, and a
+        lower limit revokes no permit. 0 pauses the semaphore, or the key. If Redis loses its data,
+        nothing restores the set limit, so a limit of 0 is a pause and not a safety lock.
 
         Args:
             limit: maximum number of permits held at once.
-            key: the key whose limit to set. By default the overall limit is set.
+            key: the key whose limit to set, instead of the overall limit.
 
         Raises:
-            SemaphoreError: as every operation does. It may take effect although cancelled.
+            SemaphoreError: see `AnySemaphore`. If cancelled, it may still take effect.
             ValueError, TypeError: for an invalid limit, or a key where there are none.
         """
-        if limit is not None:
-            limit = config.whole(limit, "limit", 0)
+        limit = config.limit_or_none(limit, "limit")
         key = None if key is None else self._terms.checked_key(key)
         await self._bound().remote.call(SetLimit(limit, key=key))
 
@@ -372,7 +367,7 @@ class AnySemaphore:
         """Set a limit of 0 until ``resume``.
 
         Raises:
-            SemaphoreError: as every operation does. It may take effect although cancelled.
+            SemaphoreError: see `AnySemaphore`. If cancelled, it may still take effect.
         """
         await self._bound().remote.call(SetLimit("pause"))
 
@@ -380,7 +375,7 @@ class AnySemaphore:
         """End a pause. The limit that was set before it applies again, or else the declared ones.
 
         Raises:
-            SemaphoreError: as every operation does. It may take effect although cancelled.
+            SemaphoreError: see `AnySemaphore`. If cancelled, it may still take effect.
         """
         await self._bound().remote.call(SetLimit("resume"))
 
@@ -388,17 +383,14 @@ class AnySemaphore:
         """Grant no permits for *seconds*, in any process. 0 ends a back-off.
 
         It starts a back-off as ``permit.back_off`` does, but ``max_back_off`` does not apply.
-        Requests keep their places, and held permits are not affected. Then grants ramp up to the
-        limit. One permit may be in use, then two, four and so on, with one step for each typical
-        hold time. Overlapping back-offs end when the last of them ends. Unlike a pause, a back-off
-        ends by itself, and ``resume`` does not end it.
+        Unlike a pause, a back-off ends by itself, and ``resume`` does not end it.
 
         Args:
             seconds: from now on, at most a day.
             key: the key whose requests wait. By default all do.
 
         Raises:
-            SemaphoreError: as every operation does. It may take effect although cancelled.
+            SemaphoreError: see `AnySemaphore`. If cancelled, it may still take effect.
             ValueError, TypeError: for an invalid number of seconds, or a key where there are none.
         """
         key = None if key is None else self._terms.checked_key(key)
@@ -411,7 +403,7 @@ class AnySemaphore:
         You never need it, because every acquire, release and heartbeat of a name does the same.
 
         Raises:
-            SemaphoreError: as every operation does. It may take effect although cancelled.
+            SemaphoreError: see `AnySemaphore`. If cancelled, it may still take effect.
         """
         reaped, more = 0, True
         while more:
@@ -433,7 +425,7 @@ class AnySemaphore:
         Redis does not get the push message, and trusts its permit until its lease ends.
 
         Raises:
-            SemaphoreError: as every operation does. It may take effect although cancelled.
+            SemaphoreError: see `AnySemaphore`. If cancelled, it may still take effect.
         """
         await self._bound().remote.call(Delete())
 

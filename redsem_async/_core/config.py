@@ -33,6 +33,7 @@ class Terms:
     unequal.
 
     Attributes:
+        keyed: whether requests may have a key.
         lease_ms: the lease in milliseconds, for the server.
         patience_ms: the patience of a request with a key, for the server. 0 without *share*.
     """
@@ -86,6 +87,7 @@ class Terms:
             self.max_hold = bounded(max_hold, "max_hold", self.lease, LONGEST_LEASE, bounds)
         self.max_back_off: float = pause_of(max_back_off, "max_back_off", LONGEST_LEASE)
         self.share: bool = flag(share, "share")
+        self.keyed: bool = self.share or key_limit is not None
         self.key_limit: int | Callable[[str], int | None] | None = key_limit
         if callable(key_limit):
             check_function(key_limit, "key_limit")
@@ -106,11 +108,6 @@ class Terms:
         if most is not None and not self.keyed:
             raise ValueError("max_waiters_per_key needs key_limit or share=True")
         self.max_waiters_per_key: int | None = most
-
-    @property
-    def keyed(self) -> bool:
-        """Whether requests may have a key."""
-        return self.share or self.key_limit is not None
 
     def checked_key(self, key: str) -> str:
         """*key*, where requests may have it."""

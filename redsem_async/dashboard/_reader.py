@@ -26,7 +26,7 @@ from redsem_async._core.errors import (
 from redsem_async._integrations.discovery import SemaphoreInfo, find
 from redsem_async._redis.stored import READ_ERRORS, scanned_names
 
-from ._history import EVENTS, KEPT, SLOT, Event, History
+from ._history import EVENTS, KEPT, SLOT, Happening, History
 from ._reading import Reading
 
 T = TypeVar("T")
@@ -125,7 +125,7 @@ class Reader:
         self.details: dict[Detail, Reading | None] = {}
         self.views: dict[object, Any] = {}
         self.histories: dict[str, History] = {}
-        self.outages: deque[Event] = deque(maxlen=EVENTS)
+        self.outages: deque[Happening] = deque(maxlen=EVENTS)
         self.outage: Outage | None = None
         self.refusal: str | None = None
         self.round: float = 0.0
@@ -224,7 +224,7 @@ class Reader:
             await self._read_rows(self._take_turns(left, set(shown)))
             self._read_at = time.time()
             if self.outage:
-                self.outages.append(Event(self._read_at, "good", "Redis answers again."))
+                self.outages.append(Happening(self._read_at, "good", "Redis answers again."))
             self.outage = None
         except (BackendUnavailable, TimeoutError, *READ_ERRORS) as error:
             self._fail(unreachable(error) or " ".join(str(error).split()) or "no reply")
@@ -233,7 +233,7 @@ class Reader:
     def _fail(self, text: str) -> None:
         now, text = time.time(), text.rstrip(".")
         if not self.outage:
-            self.outages.append(Event(now, "bad", f"Redis became unreachable ({text})."))
+            self.outages.append(Happening(now, "bad", f"Redis became unreachable ({text})."))
         since = self.outage.since if self.outage else now
         self.outage = Outage(since, text, self._read_at)
 
