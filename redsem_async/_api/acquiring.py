@@ -15,11 +15,12 @@ from redsem_async._core.lease import reply_timeout
 from redsem_async._hub.estimates import holders_around
 from redsem_async._hub.lease import ENTERED, LeaseState
 from redsem_async._hub.request import Request
+from redsem_async._hub.state import SemaphoreState
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import KeyTerms
 
 from .permit import Bound, Permit
-from .remarks import log_nested
+from .remarks import line_outside, log_nested
 
 
 def key_terms(terms: Terms, key: str | EllipsisType, permits: int) -> KeyTerms | None:
@@ -93,20 +94,24 @@ async def acquire(
     if request.error is not None or lease is None or lease.state is LeaseState.ENDED:
         # Without an error it was released by a close before its caller could run.
         error = request.error or SemaphoreClosed(address.name)
-        if isinstance(error, AcquireTimeout):
-            holders = holders_around(state, request, error.blocked_by)
-            nested = id(asyncio.current_task()) in holders
-            error = replace(error, nested=True) if nested else error
+        if isinstance(error, AcquireTimeout) and _is_nested(state, request, error):
+            error = replace(error, nested=True)
         raise _refused(request, error)
     now = clock()
     refresher.add(lease, remote, now)
-    permit = Permit(bound, lease, now, now - started, cancel_on_loss)
+    acquired_at = line_outside() if loop.get_debug() else None
+    permit = Permit(bound, lease, now, now - started, cancel_on_loss, acquired_at)
     for notifier in observers.notifiers:
         facts = {"fencing_token": lease.token, "permit_id": lease.id}
         notifier.granted(lease, request, permit.waited, **facts)
         if lease.state is LeaseState.LOST:  # before its caller came to know that it was granted
             notifier.permit("lost", lease, reason=lease.lost_reason, cancels=False)
     return permit
+
+
+def _is_nested(state: SemaphoreState, request: Request, error: AcquireTimeout) -> bool:
+    """Whether the task itself holds a permit that its request may have waited for."""
+    return id(asyncio.current_task()) in holders_around(state, request, error.blocked_by)
 
 
 def _refused(request: Request, error: Exception) -> Exception:

@@ -2,12 +2,12 @@
 
 import hashlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn, Unpack
+from typing import TYPE_CHECKING, NoReturn, Unpack, cast
 from urllib.parse import quote
 
 from redsem_async._core import config
 
-from .classes import FairSemaphore, Mutex
+from .classes import FairSemaphore, Mutex, Semaphore
 from .options import Options, refuse_pickling, takes_options
 from .semaphore import AnySemaphore
 
@@ -64,7 +64,11 @@ class SemaphoreGroup:
         Raises:
             ValueError, TypeError: for invalid arguments. The message says what to do.
         """
-        _check_kind(kind)
+        given = cast("object", kind)
+        if not (isinstance(given, type) and issubclass(given, Semaphore | FairSemaphore)):
+            raise TypeError(f"kind must be Semaphore or FairSemaphore, not {kind!r}")
+        if issubclass(kind, Mutex):
+            raise TypeError("kind must be Semaphore or FairSemaphore; for mutexes, limit=1")
         self._client = redis
         self._name = config.text(name, "name", most=LONGEST_NAME)
         if callable(limit):
@@ -92,7 +96,8 @@ class SemaphoreGroup:
 
     def name_of(self, key: str) -> str:
         """Return the name of the semaphore of *key*, for ``redsem-async status`` and the like."""
-        _check_is_str(key)
+        if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"a key must be text, not {type(key).__name__}: use str(key)")
         written = quote(key, safe=_PLAIN, errors="surrogatepass")
         if len(self._name.encode()) + 1 + len(written) > config.MOST_BYTES:
             written = abridged(key, written)
@@ -107,20 +112,7 @@ class SemaphoreGroup:
         return self._kind(self._client, name, limit, **self._options)
 
 
-def _check_kind(kind: object) -> None:
-    if isinstance(kind, type) and issubclass(kind, AnySemaphore) and kind is not AnySemaphore:
-        if issubclass(kind, Mutex):
-            raise TypeError("kind must be Semaphore or FairSemaphore; for mutexes, limit=1")
-        return
-    raise TypeError(f"kind must be Semaphore or FairSemaphore, not {kind!r}")
-
-
 def abridged(key: str, written: str) -> str:
     """The beginning of *written*, and a digest of *key*."""
     digest = hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
     return f"{written[:_HEAD]}{_MARK}{digest}"
-
-
-def _check_is_str(key: object) -> None:
-    if not isinstance(key, str):
-        raise TypeError(f"a key must be text, not {type(key).__name__}: use str(key)")

@@ -5,6 +5,7 @@ import math
 import warnings
 import weakref
 from contextvars import Context
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import NamedTuple, NoReturn, Self
@@ -23,7 +24,7 @@ from redsem_async._hub.remote_semaphore import RemoteSemaphore
 from redsem_async._protocol.operations import BackOff
 
 from .options import refuse_pickling
-from .remarks import line_outside, log_cut, log_dropped
+from .remarks import log_cut, log_dropped
 
 _TAKEN = frozenset({LeaseState.HELD, LeaseState.LOST})
 
@@ -36,6 +37,7 @@ class Bound(NamedTuple):
     loop: asyncio.AbstractEventLoop
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class Permit:
     """One permit of a semaphore (or several as one), held by this process.
 
@@ -47,32 +49,13 @@ class Permit:
     a ``ResourceWarning``, and is logged once a minute for each semaphore.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_acquired_at",
-        "_bound",
-        "_cancel_on_loss",
-        "_guarded",
-        "_lease",
-        "_since",
-        "_waited",
-    )
-
-    def __init__(
-        self,
-        bound: Bound,
-        lease: Lease,
-        since: float,
-        waited: float,
-        cancel_on_loss: bool,  # noqa: FBT001 - keywords cost time
-    ) -> None:
-        self._bound = bound
-        self._lease = lease
-        self._since = since
-        self._waited = waited
-        self._cancel_on_loss = cancel_on_loss
-        self._guarded: Guard | None = None
-        self._acquired_at: str | None = line_outside() if bound.loop.get_debug() else None
+    _bound: Bound
+    _lease: Lease
+    _since: float  # when it was granted to its caller
+    _waited: float
+    _cancel_on_loss: bool
+    _acquired_at: str | None  # file and line, if the event loop is in debug mode
+    _guarded: Guard | None = None
 
     def __repr__(self) -> str:
         state = self._lease.state.name.lower()

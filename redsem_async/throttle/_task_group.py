@@ -66,7 +66,7 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
             "cancel_on_loss": cancel_on_loss,
         }
         in_group = isinstance(sem, SemaphoreGroup)
-        keyed = isinstance(sem, SemaphoreGroup) or sem.keyed
+        keyed = not isinstance(sem, AnySemaphore) or sem.keyed
         given = None if key is ... or key is None else key_function(key)
         if given is not None and not keyed:
             acquirer(sem, given, **options)  # raises, saying what to do

@@ -182,7 +182,7 @@ OF_CLIENT = (
         "a dropped permit is not released",
         "a permit that is dropped is released",
         "a_dropped_permit_warns_and_is_released",
-        ("_release_dropped", "remote.release(lease, now, now - since)", "None"),
+        ("_release_dropped", "_give_back(bound, lease, since, clock())", "None"),
     ),
     mutant(
         "a third task leaves the newest block",
