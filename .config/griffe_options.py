@@ -26,14 +26,14 @@ class ExpandOptions(griffe.Extension):
         terms = pkg["_core.config.Terms.__init__"].parameters
         text = pkg["_api.semaphore.AnySemaphore.__init__"].docstring.value
         texts = {entry[1]: entry[0] for entry in ENTRIES.finditer(text)}
-        options = pkg["_api.options.FairOptions"].members | pkg["_api.options.Options"].members
+        options = pkg["_core.config.FairOptions"].members | pkg["_core.config.Options"].members
         documented = {each.name for each in terms} - {"self"}
         if not documented - {"limit"} == set(options) <= texts.keys():
             raise ValueError("options, their checks and their text do not agree")
         for path, kind in TAKEN.items():
             made = pkg[path].members["__init__"]
-            names = set(pkg["_api.options.Options"].members)
-            names |= set(pkg[f"_api.options.{kind}"].members)
+            names = set(pkg["_core.config.Options"].members)
+            names |= set(pkg[f"_core.config.{kind}"].members)
             del made.parameters["options"]
             for parameter in terms:
                 if parameter.name in names:

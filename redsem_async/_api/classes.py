@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from redsem_async._core import config
+from redsem_async._core.config import FairOptions, Options
 from redsem_async._core.keys import Mode
 
-from .options import FairOptions, Options, takes_options
+from .options import takes_options
 from .semaphore import AnySemaphore
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, NoReturn, Unpack, cast
 from urllib.parse import quote
 
 from redsem_async._core import config
+from redsem_async._core.config import Options
 
 from .classes import FairSemaphore, Mutex, Semaphore
-from .options import Options, refuse_pickling, takes_options
+from .options import refuse_pickling, takes_options
 from .semaphore import AnySemaphore
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """What semaphores are made with: a client, and keyword options."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from typing import (
     TYPE_CHECKING,
@@ -9,13 +9,12 @@ from typing import (
     Concatenate,
     NoReturn,
     ParamSpec,
-    TypedDict,
     TypeVar,
     cast,
     get_args,
 )
 
-from redsem_async._core.config import Clock, Slot, Terms
+from redsem_async._core.config import Terms
 from redsem_async._protocol.backend import Backend
 from redsem_async._redis.backend import redis_backend
 
@@ -27,32 +26,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 S = TypeVar("S")
-
-
-class Options(TypedDict, total=False):
-    """The keyword options of every semaphore class. `AnySemaphore` says what they mean."""
-
-    lease: float
-    refresh_interval: float | None
-    timeout: float | None
-    max_waiters: int | None
-    clock: Clock
-    prefix: str
-    label: str | None
-    cancel_on_loss: bool
-    slots: Sequence[Slot] | None
-    max_hold: float | None
-    max_back_off: float
-
-
-class FairOptions(Options, total=False):
-    """The keyword options of `FairSemaphore`."""
-
-    key_limit: int | Callable[[str], int | None] | None
-    share: bool
-    weight: float | Callable[[str], float]
-    patience: float | None
-    max_waiters_per_key: int | None
 
 
 def backend_of(client: object) -> Backend:

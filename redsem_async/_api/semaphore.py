@@ -6,7 +6,7 @@ from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Unpack
 
 from redsem_async._core import config
-from redsem_async._core.config import Terms
+from redsem_async._core.config import FairOptions, Terms
 from redsem_async._core.errors import AcquireTimeout
 from redsem_async._core.keys import Address, Mode, parse_permit_id, with_slots
 from redsem_async._hub.estimates import usual_hold
@@ -18,7 +18,7 @@ from redsem_async._protocol.replies import Reply, StatusReply
 from .acquiring import acquire, key_terms
 from .awaitables import Acquisition, AwaitableBool
 from .entered import EnteredBlock, EnteredPermits, exit_of_block
-from .options import FairOptions, backend_of, how_to_call, refuse_pickling, takes_options
+from .options import backend_of, how_to_call, refuse_pickling
 from .permit import Bound, Permit
 from .status import SemaphoreStatus, status_of
 
@@ -47,7 +47,6 @@ class AnySemaphore:
 
     _mode: ClassVar[Mode]  # without keys and slots
 
-    @takes_options
     def __init__(
         self,
         redis: "AnyRedis",

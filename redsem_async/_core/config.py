@@ -1,19 +1,24 @@
 """Options and other arguments, validated. Durations are in seconds.
 
-A new option of semaphores is a parameter and a check in `Terms`. Its type and meaning for users
-are in `_api/options.py`.
+A new option of semaphores has its type in `Options`, and its default and check in `Terms`. Its
+meaning for users is in the constructor of `AnySemaphore`.
 """
 
 import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Literal, cast
+from typing import Literal, TypedDict, cast
 
 Clock = Literal["server", "local"]
 """Whose clock measures leases. The server's, or the clients' own."""
 Slot = str | int
 """What one of the ``slots`` is."""
+
+KeyLimit = int | Callable[[str], int | None] | None
+"""A limit for every key, or a function of the key. None is no limit."""
+Weight = float | Callable[[str], float]
+"""A weight for every key, or a function of the key."""
 
 SHORTEST_LEASE = 0.05
 LONGEST_LEASE = 1e9  # three decades, far below what an expiry in Redis can hold
@@ -24,6 +29,32 @@ MOST_SLOTS = 500  # because a script reads them all
 LONGEST_BACK_OFF = 86_400.0  # seconds
 LEAST_WEIGHT = 1e-6  # of a key, because a script writes six decimals
 TOLERANCE = 1e-9  # how far arithmetic may put a duration beyond a bound (relative, and seconds)
+
+
+class Options(TypedDict, total=False):
+    """The keyword options of every semaphore class. `AnySemaphore` says what they mean."""
+
+    lease: float
+    refresh_interval: float | None
+    timeout: float | None
+    max_waiters: int | None
+    clock: Clock
+    prefix: str
+    label: str | None
+    cancel_on_loss: bool
+    slots: Sequence[Slot] | None
+    max_hold: float | None
+    max_back_off: float
+
+
+class FairOptions(Options, total=False):
+    """The keyword options of `FairSemaphore`."""
+
+    key_limit: KeyLimit
+    share: bool
+    weight: Weight
+    patience: float | None
+    max_waiters_per_key: int | None
 
 
 class Terms:
@@ -53,9 +84,9 @@ class Terms:
         slots: Sequence[Slot] | None = None,
         max_hold: float | None = None,
         max_back_off: float = 60.0,
-        key_limit: int | Callable[[str], int | None] | None = None,
+        key_limit: KeyLimit = None,
         share: bool = False,
-        weight: float | Callable[[str], float] = 1.0,
+        weight: Weight = 1.0,
         patience: float | None = None,
         max_waiters_per_key: int | None = None,
     ) -> None:
@@ -88,12 +119,12 @@ class Terms:
         self.max_back_off: float = pause_of(max_back_off, "max_back_off", LONGEST_LEASE)
         self.share: bool = flag(share, "share")
         self.keyed: bool = self.share or key_limit is not None
-        self.key_limit: int | Callable[[str], int | None] | None = key_limit
+        self.key_limit: KeyLimit = key_limit
         if callable(key_limit):
             check_function(key_limit, "key_limit")
         else:
             limit_or_none(key_limit, "key_limit")
-        self.weight: float | Callable[[str], float] = weight
+        self.weight: Weight = weight
         if callable(weight):
             check_function(weight, "weight")
         else:
