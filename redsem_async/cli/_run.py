@@ -111,10 +111,9 @@ def run(
                 options["limit"] = None if known.slots else _limit_of(known)
                 options["slots"] = known.slots or None
             is_fair = known.fair or key is not None if fair is None else fair
-            of_key: dict[str, Any] = {"key": key} if is_fair else {}
             semaphore = (FairSemaphore if is_fair else Semaphore)(client, name, **options)
             with observe(_Waits(semaphore)) if verbose else contextlib.nullcontext():
-                permit = await semaphore.acquire(timeout=timeout, permits=permits, **of_key)
+                permit = await semaphore.acquire(timeout=timeout, permits=permits, key=key)
             async with permit:
                 if verbose:
                     _say(f"{name!r} was granted after {permit.waited:.1f} s")

@@ -15,7 +15,6 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from redsem_async._api.classes import FairSemaphore
 from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core.errors import (
     BackendUnavailable,
@@ -348,10 +347,8 @@ class Reader:
         if known is None:
             return None
         semaphore = known.semaphore
-        if keys_after is not None and isinstance(semaphore, FairSemaphore) and semaphore.keyed:
-            status = await semaphore.status(entries, keys_after=keys_after)
-        else:
-            status = await semaphore.status(entries)
+        after = keys_after if semaphore.keyed else None
+        status = await semaphore.status(entries, keys_after=after)
         idle = not (status.held or status.waiting or status.set_limit is not None)
         known.may_change = idle or status.waiting > 0
         return Reading(known.info, status, None, time.monotonic())
