@@ -1,8 +1,8 @@
 """Shows keyword options where a class takes them as ``**options``: `nox -s docs` loads this.
 
-`Mutex` and `SemaphoreGroup` take the options of a semaphore as ``**options: Unpack[Options]``. In
-the reference they get the parameters themselves, with the defaults and the text that
-`AnySemaphore` has for them.
+The classes take their options as ``**options: Unpack[...]``. In the reference they get the
+parameters themselves, with the types and defaults of `Terms` and the text that `AnySemaphore` has
+for them.
 """
 
 import re
@@ -11,32 +11,40 @@ from typing import Any
 import griffe
 
 ENTRIES = re.compile(r"^    (\w+): .*\n(?:^        .*\n)*", re.MULTILINE)
+TAKEN = {
+    "_api.classes.Semaphore": "Options",
+    "_api.classes.FairSemaphore": "FairOptions",
+    "_api.classes.Mutex": "Options",
+    "_api.group.SemaphoreGroup": "Options",
+}
 
 
 class ExpandOptions(griffe.Extension):
     """Replaces ``**options`` in a signature and in its docstring."""
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
-        names = set(pkg["_api.options.Options"].members)
-        source = pkg["_api.semaphore.AnySemaphore.__init__"]
-        texts = {entry[1]: entry[0] for entry in ENTRIES.finditer(source.docstring.value)}
-        texts = {name: text for name, text in texts.items() if name in names}
-        if not texts.keys() == names <= {each.name for each in source.parameters}:
-            raise ValueError("AnySemaphore does not document every option")
-        kinds = (pkg[f"_api.classes.{name}"] for name in ("FairSemaphore", "Mutex"))
-        for owner in (*kinds, pkg["_api.group.SemaphoreGroup"]):
-            made = owner.members["__init__"]
+        terms = pkg["_core.config.Terms.__init__"].parameters
+        text = pkg["_api.semaphore.AnySemaphore.__init__"].docstring.value
+        texts = {entry[1]: entry[0] for entry in ENTRIES.finditer(text)}
+        options = pkg["_core.config.FairOptions"].members | pkg["_core.config.Options"].members
+        documented = {each.name for each in terms} - {"self"}
+        if not documented - {"limit"} == set(options) <= texts.keys():
+            raise ValueError("options, their checks and their text do not agree")
+        for path, kind in TAKEN.items():
+            made = pkg[path].members["__init__"]
+            names = set(pkg["_core.config.Options"].members)
+            names |= set(pkg[f"_core.config.{kind}"].members)
             del made.parameters["options"]
-            for parameter in source.parameters:
+            for parameter in terms:
                 if parameter.name in names:
                     made.parameters.add(parameter)
-            if made.docstring is None:  # Mutex: what a semaphore takes, but for the limit
-                text = source.docstring.value
-                limit = next(each for each in ENTRIES.finditer(text) if each[1] == "limit")
-                made.docstring = griffe.Docstring(
-                    text.replace(limit[0], ""), parent=made, parser=griffe.Parser.google
-                )
+            if made.docstring is None:  # a semaphore, with the text of its base
+                shown = text
+                for name in texts.keys() - {each.name for each in made.parameters}:
+                    shown = shown.replace(texts[name], "")
+                made.docstring = griffe.Docstring(shown, parent=made, parser=griffe.Parser.google)
                 continue
-            text = made.docstring.value
-            entry = next(each for each in ENTRIES.finditer(text) if each[1] == "options")
-            made.docstring.value = text.replace(entry[0], "".join(texts.values()))
+            shown = made.docstring.value
+            entry = next(each for each in ENTRIES.finditer(shown) if each[1] == "options")
+            taken = "".join(texts[name] for name in texts if name in names)
+            made.docstring.value = shown.replace(entry[0], taken)

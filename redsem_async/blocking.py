@@ -30,7 +30,7 @@ from ._core.errors import PermitLost, SemaphoreClosed, SemaphoreError
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from ._api.backends import AnyRedis
+    from ._api.options import AnyRedis
 
 __all__ = ["BlockingSemaphore", "Portal"]
 

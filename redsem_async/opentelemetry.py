@@ -20,23 +20,7 @@ from typing import ClassVar, NoReturn, final
 from weakref import WeakValueDictionary
 
 from ._api.semaphore import AnySemaphore
-from ._observers.events import (
-    Abandoned,
-    BackedOff,
-    Detached,
-    Event,
-    Failed,
-    Granted,
-    Lost,
-    Observer,
-    Outcome,
-    PermitEvent,
-    Queued,
-    Reclaimed,
-    Released,
-    Shed,
-)
-from .observer import Observation, observe
+from .observer import Event, Observation, observe
 
 try:
     from opentelemetry.metrics import (
@@ -117,7 +101,7 @@ async def report_status(
     if not interval > 0:
         raise ValueError(f"interval must be positive, not {interval}")
     gauges = _Gauges.of(meter_provider)
-    status = _Status(gauges, metric_name, interval)
+    status = _StatusRun(gauges, metric_name, interval)
     gauges.runs.add(status)
     try:
         while True:
@@ -128,7 +112,7 @@ async def report_status(
 
 
 @dataclass(slots=True)
-class _Reading:
+class _Totals:
     """The status of the semaphores that have one name in metrics."""
 
     limit: int = 0
@@ -148,13 +132,13 @@ class _Gauges:
     _of_providers: ClassVar["WeakValueDictionary[int, _Gauges]"] = WeakValueDictionary()
 
     def __init__(self, provider: MeterProvider) -> None:
-        self.runs: set[_Status] = set()
+        self.runs: set[_StatusRun] = set()
         meter = get_meter(_NAME, meter_provider=provider)
         self.errors = meter.create_counter(
             "redsem.status.errors", "{error}", "Reads of a status that failed"
         )
 
-        def gauge(name: str, unit: str, text: str, value: Callable[[_Reading], float]) -> None:
+        def gauge(name: str, unit: str, text: str, value: Callable[[_Totals], float]) -> None:
             def observed(_: CallbackOptions) -> Iterable[Measurement]:
                 for run in list(self.runs):
                     yield from run.observed(value)
@@ -190,7 +174,7 @@ class _Gauges:
 
 
 @final
-class _Status:
+class _StatusRun:
     """What one run of `report_status` has read."""
 
     def __init__(
@@ -199,13 +183,13 @@ class _Status:
         self._errors = gauges.errors
         self._metric_name = metric_name
         self._fresh = 2 * interval
-        self._readings: dict[str, _Reading] = {}  # replaced, never changed
+        self._readings: dict[str, _Totals] = {}  # replaced, never changed
         self._round_at: float | None = None
         self._complete_at: float = time.monotonic()
 
     async def read(self, semaphores: list[AnySemaphore]) -> None:
         """Read all semaphores, one after the other, so that a round is no burst of commands."""
-        readings: dict[str, _Reading] = {}
+        readings: dict[str, _Totals] = {}
         complete = True
         for semaphore in semaphores:
             name = self._metric_name(semaphore.name)
@@ -215,7 +199,7 @@ class _Status:
                 complete = False
                 self._errors.add(1, {"redsem.semaphore": name, "error.type": _type(error)})
                 continue
-            reading = readings.setdefault(name, _Reading())
+            reading = readings.setdefault(name, _Totals())
             reading.limit += status.limit
             reading.held += status.held
             reading.waiting += status.waiting
@@ -225,7 +209,7 @@ class _Status:
         if complete:
             self._complete_at = self._round_at
 
-    def observed(self, value: Callable[[_Reading], float]) -> Iterable[Measurement]:
+    def observed(self, value: Callable[[_Totals], float]) -> Iterable[Measurement]:
         """One value for each name, unless the last round is too long ago."""
         if self._round_at is None or time.monotonic() - self._round_at > self._fresh:
             return
@@ -239,7 +223,7 @@ class _Status:
 
 
 @final
-class _Telemetry(Observer):
+class _Telemetry:
     def __init__(
         self,
         meter_provider: MeterProvider | None,
@@ -284,58 +268,58 @@ class _Telemetry(Observer):
             "redsem.back_offs", "{back_off}", "Back-offs that this process began"
         )
 
-    # -- requests
+    def __call__(self, event: Event) -> None:
+        match event.kind:
+            case "queued":
+                attributes = self._attributes(event)
+                with self._lock:
+                    self._waits_as[event.name, event.key].append(attributes)
+                self._waiting.add(1, attributes)
+            case "granted":
+                self._request_ended("granted", event)
+                self._granted(event)
+            case "abandoned":
+                self._request_ended("abandoned", event)
+            case "shed":
+                self._request_ended(event.reason or "shed", event, "no permit was free")
+            case "failed":
+                of_type: Attributes = {"error.type": _type(event.error)}
+                self._request_ended("failed", event, str(event.error), of_type)
+            case "released" | "detached":
+                self._permit_ended(event)
+            case "lost":
+                reason = event.reason or ""
+                self._permit_ended(event, f"lost: {reason}", {"redsem.reason": reason})
+            case "reclaimed":
+                self._reclaimed.add(event.count or 0, self._attributes(event))
+            case "backed_off":
+                self._back_offs.add(1, self._attributes(event))
+            case "refreshed":
+                pass
 
-    def queued(self, event: Queued) -> None:
-        attributes = self._attributes(event)
-        with self._lock:
-            self._waits_as[event.name, event.key].append(attributes)
-        self._waiting.add(1, attributes)
-
-    def granted(self, event: Granted) -> None:
-        self._record_outcome("granted", event)
-        attributes = self._held_as[event.permit_id] = self._attributes(event)
-        self._held.add(event.permits, attributes)
-        if self._tracer is not None:
-            facts: Attributes = {
-                "redsem.permits": event.permits,
-                "redsem.fencing_token": event.fencing_token,
-            }
-            self._holding[event.permit_id] = self._tracer.start_span(
-                "redsem.hold", attributes={**_facts(event), **facts}
-            )
-
-    def abandoned(self, event: Abandoned) -> None:
-        self._record_outcome("abandoned", event)
-
-    def shed(self, event: Shed) -> None:
-        self._record_outcome(event.reason, event, "no permit was free")
-
-    def failed(self, event: Failed) -> None:
-        self._record_outcome("failed", event, str(event.error), {"error.type": _type(event.error)})
-
-    def _record_outcome(
+    def _request_ended(
         self,
         what: str,
-        event: Outcome,
+        event: Event,
         error: str | None = None,
         more: Attributes | None = None,
     ) -> None:
+        waited, permits = event.waited or 0.0, event.permits or 0
         attributes = self._attributes(event)
         if event.queued:
             self._waiting.add(-1, self._waited_as(event))
         outcome: Attributes = {"redsem.outcome": what, **(more or {})}
-        self._acquire.record(event.waited, {**attributes, **outcome})
+        self._acquire.record(waited, {**attributes, **outcome})
         if self._tracer is not None:
             now = time.time_ns()
             span = self._tracer.start_span(
                 "redsem.acquire",
-                attributes={**_facts(event), **outcome, "redsem.permits": event.permits},
-                start_time=now - int(event.waited * 1e9),
+                attributes={**_facts(event), **outcome, "redsem.permits": permits},
+                start_time=now - int(waited * 1e9),
             )
             _end(span, error, now)
 
-    def _waited_as(self, event: Outcome) -> Attributes:
+    def _waited_as(self, event: Event) -> Attributes:
         with self._lock:
             alike = self._waits_as[event.name, event.key]
             attributes = alike.popleft()
@@ -343,42 +327,32 @@ class _Telemetry(Observer):
                 del self._waits_as[event.name, event.key]
         return attributes
 
-    # -- permits
+    def _granted(self, event: Event) -> None:
+        permit_id, permits = event.permit_id or "", event.permits or 0
+        attributes = self._held_as[permit_id] = self._attributes(event)
+        self._held.add(permits, attributes)
+        if self._tracer is not None:
+            facts = _facts(event)
+            facts |= {"redsem.permits": permits, "redsem.fencing_token": event.fencing_token or 0}
+            self._holding[permit_id] = self._tracer.start_span("redsem.hold", attributes=facts)
 
-    def released(self, event: Released) -> None:
-        self._ended("released", event)
-
-    def detached(self, event: Detached) -> None:
-        self._ended("detached", event)
-
-    def lost(self, event: Lost) -> None:
-        self._ended("lost", event, f"lost: {event.reason}", {"redsem.reason": event.reason})
-
-    def _ended(
+    def _permit_ended(
         self,
-        how: str,
-        event: PermitEvent,
+        event: Event,
         error: str | None = None,
         more: Attributes | None = None,
     ) -> None:
-        attributes = self._held_as.pop(event.permit_id)
-        end: Attributes = {"redsem.end": how, **(more or {})}
-        self._held.add(-event.permits, attributes)
-        self._hold.record(event.held, {**attributes, **end})
-        span = self._holding.pop(event.permit_id, None)
+        permit_id = event.permit_id or ""
+        attributes = self._held_as.pop(permit_id)
+        end: Attributes = {"redsem.end": event.kind, **(more or {})}
+        self._held.add(-(event.permits or 0), attributes)
+        self._hold.record(event.held or 0.0, {**attributes, **end})
+        span = self._holding.pop(permit_id, None)
         if span is not None:
             span.set_attributes(end)
             _end(span, error)
 
-    # -- semaphores
-
-    def reclaimed(self, event: Reclaimed) -> None:
-        self._reclaimed.add(event.count, self._attributes(event))
-
-    def backed_off(self, event: BackedOff) -> None:
-        self._back_offs.add(1, self._attributes(event))
-
-    def _attributes(self, event: Event | Reclaimed | BackedOff) -> Attributes:
+    def _attributes(self, event: Event) -> Attributes:
         facts = {**_facts(event), "redsem.semaphore": self._metric_name(event.name)}
         key = facts.pop("redsem.key", None)
         if isinstance(key, str) and self._metric_key is not None:
@@ -388,14 +362,14 @@ class _Telemetry(Observer):
         return facts
 
 
-def _facts(event: Event | Reclaimed | BackedOff) -> Attributes:
+def _facts(event: Event) -> Attributes:
     facts: Attributes = {"redsem.semaphore": event.name, "redsem.mode": event.mode}
-    if isinstance(event, Event) and event.key is not None:
+    if event.key is not None:
         facts["redsem.key"] = event.key
     return facts
 
 
-def _type(error: Exception) -> str:
+def _type(error: Exception | None) -> str:
     return type(error).__qualname__
 
 

@@ -51,17 +51,12 @@ class Acquisition(AwaitableCall[Permit], AbstractAsyncContextManager[Permit, Non
 
     def __await__(self) -> Generator[Any, Any, Permit]:
         if getattr(self._coroutine, "cr_frame", self) is None:
-            raise self._used()
+            name = self.__qualname__
+            raise RuntimeError(f"{name}() was already awaited: call it again for another permit")
         return self._coroutine.__await__()
 
-    def _used(self) -> RuntimeError:
-        text = f"{self.__qualname__}() was already awaited: call it again for another permit"
-        return RuntimeError(text)
-
     async def __aenter__(self) -> Permit:
-        if getattr(self._coroutine, "cr_frame", self) is None:
-            raise self._used()
-        permit = self._permit = await self._coroutine
+        permit = self._permit = await self
         return await permit.__aenter__()
 
     async def __aexit__(

@@ -15,7 +15,7 @@ from redsem_async._core import config
 from redsem_async._hub.hub import known_hub
 from redsem_async._redis.sentinels import SCHEMES, client_of_service, split_url
 
-from .backends import backend_of
+from .options import backend_of
 
 
 def from_url(url: str, **options: Any) -> Redis:

@@ -2,18 +2,18 @@
 
 import hashlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn, Unpack
+from typing import TYPE_CHECKING, NoReturn, Unpack, cast
 from urllib.parse import quote
 
 from redsem_async._core import config
+from redsem_async._core.config import Options
 
-from .arguments import refuse_pickling
-from .classes import FairSemaphore, Mutex
-from .options import Options
+from .classes import FairSemaphore, Mutex, Semaphore
+from .options import refuse_pickling, takes_options
 from .semaphore import AnySemaphore
 
 if TYPE_CHECKING:
-    from .backends import AnyRedis
+    from .options import AnyRedis
 
 LONGEST_NAME = config.MOST_BYTES // 2  # so that most keys fit behind it as they are
 _PLAIN = "/:@+=, "  # beside letters, digits and `_.-~`: nothing that a pattern of names means
@@ -42,6 +42,7 @@ class SemaphoreGroup:
     keys for about three minutes, because a delayed command may still arrive, and then nothing.
     """
 
+    @takes_options
     def __init__(
         self,
         redis: "AnyRedis",
@@ -49,7 +50,6 @@ class SemaphoreGroup:
         limit: int | Callable[[str], int],
         *,
         kind: type[AnySemaphore] = FairSemaphore,
-        prefix: str = "redsem",
         **options: Unpack[Options],
     ) -> None:
         """Create a group. Nothing is sent to Redis.
@@ -60,22 +60,22 @@ class SemaphoreGroup:
             limit: of each semaphore, or a function that returns the limit for a key. It is
                 called for each ``group[key]``.
             kind: the class of the semaphores.
-            prefix: first part of the keys in Redis, as in a single semaphore.
             options: for every semaphore, as for ``AnySemaphore``.
 
         Raises:
             ValueError, TypeError: for invalid arguments. The message says what to do.
         """
-        _check_kind(kind)
-        for option in options.keys() - Options.__annotations__.keys():
-            raise TypeError(f"SemaphoreGroup(): got an unexpected keyword argument {option!r}")
+        given = cast("object", kind)
+        if not (isinstance(given, type) and issubclass(given, Semaphore | FairSemaphore)):
+            raise TypeError(f"kind must be Semaphore or FairSemaphore, not {kind!r}")
+        if issubclass(kind, Mutex):
+            raise TypeError("kind must be Semaphore or FairSemaphore; for mutexes, limit=1")
         self._client = redis
         self._name = config.text(name, "name", most=LONGEST_NAME)
         if callable(limit):
             config.check_function(limit, "limit")
         self._limit = limit
         self._kind = kind
-        self._prefix = prefix
         self._options = options
         self._made(name, self.declared_limit)  # raises for invalid arguments
 
@@ -97,7 +97,8 @@ class SemaphoreGroup:
 
     def name_of(self, key: str) -> str:
         """Return the name of the semaphore of *key*, for ``redsem-async status`` and the like."""
-        _check_is_str(key)
+        if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"a key must be text, not {type(key).__name__}: use str(key)")
         written = quote(key, safe=_PLAIN, errors="surrogatepass")
         if len(self._name.encode()) + 1 + len(written) > config.MOST_BYTES:
             written = abridged(key, written)
@@ -109,23 +110,10 @@ class SemaphoreGroup:
         return 0 if callable(self._limit) else self._limit
 
     def _made(self, name: str, limit: int) -> AnySemaphore:
-        return self._kind(self._client, name, limit, prefix=self._prefix, **self._options)
-
-
-def _check_kind(kind: object) -> None:
-    if isinstance(kind, type) and issubclass(kind, AnySemaphore) and kind is not AnySemaphore:
-        if issubclass(kind, Mutex):
-            raise TypeError("kind must be Semaphore or FairSemaphore; for mutexes, limit=1")
-        return
-    raise TypeError(f"kind must be Semaphore or FairSemaphore, not {kind!r}")
+        return self._kind(self._client, name, limit, **self._options)
 
 
 def abridged(key: str, written: str) -> str:
     """The beginning of *written*, and a digest of *key*."""
     digest = hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
     return f"{written[:_HEAD]}{_MARK}{digest}"
-
-
-def _check_is_str(key: object) -> None:
-    if not isinstance(key, str):
-        raise TypeError(f"a key must be text, not {type(key).__name__}: use str(key)")

@@ -4,9 +4,12 @@ import asyncio
 import math
 import warnings
 import weakref
+from collections.abc import Callable
 from contextvars import Context
+from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import Any, NamedTuple, NoReturn, Self, TypeVar, cast
 
 from redsem_async._core import config
 from redsem_async._core.cancellation import finish
@@ -14,17 +17,29 @@ from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Slot
 from redsem_async._core.errors import BackendError, PermitLost, SemaphoreError
 from redsem_async._core.lease import Outcome, reply_timeout
-from redsem_async._hub.model import Confirmed, Guard, Lease, LeaseState
+from redsem_async._hub.model import Confirmed, Guard, Lease, LeaseState, PendingRelease
 from redsem_async._hub.pending import BackOffCall
+from redsem_async._hub.refresher import Refresher
+from redsem_async._hub.remote_semaphore import RemoteSemaphore
 from redsem_async._protocol.operations import StartBackOff
 
-from .arguments import refuse_pickling
-from .bound import Bound
-from .remarks import line_outside, log_cut, log_dropped
+from .options import refuse_pickling
+from .remarks import log_cut, log_dropped
+
+Leave = TypeVar("Leave", bound=Callable[..., Any])
 
 _TAKEN = frozenset({LeaseState.HELD, LeaseState.LOST})
 
 
+class Bound(NamedTuple):
+    """A semaphore in one event loop."""
+
+    remote: RemoteSemaphore
+    refresher: Refresher
+    loop: asyncio.AbstractEventLoop
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class Permit:
     """One permit of a semaphore (or several as one), held by this process.
 
@@ -36,32 +51,13 @@ class Permit:
     a ``ResourceWarning``, and is logged once a minute for each semaphore.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_acquired_at",
-        "_bound",
-        "_cancel_on_loss",
-        "_guarded",
-        "_lease",
-        "_since",
-        "_waited",
-    )
-
-    def __init__(
-        self,
-        bound: Bound,
-        lease: Lease,
-        since: float,
-        waited: float,
-        cancel_on_loss: bool,  # noqa: FBT001 - keywords cost time
-    ) -> None:
-        self._bound = bound
-        self._lease = lease
-        self._since = since
-        self._waited = waited
-        self._cancel_on_loss = cancel_on_loss
-        self._guarded: Guard | None = None
-        self._acquired_at: str | None = line_outside() if bound.loop.get_debug() else None
+    _bound: Bound
+    _lease: Lease
+    _since: float  # when it was granted to its caller
+    _waited: float
+    _cancel_on_loss: bool
+    _acquired_at: str | None  # file and line, if the event loop is in debug mode
+    _guarded: Guard | None = None
 
     def __repr__(self) -> str:
         state = self._lease.state.name.lower()
@@ -204,7 +200,7 @@ class Permit:
         of_key = terms_of_key.key if key and terms_of_key is not None else None
         remote, now = self._bound.remote, clock()
         if pause > terms.max_back_off:
-            log_cut(remote, pause, now)
+            log_cut(remote, pause)
             pause = terms.max_back_off
         if pause:
             operation = StartBackOff(math.ceil(1000 * pause), lease.token, key=of_key)
@@ -251,11 +247,8 @@ class Permit:
         if lease.state is LeaseState.ENDED:
             return False
         lost = lease.state is LeaseState.LOST
-        now = clock()
-        remote, refresher, _ = self._bound
-        refresher.remove(lease)
         future: Confirmed = loop.create_future()
-        pending = remote.release(lease, now, now - self._since, future)
+        pending = _give_back(self._bound, lease, self._since, clock(), future)
         try:
             held = await future
         except asyncio.CancelledError:
@@ -309,9 +302,7 @@ class Permit:
 
         With *ends_with_task* it is not refreshed any more once that task has ended.
         """
-        if (loop := asyncio.get_running_loop()) is not self._bound.loop:
-            raise self._foreign()
-        task = asyncio.current_task(loop)
+        task = asyncio.current_task(self._loop())
         lease = self._lease
         if task is None:
             raise RuntimeError("a permit can guard a block only inside a task")
@@ -319,14 +310,12 @@ class Permit:
             raise RuntimeError("this permit already guards a block")
         if lease.state is LeaseState.ENDED:
             raise RuntimeError("this permit was released: it cannot guard a block")
-        cancel, now = self._cancel_on_loss, clock()
+        now = clock()
         trusted = now < lease.trusted_until and lease.state is LeaseState.HELD
-        if cancel and not trusted and self.lost:
-            remote, refresher, _ = self._bound
-            refresher.remove(lease)
-            _ = remote.release(lease, now, now - self._since)
+        if self._cancel_on_loss and not trusted and self.lost:
+            _give_back(self._bound, lease, self._since, now)
             raise lease.loss()
-        self._guarded = Guard(lease, task, cancel)
+        self._guarded = Guard(lease, task, self._cancel_on_loss)
         if ends_with_task:
             lease.ends_with = weakref.ref(task)
         return self
@@ -348,22 +337,17 @@ class Permit:
         trusted = now < lease.trusted_until and lease.state is LeaseState.HELD
         lost = not trusted and self.lost
         if lease.state is not LeaseState.ENDED:
-            remote, refresher, loop = self._bound
-            if asyncio.get_running_loop() is not loop:
-                raise self._foreign()
-            refresher.remove(lease)
-            _ = remote.release(lease, now, now - self._since)
+            if asyncio.get_running_loop() is not self._bound.loop:
+                self._loop()  # raises
+            _give_back(self._bound, lease, self._since, now)
         if lost and self._cancel_on_loss and (exc is None or cancelled_by_loss):
             raise lease.loss() from exc
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
         if loop is not self._bound.loop:
-            raise self._foreign()
+            raise RuntimeError(f"this permit of {self.name!r} belongs to another event loop")
         return loop
-
-    def _foreign(self) -> RuntimeError:
-        return RuntimeError(f"this permit of {self.name!r} belongs to another event loop")
 
     def __reduce__(self) -> NoReturn:
         refuse_pickling(self, "detach it, and adopt its id elsewhere")
@@ -378,11 +362,10 @@ class Permit:
         message = f"{self!r} was garbage-collected without being released"
         # Collected in any thread, and in the middle of anything. The release comes first, because
         # the warning may be raised as an error.
-        loop.call_soon_threadsafe(
-            _release_dropped,
-            *(self._bound, self._lease, self._since, self._acquired_at),
-            context=Context(),
+        release = partial(
+            _release_dropped, self._bound, self._lease, self._since, self._acquired_at
         )
+        loop.call_soon_threadsafe(release, context=Context())
         if state is LeaseState.HELD:
             warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
 
@@ -394,12 +377,113 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
+def _give_back(
+    bound: Bound, lease: Lease, since: float, now: float, future: Confirmed | None = None
+) -> PendingRelease:
+    """Release what was granted at *since*. *future* gets whether it was held."""
+    bound.refresher.remove(lease)
+    return bound.remote.release(lease, now, now - since, future)
+
+
 def _release_dropped(bound: Bound, lease: Lease, since: float, acquired_at: str | None) -> None:
     # A lost one that the server has not called gone may be held there still, and keeps its hub.
-    remote, refresher, _ = bound
+    remote = bound.remote
     if lease.state in _TAKEN and remote.leases.get(lease.number) is lease:
-        now = clock()
         if lease.state is LeaseState.HELD:
-            log_dropped(remote, acquired_at, now)
-        refresher.remove(lease)
-        _ = remote.release(lease, now, now - since)
+            log_dropped(remote, acquired_at)
+        _give_back(bound, lease, since, clock())
+
+
+# -- blocks of ``async with semaphore``
+
+
+class EnteredBlock:
+    """One ``async with semaphore``, whose exit the task *looked_up_by* has looked up.
+
+    The statement keeps its exit alive, and with it the block. Code that only checks whether there
+    is an exit does not.
+
+    Attributes:
+        permit: with which it was entered, until it is left.
+    """
+
+    looked_up_by: "asyncio.Task[Any] | None" = None
+    permit: Permit | None = None
+
+
+class EnteredPermits:
+    """The permits of one semaphore's blocks.
+
+    Blocks that are not entered by the statement, but by an exit stack or by calls of
+    ``__aenter__``, are known by their tasks.
+
+    Attributes:
+        looked_up: the block that was looked up last, until it is entered.
+    """
+
+    def __init__(self) -> None:
+        self._by_task: weakref.WeakKeyDictionary[asyncio.Task[Any], list[Permit]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self.looked_up: weakref.ref[EnteredBlock] | None = None
+
+    def add(self, permit: Permit) -> None:
+        """The current task has entered a block under *permit* that it has not looked up."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._by_task[task] = [*self._by_task.get(task, ()), permit]
+
+    def pop(self, block: EnteredBlock | None) -> Permit:
+        """The permit of a block that is left, and was not entered by the statement.
+
+        It is the current task's latest, or in a task that entered none the only one of this loop.
+
+        Raises:
+            RuntimeError: it is not known which block is meant. Nothing is changed.
+        """
+        if block is not None:
+            block.looked_up_by = None  # looked up only to be called
+        entered, task = self._by_task, asyncio.current_task()
+        if task is None or task not in entered:
+            task = self._only_task()
+        *others, permit = entered.pop(task)
+        if others:
+            entered[task] = others
+        return permit
+
+    def _only_task(self) -> "asyncio.Task[Any]":
+        loop = asyncio.get_running_loop()
+        known = [ref() for ref in self._by_task.keyrefs()]  # at once: other threads may add theirs
+        here = [task for task in known if task is not None and task.get_loop() is loop]
+        blocks = sum(len(self._by_task[task]) for task in here)
+        if blocks == 1:
+            return here[0]
+        raise RuntimeError(
+            f"this task has not entered the block that it leaves, and {blocks} blocks are open in"
+            " other tasks: use 'async with sem.acquire()', which knows its permit in any task"
+        )
+
+
+def exit_of_block(leave: Leave) -> Leave:
+    """Decorate ``__aexit__``, so that every ``async with`` has one of its own.
+
+    ``async with`` looks up ``__aexit__`` and then calls ``__aenter__``, with nothing in between.
+    So a block knows its permit in whatever task it is left, as that of a generator may be.
+    """
+    return cast("Leave", _ExitOfBlock(leave))
+
+
+class _ExitOfBlock:
+    def __init__(self, leave: Callable[..., Any]) -> None:
+        self._leave = leave
+
+    def __get__(self, semaphore: Any, owner: type) -> Callable[..., Any]:
+        if semaphore is None:  # as an exit stack looks it up
+            return self._leave
+        block = EnteredBlock()
+        try:
+            block.looked_up_by = asyncio.current_task()
+        except RuntimeError:  # no loop runs, so nothing is entered
+            block.looked_up_by = None
+        semaphore._entered.looked_up = weakref.ref(block)  # noqa: SLF001 - a part of its class
+        return partial(self._leave, semaphore, block=block)

@@ -1,112 +1,68 @@
-"""What all semaphores have in common. `acquire` gives permits, and `async with` too."""
+"""What all semaphores have in common. `acquire` gives permits."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
+from collections.abc import Coroutine
 from types import EllipsisType, TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
-from weakref import WeakKeyDictionary, ref
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Unpack
 
 from redsem_async._core import config
-from redsem_async._core.config import Clock, Slot
+from redsem_async._core.config import FairOptions, Terms
 from redsem_async._core.errors import AcquireTimeout
 from redsem_async._core.keys import Address, Mode, parse_permit_id, with_slots
+from redsem_async._hub.estimates import usual_hold
 from redsem_async._hub.hub import hub_for
-from redsem_async._protocol.operations import KeyTerms
+from redsem_async._hub.remote_semaphore import Taken
+from redsem_async._observers.registry import observers
+from redsem_async._protocol.operations import Delete, KeyTerms, Reap, SetLimit
+from redsem_async._protocol.status import SemaphoreStatus, Status, StatusReply, Viewer
 
-from .arguments import forgotten_key, how_to_call, names_the_class, refuse_pickling
-from .awaitables import Acquisition
-from .backends import backend_of
-from .bound import Bound
-from .permit import Permit
-from .stored import StoredSemaphore
+from .awaitables import Acquisition, AwaitableBool
+from .options import backend_of, how_to_call, key_terms, refuse_pickling
+from .permit import Bound, EnteredBlock, EnteredPermits, Permit, exit_of_block
+from .remarks import line_outside
 
 if TYPE_CHECKING:
-    from .backends import AnyRedis
-
-Leave = TypeVar("Leave", bound=Callable[..., Any])
+    from .options import AnyRedis
 
 
-class Block:
-    """One ``async with semaphore``, whose exit the task *looked_up_by* has looked up.
-
-    The statement keeps its exit alive, and with it the block. Code that only checks whether there
-    is an exit does not.
-
-    Attributes:
-        permit: with which it was entered, until it is left.
-    """
-
-    looked_up_by: "asyncio.Task[Any] | None" = None
-    permit: Permit | None = None
-
-
-class _ExitOfBlock:
-    """Gives every ``async with`` an ``__aexit__`` of its own.
-
-    ``async with`` looks up ``__aexit__`` and then calls ``__aenter__``, with nothing in between.
-    So a block knows its permit in whatever task it is left, as that of a generator may be.
-    """
-
-    def __init__(self, leave: Callable[..., Any]) -> None:
-        self._leave = leave
-
-    def __get__(self, semaphore: "AnySemaphore | None", owner: type) -> Callable[..., Any]:
-        if semaphore is None:  # as an exit stack looks it up
-            return self._leave
-        block = Block()
-        try:
-            block.looked_up_by = asyncio.current_task()
-        except RuntimeError:  # no loop runs, so nothing is entered
-            block.looked_up_by = None
-        semaphore._looked_up = ref(block)  # noqa: SLF001 - this is a part of that class
-        return partial(self._leave, semaphore, block=block)
-
-
-def exit_of_block(leave: Leave) -> Leave:
-    """Make *leave* the ``__aexit__`` of each block on its own."""
-    return cast("Leave", _ExitOfBlock(leave))
-
-
-class AnySemaphore(StoredSemaphore):
+class AnySemaphore:
     """Base class of the semaphores, for annotations that accept all of them.
 
     The constructor does no input or output and needs no event loop, so a semaphore may be a
     module-level variable. Tasks may share it, and several event loops may use it in turn.
+
+    Every coroutine may raise a ``SemaphoreError``:
+
+    - ``ModeMismatch``, if the name is in use by another class, with another clock, or with keys
+      by clients that declare none. Subclasses are ``SlotsMismatch``, for other slots, and
+      ``LayoutMismatch``, for a version of this library with another layout of the keys.
+    - ``SemaphoreClosed``, if ``aclose`` was called meanwhile.
+    - ``BackendError``, if Redis rejected the command. Its subclass ``BackendUnavailable`` means
+      that Redis is unavailable.
+
+    Cancelling a caller changes nothing, except that a command that was already sent may take
+    effect. A permit that was granted to a cancelled caller is released.
     """
 
-    _mode: Mode
+    _mode: ClassVar[Mode]  # without keys and slots
 
-    @names_the_class
     def __init__(
         self,
         redis: "AnyRedis",
         name: str,
         limit: int | None = None,
-        *,
-        lease: float = 10.0,
-        refresh_interval: float | None = None,
-        timeout: float | None = None,
-        max_waiters: int | None = None,
-        clock: Clock = "server",
-        prefix: str = "redsem",
-        label: str | None = None,
-        cancel_on_loss: bool = True,
-        max_hold: float | None = None,
-        slots: Sequence[Slot] | None = None,
-        max_back_off: float = 60.0,
+        **options: Unpack[FairOptions],
     ) -> None:
         """Create a semaphore. Nothing is sent to Redis.
 
         Args:
             redis: any client of ``redis.asyncio``, or a ``MemoryBackend``.
             name: of the semaphore, the same in every process. 1 to 512 bytes, no braces.
-            limit: maximum number of permits held at once. It applies to this client's requests.
-                A limit set with ``set_limit`` overrides it. With 0 it is paused for this client,
-                whose requests wait until a higher one is set.
+            limit: maximum number of permits held at once, for all keys together. It applies to
+                this client's requests, which wait if it is 0. ``set_limit`` overrides it.
             lease: seconds after which a permit expires unless its process refreshes it, at least
                 0.05. A crashed holder's permit is free after that time.
-            refresh_interval: seconds between two refreshes. A third of the lease by default.
+            refresh_interval: seconds between two refreshes, by default a third of the lease.
             timeout: seconds to wait for a permit, unless ``acquire`` has its own. ``None`` waits
                 forever.
             max_waiters: queue length at which ``acquire`` raises ``QueueFull``.
@@ -115,15 +71,28 @@ class AnySemaphore(StoredSemaphore):
             prefix: first part of the keys in Redis. All clients of a name use the same.
             label: name of this process in ``status()``.
             cancel_on_loss: whether the loss of a permit cancels the block that it guards.
-            max_hold: seconds for which a permit may be held, counted from its grant, at least a
-                lease. Then it is lost (``PermitLost``), even if it was detached and adopted.
-                ``None`` sets no bound. All clients of a name should use the same.
             slots: up to 500 strings or ints, such as the devices of a host, instead of *limit*,
                 which is then their number. Each permit is assigned one of them, ``permit.slot``,
                 which no other held permit has. All clients of a name must declare the same
                 slots, or one list must begin with the other.
+            max_hold: seconds for which a permit may be held, counted from its grant, at least a
+                lease. Then it is lost (``PermitLost``), even if it was detached and adopted.
+                ``None`` sets no bound. All clients of a name should use the same.
             max_back_off: longest time for one ``permit.back_off``, in seconds. A longer one is
                 shortened and logged.
+            key_limit: maximum number of permits that one ``key`` holds at once, or a function of
+                the key, which returns None for a key without a limit. A limit set with
+                ``set_limit(key=)`` overrides it. This option and those below are for a
+                ``FairSemaphore`` only.
+            share: whether the next permit goes to the key with the fewest permits in use for its
+                *weight*, and not to the oldest request.
+            weight: a key's weight with *share*, or a function of the key. Finite and above 0, and
+                used within a millionth and a million.
+            patience: seconds after which a waiting request goes first with *share*, so that none
+                starves. By default the semaphore's *timeout*, or six leases if that is None or 0.
+                Without a key it is always a lease.
+            max_waiters_per_key: number of waiting requests of one ``key`` at which ``acquire``
+                raises ``QueueFull``.
 
         Raises:
             ValueError, TypeError: for invalid arguments. The message says what to do.
@@ -131,31 +100,20 @@ class AnySemaphore(StoredSemaphore):
         if not hasattr(self, "_mode"):
             raise TypeError("AnySemaphore is for annotations: use Semaphore or FairSemaphore")
         self._backend = backend_of(redis)
-        if limit is None and slots is None:
-            needs = "missing argument 'limit': the limit must be an int, unless there are slots"
-            raise TypeError(f"{type(self).__name__}(): {needs}; {how_to_call(type(self))}")
-        terms = config.terms_of(
-            *(limit, slots, lease, refresh_interval, max_waiters),
-            *(max_hold, max_back_off),
-        )
-        if slots is not None:
-            self._mode = with_slots(self._mode)
-        self._terms = terms
-        self._address = Address(
-            self._mode,
-            config.text(prefix, "prefix"),
-            config.text(name, "name"),
-            config.clock_of(clock),
-        )
-        self._timeout = config.timeout_of(timeout)
-        self._label = None if label is None else config.text(label, "label")
-        self._cancel_on_loss = config.flag(cancel_on_loss, "cancel_on_loss")
-        self._last_bound = None
-        # Those of blocks that are not entered by the statement, but by an exit stack or by calls
-        # of `__aenter__`, are known by their tasks.
-        self._entered: WeakKeyDictionary[asyncio.Task[Any], list[Permit]] = WeakKeyDictionary()
-        self._looked_up: ref[Block] | None = None
-        self._keyed = self._address.keyed
+        if limit is None and options.get("slots") is None:
+            needs = (
+                "(): missing argument 'limit': the limit must be an int, unless there are slots"
+            )
+            raise TypeError(f"{type(self).__name__}{needs}; {how_to_call(type(self))}")
+        terms = self._terms = Terms(limit, **options)
+        mode = self._mode
+        if terms.keyed:
+            mode = "fair+share" if terms.share else "fair+keys"
+        if terms.slots is not None:
+            mode = with_slots(mode)
+        self._address = Address(mode, terms.prefix, config.text(name, "name"), terms.clock)
+        self._last_bound: Bound | None = None  # in the loop that used it last
+        self._entered = EnteredPermits()
 
     def __reduce__(self) -> NoReturn:
         refuse_pickling(self)
@@ -164,9 +122,29 @@ class AnySemaphore(StoredSemaphore):
         return f"{type(self).__name__}({self.name!r}, limit={self.limit})"
 
     @property
+    def name(self) -> str:
+        """The name of the semaphore."""
+        return self._address.name
+
+    @property
+    def limit(self) -> int:
+        """The limit that this client declares."""
+        return self._terms.limit
+
+    @property
+    def lease(self) -> float:
+        """Seconds after which a permit expires unless its process refreshes it."""
+        return self._terms.lease
+
+    @property
     def timeout(self) -> float | None:
         """Seconds that ``acquire`` waits by default; ``None`` forever."""
-        return self._timeout
+        return self._terms.timeout
+
+    @property
+    def keyed(self) -> bool:
+        """Whether requests may have a key."""
+        return self._terms.keyed
 
     # -- permits
 
@@ -176,6 +154,8 @@ class AnySemaphore(StoredSemaphore):
         timeout: float | EllipsisType | None = ...,
         permits: int = 1,
         cancel_on_loss: bool | None = None,
+        ahead: float = 0.0,
+        key: str | EllipsisType | None = ...,
     ) -> Acquisition:
         """Wait for a permit: ``await`` it, or use it as ``async with sem.acquire() as permit``.
 
@@ -184,41 +164,41 @@ class AnySemaphore(StoredSemaphore):
 
         Args:
             timeout: seconds to wait, instead of the semaphore's ``timeout``. ``None`` waits
-                forever, 0 returns at once.
+                forever. 0 does not join the queue, and ends with the reply of Redis.
             permits: how many permits to acquire. They are held and released together.
             cancel_on_loss: instead of the semaphore's.
+            ahead: head start in seconds, 0 to 3,600. The request joins the queue as if it had
+                arrived that much earlier. Requests without a head start don't starve. Only a
+                ``FairSemaphore`` has head starts.
+            key: string of 1 to 512 bytes, such as a tenant. The permit counts against the overall
+                limit and against this key's. A request blocked only by its key's limit does not
+                block other keys. A semaphore with ``key_limit`` or ``share`` requires it, or
+                ``None`` for a request without a key. Other semaphores have no keys.
 
         Raises:
-            AcquireTimeout: no permit became free in time. ``retry_after`` estimates when to retry.
-            QueueFull: the queue already has ``max_waiters`` waiters. Also has ``retry_after``.
+            AcquireTimeout: no permit became free in time. ``blocked_by`` says which limit was
+                full, and ``retry_after`` estimates when to retry.
+            QueueFull: the queue already has ``max_waiters`` waiters, or ``max_waiters_per_key``
+                of this key. Also has ``retry_after``.
             PermitLost: the permit was lost in the block of ``async with``.
-            SlotsMismatch: the name is in use with another list of slots.
-            LayoutMismatch: the name is in use by a version of this library with another layout
-                of the keys.
-            ModeMismatch: the name is in use by another class, or with another clock. The two
-                errors above are subclasses.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
             BackendUnavailable: Redis was unavailable at the deadline, or without a deadline for
                 longer than a lease.
-            BackendError: Redis rejected the command. ``BackendUnavailable`` is a subclass.
-            ValueError, TypeError: for invalid arguments, at the call, before it is awaited.
+            SemaphoreError: see `AnySemaphore`.
+            ValueError, TypeError: for invalid arguments, or if a required *key* is missing. Raised
+                by the call itself, before it is awaited.
         """
-        return self._acquisition(timeout, permits, cancel_on_loss)
-
-    def _acquisition(
-        self,
-        timeout: float | EllipsisType | None,
-        permits: int,
-        cancel_on_loss: bool | None,  # noqa: FBT001 - as it was given
-        ahead: float = 0.0,
-        key: KeyTerms | None = None,
-    ) -> Acquisition:
-        most = self._timeout if timeout is ... else config.timeout_of(timeout)
-        permits = config.permits_of(permits, self._terms.limit)
-        cancel = self._cancel_on_loss
+        terms = self._terms
+        most = terms.timeout if timeout is ... else config.timeout_of(timeout)
+        permits = config.permits_of(permits, terms.limit)
+        cancel = terms.cancel_on_loss
         if cancel_on_loss is not None:
             cancel = config.flag(cancel_on_loss, "cancel_on_loss")
-        return Acquisition(self._acquire(most, permits, ahead, key, cancel))
+        if ahead != 0.0:
+            if self._mode != "fair":
+                raise TypeError("ahead= needs a FairSemaphore: only its queue has head starts")
+            ahead = config.ahead_of(ahead)
+        of_key = None if key is None else key_terms(terms, key, permits)
+        return Acquisition(self._acquire(most, permits, ahead, of_key, cancel))
 
     async def _acquire(
         self,
@@ -228,47 +208,52 @@ class AnySemaphore(StoredSemaphore):
         key: KeyTerms | None,
         cancel_on_loss: bool,  # noqa: FBT001 - keywords cost time
     ) -> Permit:
-        bound = self._bound()
-        remote = bound.remote
-        lease, now, waited = await remote.acquire(self._terms, timeout, permits, ahead, key)
-        bound.refresher.add(lease, remote, now)
-        return Permit(bound, lease, now, waited, cancel_on_loss)
+        bound, terms = self._bound(), self._terms
+        taken = await bound.remote.acquire(terms, timeout, permits, ahead, key)
+        return self._permit(bound, taken, cancel_on_loss=cancel_on_loss)
 
     _acquire.__qualname__ = "acquire"  # as Python reports one that was not awaited
 
-    async def try_acquire(self, *, permits: int = 1) -> Permit | None:
-        """Return a permit if one is free now, or ``None`` when the semaphore is full.
+    def _permit(self, bound: Bound, taken: Taken, *, cancel_on_loss: bool) -> Permit:
+        lease, since, waited = taken
+        bound.refresher.add(lease, bound.remote, since)
+        acquired_at = line_outside() if bound.loop.get_debug() else None
+        return Permit(bound, lease, since, waited, cancel_on_loss, acquired_at)
+
+    async def try_acquire(
+        self, *, permits: int = 1, key: str | EllipsisType | None = ...
+    ) -> Permit | None:
+        """Return a permit if one is free now, or ``None`` when the semaphore, or *key*, is full.
 
         If the caller is cancelled, a permit that was granted meanwhile is released.
 
         Raises:
             BackendUnavailable: Redis is unavailable, so whether a permit is free is unknown.
-            ModeMismatch, SemaphoreClosed, BackendError: as for ``acquire``.
+            SemaphoreError, ValueError, TypeError: as for ``acquire``.
         """
         try:
-            return await self.acquire(timeout=0, permits=permits)
+            return await self.acquire(timeout=0, permits=permits, key=key)
         except AcquireTimeout:
             return None
 
     async def __aenter__(self) -> Permit:
-        # First, because it was looked up just now.
-        block = None if self._looked_up is None else self._looked_up()
-        task = asyncio.current_task()
-        if block is None or block.looked_up_by is not task:
-            block = None
+        block = self._entered.looked_up  # first, because it was looked up just now
+        entered = None if block is None else block()
+        if entered is not None and entered.looked_up_by is asyncio.current_task():
+            self._entered.looked_up = entered.looked_up_by = None
         else:
-            self._looked_up = block.looked_up_by = None
-        if self._keyed:
-            raise forgotten_key()
+            entered = None
+        terms = self._terms
+        if terms.keyed:
+            key_terms(terms, ..., 1)  # raises
         bound = self._bound()
-        lease, now, waited = await bound.remote.acquire(self._terms, self._timeout)
-        bound.refresher.add(lease, bound.remote, now)
-        permit = Permit(bound, lease, now, waited, self._cancel_on_loss)
+        taken = await bound.remote.acquire(terms, terms.timeout)
+        permit = self._permit(bound, taken, cancel_on_loss=terms.cancel_on_loss)
         await permit.__aenter__(ends_with_task=True)
-        if block is not None:
-            block.permit = permit
-        elif task is not None:
-            self._entered[task] = [*self._entered.get(task, ()), permit]
+        if entered is None:
+            self._entered.add(permit)
+        else:
+            entered.permit = permit
         return permit
 
     @exit_of_block
@@ -278,42 +263,14 @@ class AnySemaphore(StoredSemaphore):
         exc: BaseException | None,
         traceback: TracebackType | None,
         *,
-        block: Block | None = None,
+        block: EnteredBlock | None = None,
     ) -> None:
         permit = None if block is None else block.permit
         if block is None or permit is None:
-            permit = self._entered_by_task(block)
+            permit = self._entered.pop(block)
         else:
             block.permit = None
         await permit.__aexit__(exc_type, exc, traceback)
-
-    def _entered_by_task(self, block: Block | None) -> Permit:
-        """The current task's latest permit, or in a task that entered none this loop's only one.
-
-        Raises:
-            RuntimeError: it is not known which block is meant. Nothing is changed.
-        """
-        if block is not None:
-            block.looked_up_by = None  # looked up only to be called
-        entered, task = self._entered, asyncio.current_task()
-        if task is None or task not in entered:
-            task = self._only_task()
-        *others, permit = entered.pop(task)
-        if others:
-            entered[task] = others
-        return permit
-
-    def _only_task(self) -> "asyncio.Task[Any]":
-        loop, entered = asyncio.get_running_loop(), self._entered
-        known = [ref() for ref in entered.keyrefs()]  # at once: other threads may add theirs
-        here = [task for task in known if task is not None and task.get_loop() is loop]
-        blocks = sum(len(entered[task]) for task in here)
-        if blocks == 1:
-            return here[0]
-        raise RuntimeError(
-            f"this task has not entered the block that it leaves, and {blocks} blocks are open in"
-            " other tasks: use 'async with sem.acquire()', which knows its permit in any task"
-        )
 
     def release(self, permit_id: str | None = None) -> Coroutine[Any, Any, bool]:
         """Revoke a permit by its id, from any process. Await it.
@@ -325,54 +282,186 @@ class AnySemaphore(StoredSemaphore):
         If the caller is cancelled, the permit is still released.
 
         Raises:
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
             TypeError: without an id, at the call. Use ``await permit.release()`` instead.
+            SemaphoreError: see `AnySemaphore`.
         """
         if not isinstance(permit_id, str):
-            text = (
+            raise TypeError(
                 "release() needs the id of a permit; to release a Permit: await permit.release()"
             )
-            raise TypeError(text)
         return self._release(permit_id)
 
     async def _release(self, permit_id: str) -> bool:
         known = parse_permit_id(permit_id)
-        if known is None:
-            return False
-        return await self._bound().remote.revoke(*known)
+        return known is not None and await self._bound().remote.revoke(*known)
 
     def adopt(self, permit_id: str) -> Acquisition:
         """Take over a permit that was detached, in this process or another. Await or enter it.
 
         The permit gets a new id that belongs to this process. If two processes adopt the same
-        id, because a job was delivered twice, the second gets ``PermitLost``.
-
-        If the caller is cancelled, the permit is released.
+        id, because a job was delivered twice, the second gets ``PermitLost``. If the caller is
+        cancelled, the permit is released.
 
         Raises:
             PermitLost: no permit is held under this id (any more), or the permit was lost in the
                 block of ``async with``.
-            ModeMismatch: the name is in use by another class, clock or layout, or with other
-                slots.
-            SemaphoreClosed: ``aclose`` was called meanwhile.
-            BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+            SemaphoreError: see `AnySemaphore`.
         """
         if not isinstance(permit_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"adopt() needs the id of a permit, not {type(permit_id).__name__}")
         return Acquisition(self._adopt(permit_id))
 
     async def _adopt(self, permit_id: str) -> Permit:
-        bound = self._bound()
-        lease, now, waited = await bound.remote.adopt(self._terms, permit_id)
-        bound.refresher.add(lease, bound.remote, now)
-        return Permit(bound, lease, now, waited, self._cancel_on_loss)
+        bound, terms = self._bound(), self._terms
+        taken = await bound.remote.adopt(terms, permit_id)
+        return self._permit(bound, taken, cancel_on_loss=terms.cancel_on_loss)
 
     _adopt.__qualname__ = "adopt"
 
-    # -- wiring
+    # -- status
+
+    def locked(self) -> AwaitableBool:
+        """Whether ``acquire`` would have to wait now.
+
+        Await it, because ``if sem.locked()`` raises.
+
+        Raises:
+            SemaphoreError: see `AnySemaphore`. Cancelling the caller changes nothing.
+        """
+        return AwaitableBool(self._locked())
+
+    async def _locked(self) -> bool:
+        reply = await self._read(0)
+        return reply.blocked or reply.status.available < 1
+
+    _locked.__qualname__ = "AnySemaphore.locked"  # as Python reports one that was not awaited
+
+    async def available(self) -> int:
+        """How many permits are free now, under the limit in force.
+
+        Raises:
+            SemaphoreError: see `AnySemaphore`. Cancelling the caller changes nothing.
+        """
+        return (await self._read(0)).status.available
+
+    async def exists(self) -> bool:
+        """Whether Redis has a holder, a waiter or a set limit under this name.
+
+        Raises:
+            SemaphoreError: see `AnySemaphore`. Cancelling the caller changes nothing.
+        """
+        reply = await self._read(0)
+        status, limited = reply.status, reply.key_limits > 0
+        return limited or bool(status.held or status.waiting) or status.set_limit is not None
+
+    async def status(
+        self, max_entries: int = 100, *, keys_after: str | None = None
+    ) -> SemaphoreStatus:
+        """Read the limit, the holders, the waiters and the keys, all at the same moment.
+
+        Args:
+            max_entries: the maximum number of holders to list, of waiters, and of keys.
+            keys_after: list the keys after this one, which is the last of the previous list.
+
+        Raises:
+            SemaphoreError: see `AnySemaphore`. Cancelling the caller changes nothing.
+            ValueError, TypeError: for invalid arguments.
+        """
+        most = config.whole(max_entries, "max_entries", 0)
+        after = None if keys_after is None else self._terms.checked_key(keys_after)
+        return (await self._read(most, after)).status
+
+    async def _read(self, max_entries: int, after: str | None = None) -> StatusReply:
+        remote, terms = self._bound().remote, self._terms
+        usual, of_key = usual_hold(remote), terms.declared_limit
+        viewer = Viewer(terms.limit, terms.slots, terms.lease, usual, of_key)
+        return await remote.call(Status(max_entries, after, viewer))
+
+    async def set_limit(self, limit: int | None, *, key: str | None = None) -> None:
+        """Set a limit that overrides all declared limits. ``None`` removes it.
+
+        Redis keeps it without an expiry. A higher limit grants permits to waiters at once, and a
+        lower limit revokes no permit. 0 pauses the semaphore, or the key. If Redis loses its data,
+        nothing restores the set limit, so a limit of 0 is a pause and not a safety lock.
+
+        Args:
+            limit: maximum number of permits held at once.
+            key: the key whose limit to set, instead of the overall limit.
+
+        Raises:
+            SemaphoreError: see `AnySemaphore`. If cancelled, it may still take effect.
+            ValueError, TypeError: for an invalid limit, or a key where there are none.
+        """
+        limit = config.limit_or_none(limit, "limit")
+        key = None if key is None else self._terms.checked_key(key)
+        await self._bound().remote.call(SetLimit(limit, key=key))
+
+    async def pause(self) -> None:
+        """Set a limit of 0 until ``resume``.
+
+        Raises:
+            SemaphoreError: see `AnySemaphore`. If cancelled, it may still take effect.
+        """
+        await self._bound().remote.call(SetLimit("pause"))
+
+    async def resume(self) -> None:
+        """End a pause. The limit that was set before it applies again, or else the declared ones.
+
+        Raises:
+            SemaphoreError: see `AnySemaphore`. If cancelled, it may still take effect.
+        """
+        await self._bound().remote.call(SetLimit("resume"))
+
+    async def back_off(self, seconds: float, *, key: str | None = None) -> None:
+        """Grant no permits for *seconds*, in any process. 0 ends a back-off.
+
+        It starts a back-off as ``permit.back_off`` does, but ``max_back_off`` does not apply.
+        Unlike a pause, a back-off ends by itself, and ``resume`` does not end it.
+
+        Args:
+            seconds: from now on, at most a day.
+            key: the key whose requests wait. By default all do.
+
+        Raises:
+            SemaphoreError: see `AnySemaphore`. If cancelled, it may still take effect.
+            ValueError, TypeError: for an invalid number of seconds, or a key where there are none.
+        """
+        key = None if key is None else self._terms.checked_key(key)
+        pause = config.pause_of(seconds, "seconds", config.LONGEST_BACK_OFF)
+        await self._bound().remote.back_off_for(pause, key)
+
+    async def reap(self) -> int:
+        """Remove expired holders and dead waiters, serve the queue, and return the number removed.
+
+        You never need it, because every acquire, release and heartbeat of a name does the same.
+
+        Raises:
+            SemaphoreError: see `AnySemaphore`. If cancelled, it may still take effect.
+        """
+        reaped, more = 0, True
+        while more:
+            answer = await self._bound().remote.call(Reap())
+            count = answer.answers[0]
+            assert isinstance(count, int)
+            reaped += count
+            more = count > 0 and answer.next_ms == 0
+        if reaped:
+            for notifier in observers.notifiers:
+                notifier.semaphore("reclaimed", self._address, count=reaped)
+        return reaped
+
+    async def delete(self) -> None:
+        """Delete the semaphore, including its set limit.
+
+        Holders lose their permits, and waiters are queued again. A holder that is cut off from
+        Redis does not get the push message, and trusts its permit until its lease ends.
+
+        Raises:
+            SemaphoreError: see `AnySemaphore`. If cancelled, it may still take effect.
+        """
+        await self._bound().remote.call(Delete())
+
+    # -- the hub
 
     def _bound(self) -> Bound:
         """What this semaphore is bound to in the running loop."""
@@ -383,8 +472,10 @@ class AnySemaphore(StoredSemaphore):
         return bound if here else self._bind()
 
     def _bind(self) -> Bound:
-        hub = hub_for(self._backend)
-        remote = hub.semaphore(self._address, self._label)
-        remote.introduction.terms = self._terms
+        hub, terms = hub_for(self._backend), self._terms
+        remote = hub.semaphore(self._address, terms.label)
+        introduction, limit = remote.introduction, terms.key_limit
+        introduction.terms = terms
+        introduction.declared_of_keys = None if callable(limit) else limit
         bound = self._last_bound = Bound(remote, hub.refresher, hub.identity.loop)
         return bound

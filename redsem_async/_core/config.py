@@ -1,14 +1,26 @@
-"""The options of a semaphore, validated once by its constructor. Durations are in seconds."""
+"""Options and other arguments, validated. Durations are in seconds.
+
+A new option of semaphores has its type in `Options`, and its default and check in `Terms`. Its
+meaning for users is in the constructor of `AnySemaphore`.
+"""
 
 import inspect
 import math
-from collections.abc import Iterable
-from typing import Literal, NamedTuple, cast
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Literal, TypedDict, cast
+
+from .lease import clock_margin
 
 Clock = Literal["server", "local"]
 """Whose clock measures leases. The server's, or the clients' own."""
 Slot = str | int
 """What one of the ``slots`` is."""
+
+KeyLimit = int | Callable[[str], int | None] | None
+"""A limit for every key, or a function of the key. None is no limit."""
+Weight = float | Callable[[str], float]
+"""A weight for every key, or a function of the key."""
 
 SHORTEST_LEASE = 0.05
 LONGEST_LEASE = 1e9  # three decades, far below what an expiry in Redis can hold
@@ -21,32 +33,140 @@ LEAST_WEIGHT = 1e-6  # of a key, because a script writes six decimals
 TOLERANCE = 1e-9  # how far arithmetic may put a duration beyond a bound (relative, and seconds)
 
 
-class Terms(NamedTuple):
-    """The options that requests of one batch share.
-
-    Attributes:
-        lease: seconds for which a permit is held without a refresh.
-        limit: the limit that this client declares.
-        max_waiters: the longest queue that a request joins. ``None`` for any length.
-        refresh_interval: seconds between two refreshes.
-        lease_ms: the lease in milliseconds, for the server.
-        max_hold: seconds after its grant in which a permit is refreshed. ``None`` for any time.
-        max_waiters_per_key: the longest queue of its key that a request joins.
-        slots: what the permits stand for. None for nothing in particular.
-        max_back_off: seconds for which one back-off pauses at most.
-        margin: seconds by which trust ends earlier than the lease.
-    """
+class Options(TypedDict, total=False):
+    """The keyword options of every semaphore class. `AnySemaphore` says what they mean."""
 
     lease: float
-    limit: int
+    refresh_interval: float | None
+    timeout: float | None
     max_waiters: int | None
-    refresh_interval: float
-    lease_ms: int
-    max_hold: float | None = None
-    max_waiters_per_key: int | None = None
-    slots: tuple[Slot, ...] | None = None
-    max_back_off: float = 60.0
-    margin: float = 0.0
+    clock: Clock
+    prefix: str
+    label: str | None
+    cancel_on_loss: bool
+    slots: Sequence[Slot] | None
+    max_hold: float | None
+    max_back_off: float
+
+
+class FairOptions(Options, total=False):
+    """The keyword options of `FairSemaphore`."""
+
+    key_limit: KeyLimit
+    share: bool
+    weight: Weight
+    patience: float | None
+    max_waiters_per_key: int | None
+
+
+class Terms:
+    """The options of a semaphore, each validated and with its default.
+
+    Requests with equal terms travel in one batch, so that *timeout* and the like don't make terms
+    unequal.
+
+    Attributes:
+        keyed: whether requests may have a key.
+        lease_ms: the lease in milliseconds, for the server.
+        margin: seconds by which trust ends earlier than the lease.
+        patience_ms: the patience of a request with a key, for the server. 0 without *share*.
+    """
+
+    def __init__(
+        self,
+        limit: int | None,
+        *,
+        lease: float = 10.0,
+        refresh_interval: float | None = None,
+        timeout: float | None = None,
+        max_waiters: int | None = None,
+        clock: Clock = "server",
+        prefix: str = "redsem",
+        label: str | None = None,
+        cancel_on_loss: bool = True,
+        slots: Sequence[Slot] | None = None,
+        max_hold: float | None = None,
+        max_back_off: float = 60.0,
+        key_limit: KeyLimit = None,
+        share: bool = False,
+        weight: Weight = 1.0,
+        patience: float | None = None,
+        max_waiters_per_key: int | None = None,
+    ) -> None:
+        self.slots: tuple[Slot, ...] | None = None if slots is None else slots_of(slots)
+        if self.slots is not None and limit is not None:
+            raise TypeError("give limit or slots, not both: the limit is the number of slots")
+        self.limit: int = whole(limit if self.slots is None else len(self.slots), "limit", 0)
+        bounds = f"finite, at least {SHORTEST_LEASE} and at most {LONGEST_LEASE:.0f} s"
+        self.lease: float = bounded(lease, "lease", SHORTEST_LEASE, LONGEST_LEASE, bounds)
+        self.lease_ms: int = math.ceil(1000 * self.lease)
+        self.margin: float = clock_margin(self.lease)
+        least = shown(self.lease)
+        self.refresh_interval: float = self.lease / 3
+        if refresh_interval is not None:
+            given = self.refresh_interval = seconds(refresh_interval, "refresh_interval")
+            if not 0 < given < self.lease:
+                bounds = f"above 0 and below the lease of {least} s"
+                raise ValueError(f"refresh_interval must be {bounds}, not {shown(given)}")
+        self.timeout: float | None = timeout_of(timeout)
+        self.max_waiters: int | None = limit_or_none(max_waiters, "max_waiters")
+        if clock not in ("server", "local"):
+            raise ValueError(f"clock must be 'server' or 'local', not {clock!r}")
+        self.clock: Clock = clock
+        self.prefix: str = text(prefix, "prefix")
+        self.label: str | None = None if label is None else text(label, "label")
+        self.cancel_on_loss: bool = flag(cancel_on_loss, "cancel_on_loss")
+        self.max_hold: float | None = None
+        if max_hold is not None:
+            bounds = f"at least the lease of {least} s and at most {LONGEST_LEASE:.0f} s"
+            self.max_hold = bounded(max_hold, "max_hold", self.lease, LONGEST_LEASE, bounds)
+        self.max_back_off: float = pause_of(max_back_off, "max_back_off", LONGEST_LEASE)
+        self.share: bool = flag(share, "share")
+        self.keyed: bool = self.share or key_limit is not None
+        self.key_limit: KeyLimit = key_limit
+        if callable(key_limit):
+            check_function(key_limit, "key_limit")
+        else:
+            limit_or_none(key_limit, "key_limit")
+        self.weight: Weight = weight
+        if callable(weight):
+            check_function(weight, "weight")
+        else:
+            self.weight = weight_of(weight)
+        if (weight != 1.0 or patience is not None) and not self.share:
+            raise ValueError("weight and patience need share=True")
+        if patience is None:  # longer than a queue usually is old, because it switches share off
+            patience = min(self.timeout or 6 * self.lease, LONGEST_LEASE)
+        patience = bounded(patience, "patience", 0.0, LONGEST_LEASE, "at least 0 and finite")
+        self.patience_ms: int = math.ceil(1000 * patience) if self.share else 0
+        most = limit_or_none(max_waiters_per_key, "max_waiters_per_key")
+        if most is not None and not self.keyed:
+            raise ValueError("max_waiters_per_key needs key_limit or share=True")
+        self.max_waiters_per_key: int | None = most
+
+    def checked_key(self, key: str) -> str:
+        """*key*, where requests may have it."""
+        if not self.keyed:
+            raise ValueError("key= needs a FairSemaphore with key_limit= or share=True")
+        return key_of(key)
+
+    def declared_limit(self, key: str) -> int | None:
+        """The limit that this client declares for *key*."""
+        limit = self.key_limit
+        try:
+            return limit(key) if callable(limit) else limit
+        except LookupError:  # of a key that others use, and this client does not know
+            return None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Terms) and _of_batch(self) == _of_batch(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+_of_batch = attrgetter(
+    "limit", "lease", "refresh_interval", "max_waiters", "max_waiters_per_key", "max_hold", "slots"
+)
 
 
 def whole(value: object, what: str, least: int) -> int:
@@ -58,6 +178,10 @@ def whole(value: object, what: str, least: int) -> int:
     if value > MOST_PERMITS:
         raise ValueError(f"{what} must be at most {MOST_PERMITS}")
     return value
+
+
+def limit_or_none(value: object, what: str) -> int | None:
+    return None if value is None else whole(value, what, 0)
 
 
 def seconds(value: object, what: str) -> float:
@@ -145,11 +269,6 @@ def weight_of(value: object) -> float:
     return float(min(max(value, LEAST_WEIGHT), 1 / LEAST_WEIGHT))
 
 
-def patience_of(value: object) -> float:
-    """Return for how many seconds a request waits before it goes by its age."""
-    return bounded(value, "patience", 0.0, LONGEST_LEASE, "at least 0 and finite")
-
-
 def pause_of(value: object, what: str, most: float) -> float:
     """Return for how many seconds a back-off pauses."""
     return bounded(value, what, 0.0, most, f"at least 0 and at most {most:.0f} s")
@@ -197,55 +316,3 @@ def encodable(value: object, what: str, most: int = MOST_BYTES) -> str:
     if not 0 < length <= most:
         raise ValueError(f"{what} must have 1 to {most} bytes, not {length}")
     return value
-
-
-def terms_of(
-    limit: object,
-    slots: object,
-    lease: object,
-    refresh_interval: object,
-    max_waiters: object,
-    max_hold: object,
-    max_back_off: object,
-) -> Terms:
-    """Validate the options that requests depend on."""
-    checked = None if slots is None else slots_of(slots)
-    if checked is not None and limit is None:
-        limit = len(checked)
-    elif checked is not None:
-        raise TypeError("give limit or slots, not both: the limit is the number of slots")
-    bounds = f"finite, at least {SHORTEST_LEASE} and at most {LONGEST_LEASE:.0f} s"
-    lease = bounded(lease, "lease", SHORTEST_LEASE, LONGEST_LEASE, bounds)
-    interval = lease / 3
-    if refresh_interval is not None:
-        interval = seconds(refresh_interval, "refresh_interval")
-        if not 0 < interval < lease:
-            raise ValueError(
-                f"refresh_interval must be above 0 and below the lease of {shown(lease)} s,"
-                f" not {shown(interval)}"
-            )
-    longest = None
-    if max_hold is not None:
-        bounds = f"at least the lease of {shown(lease)} s and at most {LONGEST_LEASE:.0f} s"
-        longest = bounded(max_hold, "max_hold", lease, LONGEST_LEASE, bounds)
-    return Terms(
-        lease=lease,
-        limit=whole(limit, "limit", 0),
-        max_waiters=None if max_waiters is None else whole(max_waiters, "max_waiters", 0),
-        refresh_interval=interval,
-        lease_ms=math.ceil(1000 * lease),
-        max_hold=longest,
-        slots=checked,
-        max_back_off=pause_of(max_back_off, "max_back_off", LONGEST_LEASE),
-    )
-
-
-def clock_of(value: object) -> Clock:
-    """Return the clock that leases are measured with."""
-    match value:
-        case "server":
-            return "server"
-        case "local":
-            return "local"
-        case _:
-            raise ValueError(f"clock must be 'server' or 'local', not {value!r}")

@@ -8,7 +8,8 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 BlockedBy = Literal["limit", "key", "paused", "back_off"]
 """What held a request up."""
@@ -23,12 +24,17 @@ _BLOCKED_BY: dict[BlockedBy, str] = {
 class SemaphoreError(Exception):
     """Base class of the errors of this library."""
 
-    _facts: tuple[Any, ...] = ()
-
-    def __reduce__(self) -> tuple[type[Self], tuple[Any, ...], dict[str, Any]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         # By default exceptions are rebuilt from `args`, which has the message, and for subclasses
-        # of OSError only a part of it. `__dict__` has the other attributes, notes included.
-        return type(self), self._facts, self.__dict__
+        # of OSError only a part of it. `__dict__` has the facts, and notes.
+        return _bare, (type(self),), {**self.__dict__, "args": self.args}
+
+
+E = TypeVar("E", bound=SemaphoreError)
+
+
+def _bare(kind: type[E]) -> E:
+    return kind.__new__(kind)
 
 
 class SemaphoreFull(SemaphoreError):
@@ -45,9 +51,9 @@ class SemaphoreFull(SemaphoreError):
         super().__init__(f"no permit of {name!r} is free")
         self.name = name
         self.retry_after = retry_after
-        self._facts = (name, retry_after)
 
 
+@dataclass(eq=False, repr=False)
 class AcquireTimeout(SemaphoreFull, TimeoutError):
     """No permit became free in time. Nothing is held.
 
@@ -65,31 +71,21 @@ class AcquireTimeout(SemaphoreFull, TimeoutError):
             may then wait for itself forever.
     """
 
-    def __init__(
-        self,
-        name: str,
-        waited: float,
-        retry_after: float = 0.0,
-        blocked_by: BlockedBy = "limit",
-        nested: bool = False,  # noqa: FBT001, FBT002 - facts are pickled by position
-    ) -> None:
-        reason = _BLOCKED_BY[blocked_by]
-        if nested:
+    name: str
+    waited: float
+    retry_after: float = 0.0
+    blocked_by: BlockedBy = "limit"
+    nested: bool = False
+
+    def __post_init__(self) -> None:
+        reason = _BLOCKED_BY[self.blocked_by]
+        if self.nested:
             reason += "; this task already holds one, and may be waiting for itself"
-        text = f"timed out after {round(waited, 3)} s waiting for a permit of {name!r}{reason}"
-        super(SemaphoreFull, self).__init__(text)
-        self.name = name
-        self.waited = waited
-        self.retry_after = retry_after
-        self.blocked_by: BlockedBy = blocked_by
-        self.nested = nested
-        self._facts = (name, waited, retry_after, blocked_by, nested)
-
-    def of_a_holder(self) -> Self:
-        """The same error for a task that is inside a block of the semaphore."""
-        return type(self)(self.name, self.waited, self.retry_after, self.blocked_by, nested=True)
+        waited = f"timed out after {round(self.waited, 3)} s waiting"
+        super(SemaphoreFull, self).__init__(f"{waited} for a permit of {self.name!r}{reason}")
 
 
+@dataclass(eq=False, repr=False)
 class QueueFull(SemaphoreFull):
     """The queue already has ``max_waiters`` waiters. Nothing is held.
 
@@ -100,23 +96,18 @@ class QueueFull(SemaphoreFull):
         for_key (bool): whether that is ``max_waiters_per_key``, for the request's key.
     """
 
-    def __init__(
-        self,
-        name: str,
-        max_waiters: int,
-        retry_after: float = 0.0,
-        for_key: bool = False,  # noqa: FBT001, FBT002 - facts are pickled by position
-    ) -> None:
-        bound = "max_waiters_per_key" if for_key else "max_waiters"
-        text = f"the queue of {name!r} is full: {bound}={max_waiters}"
+    name: str
+    max_waiters: int
+    retry_after: float = 0.0
+    for_key: bool = False
+
+    def __post_init__(self) -> None:
+        bound = "max_waiters_per_key" if self.for_key else "max_waiters"
+        text = f"the queue of {self.name!r} is full: {bound}={self.max_waiters}"
         super(SemaphoreFull, self).__init__(text)
-        self.name = name
-        self.max_waiters = max_waiters
-        self.retry_after = retry_after
-        self.for_key = for_key
-        self._facts = (name, max_waiters, retry_after, for_key)
 
 
+@dataclass(eq=False, repr=False)
 class PermitLost(SemaphoreError):
     """The permit is no longer held, or the process cannot be sure that it is.
 
@@ -127,14 +118,15 @@ class PermitLost(SemaphoreError):
         reason (str): why, in a few words.
     """
 
-    def __init__(self, name: str, permit_id: str, reason: str) -> None:
-        super().__init__(f"a permit of {name!r} was lost: {reason}")
-        self.name = name
-        self.permit_id = permit_id
-        self.reason = reason
-        self._facts = (name, permit_id, reason)
+    name: str
+    permit_id: str
+    reason: str
+
+    def __post_init__(self) -> None:
+        self.args = (f"a permit of {self.name!r} was lost: {self.reason}",)
 
 
+@dataclass(eq=False, repr=False)
 class ModeMismatch(SemaphoreError):
     """The name is in use by another class, or with another clock.
 
@@ -153,39 +145,28 @@ class ModeMismatch(SemaphoreError):
             not known.
     """
 
-    def __init__(
-        self,
-        name: str,
-        wanted: str,
-        found: str,
-        held: bool | None = None,  # noqa: FBT001 - facts are pickled by position
-        unused: bool = False,  # noqa: FBT001, FBT002
-        free_in: float | None = None,
-    ) -> None:
-        theirs, ours = _class_of(found, other=wanted), _class_of(wanted, other=found)
+    name: str
+    wanted: str | int
+    found: str | int
+    held: bool | None = None
+    unused: bool = False
+    free_in: float | None = None
+
+    def __post_init__(self) -> None:
+        found, wanted = str(self.found), str(self.wanted)
         advice = (
             "all clients of a name need the same class and clock, and either all or none of them"
             " use keys or slots"
         )
-        if held is False:
-            advice = "no permit is held"
-            if unused:
-                advice += " and no request waits"
-            advice += " now: "
-            if free_in is not None:
-                seconds = math.ceil(free_in)
-                advice += f"the name is free in at most {seconds} s unless it is used again, and "
+        if self.held is False:
+            advice = f"no permit is held{' and no request waits' if self.unused else ''} now: "
+            if self.free_in is not None:
+                left = f"{math.ceil(self.free_in)} s"
+                advice += f"the name is free in at most {left} unless it is used again, and "
             advice += f"{_call(found)}.delete() frees it at once"
-        super().__init__(
-            f"{name!r} is in use as a {theirs}, but this client uses it as a {ours}; {advice}"
-        )
-        self.name = name
-        self.wanted: str | int = wanted
-        self.found: str | int = found
-        self.held = held
-        self.unused = unused
-        self.free_in = free_in
-        self._facts = (name, wanted, found, held, unused, free_in)
+        theirs, ours = _class_of(found, other=wanted), _class_of(wanted, other=found)
+        text = f"{self.name!r} is in use as a {theirs}, but this client uses it as a {ours}"
+        self.args = (f"{text}; {advice}",)
 
 
 class LayoutMismatch(ModeMismatch):
@@ -222,15 +203,10 @@ class LayoutMismatch(ModeMismatch):
             f"{name!r} is stored in layout {found}{others}, but this client has"
             f" layout {own}: upgrade redsem-async in {older}; the name is free {free}",
         )
-        self.name = name
-        self.own = own
+        self.name, self.own, self.free_in = name, own, free_in
         self.wanted: int = own  # type: ignore[mutable-override]
         self.found: int = found  # type: ignore[mutable-override]
         self.versions: tuple[str, ...] = tuple(versions)
-        self.held: bool | None = None
-        self.unused = False
-        self.free_in = free_in
-        self._facts = (name, found, own, self.versions, free_in)
 
 
 class SlotsMismatch(ModeMismatch):
@@ -252,13 +228,7 @@ class SlotsMismatch(ModeMismatch):
             f" {wanted}; one list must be a prefix of the other, and must contain the slots of any"
             " permit it adopts",
         )
-        self.name = name
-        self.wanted: str | int = wanted
-        self.found: str | int = found
-        self.held: bool | None = None
-        self.unused = False
-        self.free_in: float | None = None
-        self._facts = (name, wanted, found)
+        self.name, self.wanted, self.found = name, wanted, found
 
 
 _CLASSES = {
@@ -295,7 +265,6 @@ class SemaphoreClosed(SemaphoreError):
     def __init__(self, name: str) -> None:
         super().__init__(f"semaphore {name!r} was closed in this process")
         self.name = name
-        self._facts = (name,)
 
 
 class BackendError(SemaphoreError):
@@ -314,7 +283,6 @@ class BackendError(SemaphoreError):
         super().__init__(f"{name!r}: {detail}")
         self.name = name
         self.detail = detail
-        self._facts = (name, detail)
 
 
 class BackendUnavailable(BackendError, ConnectionError):

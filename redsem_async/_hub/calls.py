@@ -206,7 +206,8 @@ class BackOffBatch(ChangeBatch, StartBackOff):
         super().apply(reply, now)
         if reply.answers[0]:
             for notifier in observers.notifiers:
-                notifier.backed_off(self.state.address, self.pause_ms / 1000, self.key)
+                facts = {"seconds": self.pause_ms / 1000, "key": self.key}
+                notifier.semaphore("backed_off", self.state.address, **facts)
 
     def refused(self, error: SemaphoreError, now: float) -> None:
         super().refused(error, now)

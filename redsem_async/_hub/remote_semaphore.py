@@ -7,6 +7,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from redsem_async._core.clock import now as clock
@@ -116,7 +117,7 @@ class RemoteSemaphore(SemaphoreState):
             self.leave(request)
             self.writer.settle(self)
             for notifier in observers.notifiers:
-                notifier.abandoned(request)
+                notifier.ended("abandoned", request, clock() - request.started)
             raise
         lease = request.lease
         if request.error is not None or lease is None or lease.state is LeaseState.ENDED:
@@ -124,16 +125,16 @@ class RemoteSemaphore(SemaphoreState):
             error = request.error or SemaphoreClosed(self.name)
             if isinstance(error, AcquireTimeout):
                 holders = self._holders_around(request, error.blocked_by)
-                error = error.of_a_holder() if id(asyncio.current_task()) in holders else error
+                nested = id(asyncio.current_task()) in holders
+                error = replace(error, nested=True) if nested else error
             raise _refused(request, error)
         now = clock()
         waited = now - request.started
         for notifier in observers.notifiers:
-            notifier.granted(lease, request, waited)
-            if (
-                lease.state is LeaseState.LOST
-            ):  # before its caller came to know that it was granted
-                notifier.lost(lease, lease.lost_reason or "", cancels=False)
+            facts = {"fencing_token": lease.token, "permit_id": lease.id}
+            notifier.granted(lease, request, waited, **facts)
+            if lease.state is LeaseState.LOST:  # before its caller came to know of the grant
+                notifier.permit("lost", lease, reason=lease.lost_reason, cancels=False)
         return lease, now, waited
 
     async def _nested(self, request: Request) -> Taken:
@@ -232,7 +233,7 @@ class RemoteSemaphore(SemaphoreState):
         self.leases.pop(lease.number, None)
         self.writer.settle(self)
         for notifier in observers.notifiers:
-            notifier.detached(lease)
+            notifier.permit("detached", lease)
 
     # -- other operations
 
@@ -283,5 +284,5 @@ class RemoteSemaphore(SemaphoreState):
 def _refused(request: Request, error: Exception) -> Exception:
     """Return *error*, which the caller of *request* gets."""
     for notifier in observers.notifiers:
-        notifier.refused(request, error)
+        notifier.refused(request, clock() - request.started, error)
     return error

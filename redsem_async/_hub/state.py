@@ -362,7 +362,7 @@ class SemaphoreState(SemaphoreRef):
         trusted = now < lease.trusted_until and lease.state is LeaseState.HELD
         pending = self.give_back(lease, now, trusted=trusted, future=future)
         for notifier in observers.notifiers:
-            notifier.released(lease)
+            notifier.permit("released", lease)
         return pending
 
     def give_back(
@@ -450,7 +450,7 @@ class SemaphoreState(SemaphoreRef):
             lease.renew(verdict)
             if outcome is Outcome.RENEWED:
                 for notifier in observers.notifiers:
-                    notifier.refreshed(lease, lease.trusted_until - now)
+                    notifier.permit("refreshed", lease, expires_in=lease.trusted_until - now)
 
     # -- losing
 
@@ -473,7 +473,7 @@ class SemaphoreState(SemaphoreRef):
         cancels = lease.guard is not None
         lease.lose(reason)
         for notifier in observers.notifiers:
-            notifier.lost(lease, reason, cancels=cancels)
+            notifier.permit("lost", lease, reason=reason, cancels=cancels)
         if not expected:
             facts = {"fencing_token": lease.token, "permits": lease.permits, "reason": reason}
             facts |= {"event": "lost", "semaphore": self.name}

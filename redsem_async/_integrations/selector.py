@@ -6,7 +6,6 @@ from types import EllipsisType
 from typing import Any, NamedTuple, TypedDict, cast
 
 from redsem_async._api.awaitables import Acquisition
-from redsem_async._api.classes import takes_keys
 from redsem_async._api.group import SemaphoreGroup, abridged
 from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core import config
@@ -36,9 +35,7 @@ class Choice(NamedTuple):
         options: AcquireOptions = {**self.options}
         if timeout is not ...:
             options["timeout"] = timeout
-        if takes_keys(self.semaphore):
-            return self.semaphore.acquire(**options, key=self.key)
-        return self.semaphore.acquire(**options)
+        return self.semaphore.acquire(**options, key=self.key)
 
 
 class Selector:
@@ -68,7 +65,7 @@ class Selector:
                 raise TypeError(
                     "a SemaphoreGroup needs key=, a string or a function that returns one"
                 )
-        elif takes_keys(source):
+        elif source.keyed:
             if key is ...:
                 raise TypeError(
                     "a semaphore with key_limit= or share=True needs key=, a string or a"

@@ -1,164 +1,152 @@
-"""Notifies an observer of what happens to permits.
+"""Events, and the notifiers that turn facts about requests and permits into them.
 
-An observer that is notified of a start is notified of its end, once, and of no end without
-its start. An exception of an observer is logged, and changes nothing.
+An observer that is notified of a start is notified of its end, once, and of no end without it.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import AcquireTimeout, QueueFull
-from redsem_async._core.keys import Address
-
-from . import events
+from redsem_async._core.keys import Address, Mode
 
 logger = logging.getLogger("redsem_async")
 
+RequestKind = Literal["queued", "granted", "abandoned", "shed", "failed"]
+PermitKind = Literal["refreshed", "released", "lost", "detached"]
+SemaphoreKind = Literal["reclaimed", "backed_off"]
 
-class Keyed(Protocol):
-    """What a request declares for its key."""
 
-    @property
-    def key(self) -> str: ...
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What happened to a request or a permit. A fact that its kind does not have is None.
+
+    Attributes:
+        kind: what happened.
+        name: of the semaphore.
+        mode: ``"fair"`` or ``"zset"``, then ``"+keys"`` or ``"+share"`` if requests have keys, and
+            ``"+slots"`` if permits have slots.
+        permits: number of permits of the request or the permit.
+        key: of the request or the back-off, for observers added with ``keys=True``.
+        waited: seconds from the request to its end.
+        queued: whether the observer was notified before that the request has to wait.
+        held: seconds since the permit was granted.
+        fencing_token: of the permit.
+        permit_id: of the permit. A secret, and the same in all of its events.
+        expires_in: seconds for which a refreshed permit may be trusted.
+        reason: why a permit is lost, or a request shed (``"timeout"`` or ``"queue full"``).
+        cancels: whether the loss cancels a block.
+        retry_after: an estimate of the seconds until another request may succeed.
+        error: that the caller of a failed request gets.
+        count: number of removed entries.
+        seconds: length of a back-off.
+    """
+
+    kind: RequestKind | PermitKind | SemaphoreKind
+    name: str
+    mode: Mode
+    permits: int | None = None
+    key: str | None = None
+    waited: float | None = None
+    queued: bool | None = None
+    held: float | None = None
+    fencing_token: int | None = None
+    permit_id: str | None = field(default=None, repr=False)
+    expires_in: float | None = None
+    reason: str | None = None
+    cancels: bool | None = None
+    retry_after: float | None = None
+    error: Exception | None = None
+    count: int | None = None
+    seconds: float | None = None
 
 
 class Subject(Protocol):
-    """The facts about a request, or a permit, that events have."""
+    """The facts about a request or a permit that its events have."""
 
     address: Address
     permits: int
-
-    @property
-    def key(self) -> Keyed | None: ...
-
-
-class RequestFacts(Subject, Protocol):
-    """A request."""
-
-    started: float
-
-
-class PermitFacts(Subject, Protocol):
-    """A permit."""
-
-    token: int
-
-    @property
-    def id(self) -> str: ...
+    key: Any  # None, or what a request declares for its key
 
 
 class Notifier:
     """Notifies one observer, and remembers the starts that it was notified of."""
 
-    __slots__ = ("_held", "_waiting", "keys", "observer", "stopped")
+    def __init__(self, observer: Callable[[Event], object], *, keys: bool) -> None:
+        self.observer: Callable[[Event], object] = observer
+        self.keys: bool = keys  # whether events carry keys
+        self.stopped: bool = False
+        self._waiting: WeakSet[Subject] = WeakSet()
+        self._held: WeakKeyDictionary[Subject, tuple[float, dict[str, Any]]] = WeakKeyDictionary()
 
-    def __init__(self, observer: events.Observer, *, keys: bool) -> None:
-        self.observer: events.Observer = observer
-        self.keys: bool = keys  # whether events carry the key of a request
-        self.stopped: bool = False  # perhaps while a loop over the notifiers runs
-        self._waiting: WeakSet[RequestFacts] = WeakSet()
-        self._held: WeakKeyDictionary[PermitFacts, float] = WeakKeyDictionary()  # since when
-
-    # -- requests
-
-    def queued(self, requests: Iterable[RequestFacts]) -> None:
+    def queued(self, requests: Iterable[Subject]) -> None:
         """The requests have to wait. Those that waited before are passed over."""
         for request in requests:
             if request not in self._waiting:
                 self._waiting.add(request)
-                self._notify("queued", events.Queued(**self._facts(request)))
+                self._about("queued", request)
 
-    def granted(self, permit: PermitFacts, request: RequestFacts, waited: float) -> None:
-        """The caller has its permit."""
-        self._held[permit] = clock()
-        outcome = self._outcome(request, waited)
-        event = events.Granted(fencing_token=permit.token, permit_id=permit.id, **outcome)
-        self._notify("granted", event)
+    def granted(self, permit: Subject, request: Subject, waited: float, **facts: Any) -> None:
+        """The caller has its permit. All of its events have the *facts*."""
+        self._held[permit] = clock(), facts
+        self.ended("granted", request, waited, **facts)
 
-    def refused(self, request: RequestFacts, error: Exception) -> None:
+    def refused(self, request: Subject, waited: float, error: Exception) -> None:
         """The caller gets *error* instead."""
-        outcome = self._outcome(request, clock() - request.started)
-        match error:
-            case AcquireTimeout(retry_after=later):
-                self._notify("shed", events.Shed(reason="timeout", retry_after=later, **outcome))
-            case QueueFull(retry_after=later):
-                event = events.Shed(reason="queue full", retry_after=later, **outcome)
-                self._notify("shed", event)
-            case _:
-                self._notify("failed", events.Failed(error=error, **outcome))
+        if isinstance(error, AcquireTimeout | QueueFull):
+            reason = "timeout" if isinstance(error, AcquireTimeout) else "queue full"
+            self.ended("shed", request, waited, reason=reason, retry_after=error.retry_after)
+        else:
+            self.ended("failed", request, waited, error=error)
 
-    def abandoned(self, request: RequestFacts) -> None:
-        """The caller was cancelled."""
-        waited = clock() - request.started
-        self._notify("abandoned", events.Abandoned(**self._outcome(request, waited)))
-
-    def _outcome(self, request: RequestFacts, waited: float) -> dict[str, Any]:
+    def ended(self, kind: RequestKind, request: Subject, waited: float, **facts: Any) -> None:
+        """The request ended after *waited* seconds."""
         queued = request in self._waiting
         self._waiting.discard(request)
-        return {"waited": waited, "queued": queued, **self._facts(request)}
+        self._about(kind, request, waited=waited, queued=queued, **facts)
 
-    # -- permits
+    def permit(self, kind: PermitKind, permit: Subject, **facts: Any) -> None:
+        """The permit was refreshed, or it ends."""
+        known = self._held
+        held = known.get(permit) if kind == "refreshed" else known.pop(permit, None)
+        if held is not None:
+            self._about(kind, permit, held=clock() - held[0], **held[1], **facts)
 
-    def refreshed(self, permit: PermitFacts, expires_in: float) -> None:
-        """The lease of the permit was refreshed."""
-        since = self._held.get(permit)
-        if since is not None:
-            event = events.Refreshed(expires_in=expires_in, **self._permit_facts(permit, since))
-            self._notify("refreshed", event)
+    def semaphore(self, kind: SemaphoreKind, address: Address, **facts: Any) -> None:
+        """A reap removed entries, or a back-off began."""
+        if not self.keys:
+            facts.pop("key", None)
+        self._call(Event(kind=kind, name=address.name, mode=address.mode, **facts))
 
-    def released(self, permit: PermitFacts) -> None:
-        """The permit is released."""
-        since = self._held.pop(permit, None)
-        if since is not None:
-            self._notify("released", events.Released(**self._permit_facts(permit, since)))
+    def _about(self, kind: RequestKind | PermitKind, about: Subject, **facts: Any) -> None:
+        if self.keys and about.key is not None:
+            facts["key"] = about.key.key
+        facts |= {"name": about.address.name, "mode": about.address.mode}
+        self._call(Event(kind=kind, permits=about.permits, **facts))
 
-    def detached(self, permit: PermitFacts) -> None:
-        """The permit stays held, and is left to whichever client adopts it."""
-        since = self._held.pop(permit, None)
-        if since is not None:
-            self._notify("detached", events.Detached(**self._permit_facts(permit, since)))
-
-    def lost(self, permit: PermitFacts, reason: str, *, cancels: bool) -> None:
-        """The permit is lost. *cancels* says whether a block that it guards is cancelled."""
-        since = self._held.pop(permit, None)
-        if since is not None:
-            facts = self._permit_facts(permit, since)
-            self._notify("lost", events.Lost(reason=reason, cancels=cancels, **facts))
-
-    # -- semaphores
-
-    def reclaimed(self, address: Address, count: int) -> None:
-        """A reap dropped so many holders and waiters."""
-        event = events.Reclaimed(name=address.name, mode=address.mode, count=count)
-        self._notify("reclaimed", event)
-
-    def backed_off(self, address: Address, seconds: float, key: str | None) -> None:
-        """This process began a back-off of so many *seconds*."""
-        told = key if self.keys else None
-        event = events.BackedOff(name=address.name, mode=address.mode, seconds=seconds, key=told)
-        self._notify("backed_off", event)
-
-    def _facts(self, subject: Subject) -> dict[str, Any]:
-        address = subject.address
-        facts = {"name": address.name, "mode": address.mode, "permits": subject.permits}
-        if self.keys and subject.key is not None:
-            facts["key"] = subject.key.key
-        return facts
-
-    def _permit_facts(self, permit: PermitFacts, since: float) -> dict[str, Any]:
-        held = clock() - since
-        facts = {"held": held, "fencing_token": permit.token, "permit_id": permit.id}
-        return {**facts, **self._facts(permit)}
-
-    def _notify(self, method: str, event: object) -> None:
-        if self.stopped:
-            return
+    def _call(self, event: Event) -> None:
         try:
-            getattr(self.observer, method)(event)
+            if not self.stopped:
+                self.observer(event)
         except (Exception, asyncio.CancelledError):  # no permit may be harmed by it
-            name = type(self.observer).__qualname__
-            logger.exception("an observer failed: %s.%s", name, method)
+            logger.exception("an observer failed: %r, at %s", self.observer, event.kind)
+
+
+_LOGGED = ("mode", "permits", "waited", "held", "fencing_token", "reason", "count", "seconds")
+
+
+def log(event: Event) -> None:
+    """Write a DEBUG record, without a permit's id. Losses are logged elsewhere, at any level."""
+    if event.kind == "lost":
+        return
+    facts = {fact: getattr(event, fact) for fact in _LOGGED if getattr(event, fact) is not None}
+    after = facts.get("waited", facts.get("held"))
+    text = event.kind if after is None else f"{event.kind} after {after:.3f} s"
+    if why := event.reason or event.error or event.count:
+        text += f": {why}"
+    extra = {"event": event.kind, "semaphore": event.name, **facts}
+    logger.debug("%r: %s", event.name, text, extra=extra)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from redsem_async import AnySemaphore, FairSemaphore, SemaphoreError, SemaphoreStatus
+from redsem_async import AnySemaphore, SemaphoreError, SemaphoreStatus
 from redsem_async._core import config
 from redsem_async._core.keys import parse_permit_id
 from redsem_async._integrations import changed, discovery
@@ -140,10 +140,8 @@ def status(
     async def ask(
         info: SemaphoreInfo, semaphore: AnySemaphore
     ) -> tuple[SemaphoreInfo, SemaphoreStatus]:
-        if keys_after is None:
-            return info, await semaphore.status(max_entries)
-        keyed = _with_keys(semaphore)
-        return info, await keyed.status(max_entries, keys_after=keys_after)
+        _check_key(semaphore, keys_after)
+        return info, await semaphore.status(max_entries, keys_after=keys_after)
 
     info, current = on(Target(url, prefix, cluster), name, ask)
     if as_json:
@@ -156,11 +154,10 @@ def status(
             typer.echo(printable(text))
 
 
-def _with_keys(semaphore: AnySemaphore) -> FairSemaphore:
-    """The same, with a usage error where requests have no keys."""
-    if not isinstance(semaphore, FairSemaphore) or not semaphore.keyed:
+def _check_key(semaphore: AnySemaphore, key: str | None) -> None:
+    """Fail with a usage error if there is a *key*, but requests have none."""
+    if key is not None and not semaphore.keyed:
         fail(f"{semaphore.name!r} has no keys", USAGE_ERROR)
-    return semaphore
 
 
 # -- changing
@@ -201,9 +198,8 @@ def set_limit(
     wanted = _limit(limit)
 
     def change(semaphore: AnySemaphore) -> Awaitable[None]:
-        if key is None:
-            return semaphore.set_limit(wanted)
-        return _with_keys(semaphore).set_limit(wanted, key=key)
+        _check_key(semaphore, key)
+        return semaphore.set_limit(wanted, key=key)
 
     target = Target(url, prefix, cluster)
     before, after = _change(target, name, change, create=create, keyed=key is not None)
@@ -262,9 +258,8 @@ def back_off(
         fail("seconds must be a number from 0 to 86400", USAGE_ERROR)
 
     def change(semaphore: AnySemaphore) -> Awaitable[None]:
-        if key is None:
-            return semaphore.back_off(wanted)
-        return _with_keys(semaphore).back_off(wanted, key=key)
+        _check_key(semaphore, key)
+        return semaphore.back_off(wanted, key=key)
 
     target = Target(url, prefix, cluster)
     before, _ = _change(target, name, change, create=create, keyed=key is not None)

@@ -14,7 +14,7 @@ from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, Permit, Se
 from redsem_async._core.clock import now as clock
 from redsem_async._integrations import discovery
 from redsem_async._redis.stored import READ_ERRORS
-from redsem_async.observer import Observer, Queued, observe
+from redsem_async.observer import Event, observe
 
 from ._options import LOCAL, IsCluster, Name, Prefix, Url
 from ._process import Process
@@ -111,10 +111,9 @@ def run(
                 options["limit"] = None if known.slots else _limit_of(known)
                 options["slots"] = known.slots or None
             is_fair = known.fair or key is not None if fair is None else fair
-            of_key: dict[str, Any] = {"key": key} if is_fair else {}
             semaphore = (FairSemaphore if is_fair else Semaphore)(client, name, **options)
             with observe(_Waits(semaphore)) if verbose else contextlib.nullcontext():
-                permit = await semaphore.acquire(timeout=timeout, permits=permits, **of_key)
+                permit = await semaphore.acquire(timeout=timeout, permits=permits, key=key)
             async with permit:
                 if verbose:
                     _say(f"{name!r} was granted after {permit.waited:.1f} s")
@@ -201,15 +200,16 @@ async def _until_ended(process: Process, permit: Permit, lease: float) -> None:
     lost.cancel()
 
 
-class _Waits(Observer):
+class _Waits:
     """Names the holders that the command waits for."""
 
     def __init__(self, semaphore: AnySemaphore) -> None:
         self._semaphore = semaphore
         self._asking: asyncio.Task[None] | None = None
 
-    def queued(self, event: Queued) -> None:
-        self._asking = asyncio.create_task(self._ask())
+    def __call__(self, event: Event) -> None:
+        if event.kind == "queued":
+            self._asking = asyncio.create_task(self._ask())
 
     async def _ask(self) -> None:
         with contextlib.suppress(*REDIS_ERRORS):

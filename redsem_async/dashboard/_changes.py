@@ -9,7 +9,6 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from redsem_async._api.classes import FairSemaphore
 from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core import config
 from redsem_async._core.errors import BackendUnavailable, SemaphoreError
@@ -158,7 +157,6 @@ async def _done(wanted: Change, info: SemaphoreInfo, semaphore: AnySemaphore) ->
     limit = wanted.limit
     match wanted.action:
         case "set_limit" if wanted.key is not None:
-            assert isinstance(semaphore, FairSemaphore)
             await semaphore.set_limit(limit, key=wanted.key)
             return changed.key_limit_set(wanted.key, limit)
         case "set_limit":
@@ -170,13 +168,9 @@ async def _done(wanted: Change, info: SemaphoreInfo, semaphore: AnySemaphore) ->
         case "resume":
             await semaphore.resume()
             return changed.resumed(info, await semaphore.status(0))
-        case "back_off" if wanted.key is not None:
-            assert isinstance(semaphore, FairSemaphore)
+        case "back_off":
             await semaphore.back_off(wanted.seconds, key=wanted.key)
             return changed.backed_off(wanted.seconds, wanted.key)
-        case "back_off":
-            await semaphore.back_off(wanted.seconds)
-            return changed.backed_off(wanted.seconds)
         case "delete":
             await semaphore.delete()
             return changed.DELETED

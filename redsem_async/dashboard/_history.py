@@ -14,7 +14,7 @@ SLOT = 3.0  # seconds between two points
 EVENTS = 100
 
 
-class Event(NamedTuple):
+class Happening(NamedTuple):
     """Something that happened.
 
     Attributes:
@@ -42,7 +42,7 @@ class History:
 
     def __init__(self) -> None:
         self.points: deque[Point] = deque()
-        self.events: deque[Event] = deque(maxlen=EVENTS)
+        self.events: deque[Happening] = deque(maxlen=EVENTS)
         self._limits: tuple[int | None, int | None] | None = None  # in force, and set
         self._set: tuple[int | None, float] = None, 0.0  # limit, and when a back-off ends
         self._server: str | None = None
@@ -63,7 +63,7 @@ class History:
             return False
         text = lost_text(limit, backs_off=now < until)
         if text is not None:
-            self.events.append(Event(now, "bad", text))
+            self.events.append(Happening(now, "bad", text))
         return text is not None
 
     def add(self, reading: Reading, now: float, since: float, server: str | None = None) -> None:
@@ -85,7 +85,7 @@ class History:
             _ = points.popleft()
         limits = limit, status.set_limit
         if self._limits is not None and (text := _limits_text(*self._limits, *limits)):
-            self.events.append(Event(now, "limit", text))
+            self.events.append(Happening(now, "limit", text))
         self._limits = limits
         self._note_stalled(reading.stalled, reading, now)
 
@@ -93,7 +93,7 @@ class History:
         assert reading.status is not None
         for identity, one in stalled.items():
             if identity not in self._stalled:
-                self.events.append(Event(now, "bad", stalled_text(one)))
+                self.events.append(Happening(now, "bad", stalled_text(one)))
             self._stalled[identity] = one, now + one.left
         listed = {holder.client.id for holder in reading.status.holders}
         listed |= {waiter.client.id for waiter in reading.status.waiters}
@@ -107,7 +107,7 @@ class History:
                 text = f"{name_of(one.client)}'s {loss}."
             else:
                 continue
-            self.events.append(Event(now, "good", text))
+            self.events.append(Happening(now, "good", text))
             del self._stalled[identity]
 
 

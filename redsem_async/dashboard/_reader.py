@@ -15,7 +15,6 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from redsem_async._api.classes import FairSemaphore
 from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core.errors import (
     BackendUnavailable,
@@ -26,7 +25,7 @@ from redsem_async._core.errors import (
 from redsem_async._integrations.discovery import SemaphoreInfo, find
 from redsem_async._redis.stored import READ_ERRORS, scanned_names
 
-from ._history import EVENTS, KEPT, SLOT, Event, History
+from ._history import EVENTS, KEPT, SLOT, Happening, History
 from ._reading import Reading
 
 T = TypeVar("T")
@@ -125,7 +124,7 @@ class Reader:
         self.details: dict[Detail, Reading | None] = {}
         self.views: dict[object, Any] = {}
         self.histories: dict[str, History] = {}
-        self.outages: deque[Event] = deque(maxlen=EVENTS)
+        self.outages: deque[Happening] = deque(maxlen=EVENTS)
         self.outage: Outage | None = None
         self.refusal: str | None = None
         self.round: float = 0.0
@@ -224,7 +223,7 @@ class Reader:
             await self._read_rows(self._take_turns(left, set(shown)))
             self._read_at = time.time()
             if self.outage:
-                self.outages.append(Event(self._read_at, "good", "Redis answers again."))
+                self.outages.append(Happening(self._read_at, "good", "Redis answers again."))
             self.outage = None
         except (BackendUnavailable, TimeoutError, *READ_ERRORS) as error:
             self._fail(unreachable(error) or " ".join(str(error).split()) or "no reply")
@@ -233,7 +232,7 @@ class Reader:
     def _fail(self, text: str) -> None:
         now, text = time.time(), text.rstrip(".")
         if not self.outage:
-            self.outages.append(Event(now, "bad", f"Redis became unreachable ({text})."))
+            self.outages.append(Happening(now, "bad", f"Redis became unreachable ({text})."))
         since = self.outage.since if self.outage else now
         self.outage = Outage(since, text, self._read_at)
 
@@ -348,10 +347,8 @@ class Reader:
         if known is None:
             return None
         semaphore = known.semaphore
-        if keys_after is not None and isinstance(semaphore, FairSemaphore) and semaphore.keyed:
-            status = await semaphore.status(entries, keys_after=keys_after)
-        else:
-            status = await semaphore.status(entries)
+        after = keys_after if semaphore.keyed else None
+        status = await semaphore.status(entries, keys_after=after)
         idle = not (status.held or status.waiting or status.set_limit is not None)
         known.may_change = idle or status.waiting > 0
         return Reading(known.info, status, None, time.monotonic())

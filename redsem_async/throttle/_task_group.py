@@ -8,7 +8,6 @@ from types import EllipsisType
 from typing import Any, TypeVar
 
 from redsem_async._api.awaitables import Acquisition
-from redsem_async._api.classes import takes_keys
 from redsem_async._api.group import SemaphoreGroup
 from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._integrations.selector import (
@@ -67,7 +66,7 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
             "cancel_on_loss": cancel_on_loss,
         }
         in_group = isinstance(sem, SemaphoreGroup)
-        keyed = in_group or takes_keys(sem)
+        keyed = not isinstance(sem, AnySemaphore) or sem.keyed
         given = None if key is ... or key is None else key_function(key)
         if given is not None and not keyed:
             acquirer(sem, given, **options)  # raises, saying what to do

@@ -29,7 +29,7 @@ from redsem_async import (
     SemaphoreError,
 )
 from redsem_async._api.awaitables import Acquisition
-from redsem_async.observer import Observer, Queued, observe
+from redsem_async.observer import Event, observe
 
 KINDS = {"Semaphore": Semaphore, "FairSemaphore": FairSemaphore}
 OPTIONS: dict[str, Any] = json.loads(sys.argv[2])
@@ -125,11 +125,11 @@ async def crowd() -> None:
     semaphore = make()
     waiting = asyncio.Semaphore(0)
 
-    class Told(Observer):
-        def queued(self, event: Queued) -> None:
+    def told(event: Event) -> None:
+        if event.kind == "queued":
             waiting.release()
 
-    with observe(Told()):
+    with observe(told):
         waiters = [asyncio.ensure_future(acquire(semaphore)) for _ in range(OPTIONS["waiters"])]
         for _ in waiters:
             await waiting.acquire()

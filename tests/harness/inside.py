@@ -5,7 +5,7 @@ import asyncio
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, Permit
-from redsem_async._api.backends import backend_of
+from redsem_async._api.options import backend_of
 from redsem_async._core.keys import Address
 from redsem_async._hub.hub import hub_for
 from redsem_async._hub.model import Lease, Request

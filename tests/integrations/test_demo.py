@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 from redsem_async.cli.demo._chart import print_chart
-from redsem_async.cli.demo._record import Event, Kill, Plan, Record, Round
+from redsem_async.cli.demo._record import Kill, Plan, Record, Round, Step
 
 pytestmark = pytest.mark.release
 
@@ -165,8 +165,8 @@ def test_the_chart_of_characters_has_both_rounds_and_the_limit() -> None:
     """A row is two requests high. It is what most see: matplotlib is in no extra for users."""
 
     def asked(began: float, ended: float, *numbers: int) -> Round:
-        started = [Event("started", number, began) for number in numbers]
-        answered = [Event("answered", number, ended) for number in numbers]
+        started = [Step("started", number, began) for number in numbers]
+        answered = [Step("answered", number, ended) for number in numbers]
         return Round(range(0), began, (*started, *answered))
 
     both = asked(0.0, 4.0, 1, 2, 3), asked(4.0, 9.0, 4)
@@ -179,23 +179,23 @@ def test_the_chart_of_characters_has_both_rounds_and_the_limit() -> None:
     assert axis.split() == ["0", "10.0", "s"]
 
 
-def processed(number: int, entered: float, left: float) -> tuple[Event, ...]:
+def processed(number: int, entered: float, left: float) -> tuple[Step, ...]:
     """The events of a request that the upstream processed."""
-    return Event("entered", number, entered), Event("left", number, left)
+    return Step("entered", number, entered), Step("left", number, left)
 
 
-def events(*of_requests: tuple[Event, ...]) -> tuple[Event, ...]:
+def events(*of_requests: tuple[Step, ...]) -> tuple[Step, ...]:
     """All the events, in the order of their times."""
     all_events = (event for of_request in of_requests for event in of_request)
     return tuple(sorted(all_events, key=lambda event: event.at))
 
 
-def served(number: int, entered: float, left: float) -> tuple[Event, ...]:
+def served(number: int, entered: float, left: float) -> tuple[Step, ...]:
     """The events of a request that its worker got an answer to."""
-    return (*processed(number, entered, left), Event("answered", number, left))
+    return (*processed(number, entered, left), Step("answered", number, left))
 
 
-REFUSED_ONCE = (Event("refused", 3, 0.5),)
+REFUSED_ONCE = (Step("refused", 3, 0.5),)
 
 GOOD = Record(
     plan=Plan(requests=3, limit=2, lease=2.0),
@@ -219,7 +219,7 @@ def guarded(record: Record, **changes: Any) -> Record:
     return replace(record, guarded=replace(record.guarded, **changes))
 
 
-def also(record: Record, *more: Event) -> Record:
+def also(record: Record, *more: Step) -> Record:
     return guarded(record, events=events(record.guarded.events, more))
 
 
@@ -234,10 +234,10 @@ def kill(record: Record, **changes: Any) -> Record:
 
 
 MANIPULATED: list[tuple[str, Callable[[Record], Record]]] = [
-    ("the upstream refused 1 times", lambda good: also(good, Event("refused", 6, 4.2))),
+    ("the upstream refused 1 times", lambda good: also(good, Step("refused", 6, 4.2))),
     (
         "3 requests were inside at once: limit 2",
-        lambda good: also(without(good, 6, "entered"), Event("entered", 6, 4.2)),
+        lambda good: also(without(good, 6, "entered"), Step("entered", 6, 4.2)),
     ),
     (
         "without a semaphore nothing was refused",
@@ -246,9 +246,9 @@ MANIPULATED: list[tuple[str, Callable[[Record], Record]]] = [
     ("request 5 was lost", lambda good: kill(good, lost=())),
     (
         "request 6 was lost: it hurt",
-        lambda good: also(without(good, 6, "answered"), Event("failed", 6, 6.5, "it hurt")),
+        lambda good: also(without(good, 6, "answered"), Step("failed", 6, 6.5, "it hurt")),
     ),
-    ("request 4 was processed 2 times", lambda good: also(good, Event("answered", 4, 7.0))),
+    ("request 4 was processed 2 times", lambda good: also(good, Step("answered", 4, 7.0))),
     ("request 5 was processed 2 times", lambda good: also(good, *processed(5, 5.5, 5.6))),
     (
         "request 6 was answered, but the upstream never received it",

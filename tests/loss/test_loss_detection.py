@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, Permit, PermitLost
 from redsem_async._core.clock import now
-from redsem_async.observer import Lost, observe
+from redsem_async.observer import observe
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.clients import Client, Kind, Make, key_of
 from tests.harness.holder import Holder, forever, nothing_is_left
@@ -166,7 +166,7 @@ async def test_loss_that_the_body_finds_itself(
     assert 0.15 <= blocked_for(lost.value.reason) < 0.2 + NOISE
     told = [record for record in caplog.records if getattr(record, "event", "") == "lost"]
     assert [getattr(record, "reason", "") for record in told] == [lost.value.reason]
-    assert recorder.last(Lost).reason == lost.value.reason
+    assert recorder.last("lost").reason == lost.value.reason
     await nothing_is_left()
     await all_free(sem)
 

@@ -44,6 +44,7 @@ MEMBERS = {
         "available",
         "delete",
         "exists",
+        "keyed",
         "back_off",
         "lease",
         "limit",

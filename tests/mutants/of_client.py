@@ -182,13 +182,17 @@ OF_CLIENT = (
         "a dropped permit is not released",
         "a permit that is dropped is released",
         "a_dropped_permit_warns_and_is_released",
-        ("_release_dropped", "remote.release(lease, now, now - since)", "None"),
+        ("_release_dropped", "_give_back(bound, lease, since, clock())", "None"),
     ),
     mutant(
         "a third task leaves the newest block",
         "a block that is left never gives another task's permit away",
         "a_block_left_by_a_third_task_gives_no_permit_away",
-        ("AnySemaphore._only_task", "if blocks == 1:\n    return here[0]", "if blocks:\n    return here[-1]"),
+        (
+            "EnteredPermits._only_task",
+            "if blocks == 1:\n    return here[0]",
+            "if blocks:\n    return here[-1]",
+        ),
     ),
     mutant(
         "a forked child keeps the permits",

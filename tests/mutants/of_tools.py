@@ -47,7 +47,7 @@ OF_TOOLS = (
         "a semaphore with keys is taken without a key",
         "no limit of a key is passed in silence",
         "a_group_needs_a_key",
-        ("_integrations.selector", "takes_keys(source)", "False"),
+        ("_integrations.selector", "source.keyed", "False"),
     ),
     mutant(
         "a response that is left unread is not warned of",

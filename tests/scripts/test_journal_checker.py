@@ -11,7 +11,6 @@ from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore
-from redsem_async._api.classes import takes_keys
 from tests.harness.wait import until
 from tests.scripts.history import End, Stay
 from tests.scripts.journal import JournalChecker
@@ -26,7 +25,7 @@ Make = Callable[..., AnySemaphore]
 
 async def _used(here: AnySemaphore, there: AnySemaphore) -> None:
     """Two hold, two wait, and the one process serves the other; some do twice what they do."""
-    key = {"key": "ü:"} if takes_keys(here) else {}
+    key = {"key": "ü:"} if here.keyed else {}
     first, second = await _acquire(here, key), await _acquire(here, key)
     ledger = there._bound().remote
     waiters: list[asyncio.Future[Permit]] = []

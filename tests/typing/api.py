@@ -16,6 +16,7 @@ from redsem_async import (
     connect,
     from_url,
 )
+from redsem_async.observer import Event, Observation, observe
 from redsem_async.testing import MemoryBackend, embedded_redis
 
 
@@ -37,6 +38,24 @@ async def permits(sem: AnySemaphore) -> None:
         assert_type(await permit.wait_lost(), PermitLost)
         assert_type(await permit.detach(), str)
         assert_type(await permit.release(), bool)
+
+
+async def keys(sem: AnySemaphore) -> None:
+    """Any semaphore may have keys, and says so when it runs."""
+    if sem.keyed:
+        assert_type(await sem.acquire(key="acme", ahead=1.0), Permit)
+        assert_type(await sem.try_acquire(key=None), Permit | None)
+        assert_type(await sem.status(keys_after="acme"), SemaphoreStatus)
+        await sem.set_limit(3, key="acme")
+        await sem.back_off(1.0, key="acme")
+
+
+def events(event: Event) -> object:
+    """Any function of an event observes."""
+    assert_type(observe(print), Observation)
+    with observe(events, keys=True) as observation:
+        observation.stop()
+    return event.kind == "granted" and event.waited is not None and event.waited > 1
 
 
 async def standing(sem: AnySemaphore) -> None:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
-from ._record import Event
+from ._record import Step
 
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok\n"
 _TOO_MANY = (
@@ -23,7 +23,7 @@ class Upstream:
     It does not know the semaphore, so the events that it records are independent of it.
     """
 
-    def __init__(self, limit: int, events: list[Event]) -> None:
+    def __init__(self, limit: int, events: list[Step]) -> None:
         """Append to *events*, and process up to *limit* requests at once."""
         self.inside = 0
         self._overloaded_until = 0.0
@@ -64,7 +64,7 @@ class Upstream:
         return _OK
 
     def _record(self, kind: str, number: int) -> None:
-        self._events.append(Event(kind, number, time.monotonic()))
+        self._events.append(Step(kind, number, time.monotonic()))
 
 
 @dataclass(eq=False, slots=True)

@@ -25,7 +25,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class Step:
     """An event at the upstream or in a worker.
 
     At the upstream, a request ``entered``, ``left`` or was ``refused``. In a worker, it was
@@ -72,14 +72,14 @@ class Round:
 
     requests: range
     began: float
-    events: tuple[Event, ...]
+    events: tuple[Step, ...]
     kill: Kill | None = None  # None if the round ended before
 
     @property
     def seconds(self) -> float:
         return self.events[-1].at - self.began if self.events else 0.0
 
-    def of_kind(self, kind: str) -> list[Event]:
+    def of_kind(self, kind: str) -> list[Step]:
         return [event for event in self.events if event.kind == kind]
 
     @property

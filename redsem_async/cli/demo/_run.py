@@ -23,7 +23,7 @@ from redsem_async.cli._erase import erase
 from redsem_async.cli._target import Target, connected
 
 from ._parts import Upstream, Worker
-from ._record import Event, Kill, OverloadRecord, Plan, Record, Round
+from ._record import Kill, OverloadRecord, Plan, Record, Round, Step
 from ._show import Display
 
 _POLL_INTERVAL = 0.01  # seconds
@@ -95,7 +95,7 @@ class _Workers:
         self._target = target
         self._display = display
         self._semaphore = semaphore
-        self._events: list[Event] = []
+        self._events: list[Step] = []
         self._all: list[Worker] = []
         self._pending: deque[int] = deque()
         self._finished = asyncio.Event()  # all requests, or all workers
@@ -160,7 +160,7 @@ class _Workers:
     async def _follow(self, worker: Worker, lines: asyncio.StreamReader) -> None:
         """Process the events of one worker until it ends."""
         async for line in lines:
-            event = Event(*json.loads(line))
+            event = Step(*json.loads(line))
             self._events.append(event)
             worker.counts[event.kind] += 1
             worker.queued.discard(event.request)
@@ -175,7 +175,7 @@ class _Workers:
         worker.gone.set()
         self._pending.extendleft(sorted(worker.queued, reverse=True))
         now, reason = time.monotonic(), f"{worker.label} was gone"
-        self._events += [Event("failed", number, now, reason) for number in worker.started]
+        self._events += [Step("failed", number, now, reason) for number in worker.started]
         self._assign()
 
     def _assign(self) -> None:

@@ -1,7 +1,7 @@
 """A worker process of the demo, which sends the requests assigned to it, concurrently.
 
 The first line of standard input is the setup as JSON, and each later line is the number of a
-request. Standard output has a JSON line for each event (see `Event`), as pipes are independent of
+request. Standard output has a JSON line for each event (see `Step`), as pipes are independent of
 the Redis under test, and keep what a worker wrote before it was killed. The process ends when its
 standard input does, so that it cannot outlive the demo, whatever ends the demo.
 """

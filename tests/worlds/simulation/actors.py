@@ -18,7 +18,6 @@ from redsem_async import (
     SemaphoreError,
 )
 from redsem_async._api.awaitables import Acquisition
-from redsem_async._api.classes import takes_keys
 from redsem_async._core.lease import clock_margin
 
 from .holdings import RENEWED, Attempt, Hold, Holdings
@@ -130,7 +129,7 @@ class Actor:
             self._process.stalled_so_far,
             adopts=action == "adopt",
             detaches=action == "detach",
-            guarded=action in ("enter", "guard") and semaphore._cancel_on_loss,
+            guarded=action in ("enter", "guard") and semaphore._terms.cancel_on_loss,
             key=key,
             ahead=ahead,
         )
@@ -152,7 +151,7 @@ class Actor:
             return None, 0.0, permits
         key = draw.choice((None, *KEYS, *KEYS, KEYS[0]))
         ahead = 0.0 if action == "try" else draw.choice((0.0, 0.0, 0.0, 0.001, 30.0))
-        limit = None if key is None else semaphore._declared_limit(key)
+        limit = None if key is None else semaphore._terms.declared_limit(key)
         return key, ahead, permits if limit is None else min(permits, limit)
 
     def _cancel_some_time(self, task: "asyncio.Task[None]") -> None:
@@ -169,8 +168,8 @@ class Actor:
 
     async def _enter(self, attempt: Attempt) -> None:
         semaphore = attempt.semaphore
-        attempt.timeout = semaphore._timeout
-        if takes_keys(semaphore):  # which a bare block refuses
+        attempt.timeout = semaphore.timeout
+        if semaphore.keyed:  # which a bare block refuses
             async with semaphore.acquire(key=None) as permit:
                 await self._body(attempt, permit)
             return

@@ -17,7 +17,6 @@ from redsem_async import (
     QueueFull,
     SemaphoreClosed,
 )
-from redsem_async._api.classes import takes_keys
 from redsem_async._core.lease import clock_margin, heartbeat_interval
 from redsem_async._hub.model import Lease, LeaseState
 from redsem_async._protocol.operations import KeyTerms, QueuedRequest
@@ -115,7 +114,7 @@ class Attempt:
         """As the server has it."""
         semaphore, terms = self.semaphore, None
         if self.key is not None and isinstance(semaphore, FairSemaphore):
-            terms = KeyTerms(self.key, semaphore._declared_limit(self.key))
+            terms = KeyTerms(self.key, semaphore._terms.declared_limit(self.key))
         return QueuedRequest(0, 0, semaphore.limit, self.permits, key=terms)
 
     def __str__(self) -> str:
@@ -316,7 +315,7 @@ class Holdings:
             request = request._replace(permits=max(permits, *most, 0))
         held_up = judge.held_up(since, request, process.hubs, waits=attempt.waits)
         # What is waited for is told with a heartbeat: it may be another since.
-        told = self.unruly or attempt.waits or not takes_keys(attempt.semaphore)
+        told = self.unruly or attempt.waits or not attempt.semaphore.keyed
         return bool(held_up) and (told or error.blocked_by in held_up)
 
     def _was_held(self, attempt: Attempt) -> bool:
