@@ -304,7 +304,7 @@ OF_CLIENT = (
         "wrong_credentials_are_refused_at_once_without_resp3",
         (
             "_redis.dial.dial",
-            "raise ConnectionRejected(_rejection(str(error))) from error",
+            "raise ConnectionRejected(f'rejects this client: {reason}') from error",
             "raise",
         ),
     ),
