@@ -2,6 +2,16 @@
 
 The event loop calls the protocol object with what arrived, which applies it at once. There is no
 reading task that could be late, cancelled or forgotten.
+
+A script is called by its digest, the first time too. Commands are written without waiting for
+replies, except where one that is refused must not be overtaken:
+
+- All wait behind the first call of a script, which the server may not have. If so, it is written
+  once more in its place, with the text of the script.
+- A release waits behind a back-off of its semaphore, because it would serve a waiter.
+
+When an error comes, the commands that wait return to the hub, which writes them behind the one
+that was refused.
 """
 
 import asyncio
@@ -12,8 +22,10 @@ from contextvars import Context
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from redsem_async._core.clock import now as clock
 from redsem_async._protocol.backend import Command, Listener, SemaphoreRef
-from redsem_async._protocol.errors import ErrorKind
+from redsem_async._protocol.errors import CommandError, ErrorKind
+from redsem_async._protocol.operations import BackOff, Release
 
 from .codec import Codec, push_of
 from .dial import Opened
@@ -56,7 +68,10 @@ class Connection(asyncio.Protocol):
         self._subscriptions = Subscriptions(self._hub, sharded=opened.sharded)
         self._codecs: WeakKeyDictionary[SemaphoreRef, Codec] = WeakKeyDictionary()
         self._tags = 0
-        self._loaded: set[str] = set()
+        self._knows: dict[str, bool] = {}  # whether the server has a script, by digest
+        self._ahead: Command | None = None  # in flight, and others wait for its reply
+        self._digest = ""  # of its script, if that is called for the first time
+        self._held: list[Command] = []
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ending = False
         self._transport.set_protocol(self)
@@ -74,13 +89,17 @@ class Connection(asyncio.Protocol):
 
     def send(self, commands: Sequence[Command], now: float) -> None:
         parts: list[bytes] = []
-        hub, loaded, sharded, slots = self._hub, self._loaded, self._sharded, self._slots
+        hub, knows, sharded, slots = self._hub, self._knows, self._sharded, self._slots
         subscriptions = self._subscriptions
         while subscriptions.unused:
             slot, packed = subscriptions.unsubscribe()
             slots.append(slot)
             parts.append(packed)
         for command in commands:
+            command.sent_at = now
+            if self._ahead is not None and (self._held or self._goes_behind(command)):
+                self._held.append(command)
+                continue
             semaphore = command.semaphore
             codec = self._codecs.get(semaphore)
             if codec is None:
@@ -92,19 +111,30 @@ class Connection(asyncio.Protocol):
                 subscribe, packed = subscriptions.subscribe(semaphore, codec)
                 slots.append(subscribe)
                 parts.append(packed)
-            command.sent_at = now
             slots.append(command)
             self._tags = command.tag = self._tags + 1
             script, arguments = codec.encode(command.operation, command.tag, hub, sharded)
-            if script.sha in loaded:
-                parts.append(pack(("EVALSHA", script.sha, *arguments)))
-            else:
-                # A script that this connection has not sent yet goes as text, which costs no extra
-                # round trip. A server that lost its scripts says NOSCRIPT.
-                loaded.add(script.sha)
+            known = knows.get(script.sha)
+            if known is False:
+                knows[script.sha] = True  # from then on
                 parts.append(pack(("EVAL", script.text, *arguments)))
-        # A transport that cannot write all of it at once keeps the context until it has.
-        Context().run(self._transport.write, b"".join(parts))
+                continue
+            parts.append(pack(("EVALSHA", script.sha, *arguments)))
+            if known is None:
+                self._ahead, self._digest = command, script.sha
+            elif isinstance(command.operation, BackOff):
+                self._ahead = command
+        if parts:
+            # A transport that cannot write all of it at once keeps the context until it has.
+            Context().run(self._transport.write, b"".join(parts))
+
+    def _goes_behind(self, command: Command) -> bool:
+        """Whether *command* waits for the reply to the one that others wait for."""
+        if self._digest:
+            return True
+        assert self._ahead is not None
+        released = isinstance(command.operation, Release)
+        return released and command.semaphore is self._ahead.semaphore
 
     def pause_writing(self) -> None:
         self.writable = False
@@ -168,16 +198,39 @@ class Connection(asyncio.Protocol):
         if not isinstance(slot, Command):
             raise invalid_reply("the server replied although no command was in flight")
         self.fresh_at = slot.sent_at
+        digest = ""
+        if slot is self._ahead:
+            digest, self._digest, self._ahead = self._digest, "", None
         if isinstance(reply, Exception):
-            error = command_error(reply)
-            if scripts_forgotten(reply):
-                self._loaded.clear()
-            self._listener.reply_received(slot, error)
-            if error.kind is ErrorKind.READ_ONLY:
-                self._fail(reply)
+            self._error_received(slot, reply, digest)
             return
+        if digest:
+            self._knows[digest] = True
+        if self._held and self._ahead is None:
+            self.send(self._take_held(), clock())
         decoded = self._codecs[slot.semaphore].reply_to(slot, reply)
         self._listener.reply_received(slot, decoded)
+
+    def _error_received(self, command: Command, reply: Exception, digest: str) -> None:
+        """*command* got an error. It was the first call of the script of that *digest*, if any."""
+        held = self._take_held()
+        if scripts_forgotten(reply):
+            if digest:
+                self._knows[digest] = False
+                self.send([command, *held], clock())
+                return
+            self._knows = dict.fromkeys(self._knows, False)
+        error = command_error(reply)
+        self._listener.reply_received(command, error)
+        for each in held:
+            each.sent_at = 0.0  # it never was
+            self._listener.reply_received(each, CommandError(ErrorKind.RETRY_NOW, reply))
+        if error.kind is ErrorKind.READ_ONLY:
+            self._fail(reply)
+
+    def _take_held(self) -> Sequence[Command]:
+        held, self._held = self._held, []
+        return held
 
     def _not_subscribed(self, name: str, error: Exception) -> None:
         match command_error(error).kind:
