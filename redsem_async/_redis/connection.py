@@ -10,8 +10,8 @@ replies, except where one that is refused must not be overtaken:
   once more in its place, with the text of the script.
 - A release waits behind a back-off of its semaphore, because it would serve a waiter.
 
-When an error comes, the commands that wait return to the hub, which writes them behind the one
-that was refused.
+When an error comes meanwhile, those that wait return to the hub, which writes them again behind
+the one that was refused.
 """
 
 import asyncio
@@ -69,9 +69,11 @@ class Connection(asyncio.Protocol):
         self._codecs: WeakKeyDictionary[SemaphoreRef, Codec] = WeakKeyDictionary()
         self._tags = 0
         self._knows: dict[str, bool] = {}  # whether the server has a script, by digest
+        self._presumed: bool | None = None  # the same of others
         self._ahead: Command | None = None  # in flight, and others wait for its reply
         self._digest = ""  # of its script, if that is called for the first time
-        self._held: list[Command] = []
+        self._held: list[Command] = []  # the commands that wait
+        self._refused = False  # an error came meanwhile
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ending = False
         self._transport.set_protocol(self)
@@ -97,7 +99,7 @@ class Connection(asyncio.Protocol):
             parts.append(packed)
         for command in commands:
             command.sent_at = now
-            if self._ahead is not None and (self._held or self._goes_behind(command)):
+            if self._held or (self._ahead is not None and self._goes_behind(command)):
                 self._held.append(command)
                 continue
             semaphore = command.semaphore
@@ -114,12 +116,12 @@ class Connection(asyncio.Protocol):
             slots.append(command)
             self._tags = command.tag = self._tags + 1
             script, arguments = codec.encode(command.operation, command.tag, hub, sharded)
-            known = knows.get(script.sha)
+            known = knows.get(script.sha, self._presumed)
             if known is False:
                 knows[script.sha] = True  # from then on
                 parts.append(pack(("EVAL", script.text, *arguments)))
-                continue
-            parts.append(pack(("EVALSHA", script.sha, *arguments)))
+            else:
+                parts.append(pack(("EVALSHA", script.sha, *arguments)))
             if known is None:
                 self._ahead, self._digest = command, script.sha
             elif isinstance(command.operation, BackOff):
@@ -201,36 +203,45 @@ class Connection(asyncio.Protocol):
         digest = ""
         if slot is self._ahead:
             digest, self._digest, self._ahead = self._digest, "", None
-        if isinstance(reply, Exception):
-            self._error_received(slot, reply, digest)
-            return
-        if digest:
-            self._knows[digest] = True
-        if self._held and self._ahead is None:
-            self.send(self._take_held(), clock())
-        decoded = self._codecs[slot.semaphore].reply_to(slot, reply)
-        self._listener.reply_received(slot, decoded)
-
-    def _error_received(self, command: Command, reply: Exception, digest: str) -> None:
-        """*command* got an error. It was the first call of the script of that *digest*, if any."""
-        held = self._take_held()
-        if scripts_forgotten(reply):
+        if not isinstance(reply, Exception):
             if digest:
-                self._knows[digest] = False
-                self.send([command, *held], clock())
-                return
+                self._knows[digest] = True
+            decoded = self._codecs[slot.semaphore].reply_to(slot, reply)
+            self._listener.reply_received(slot, decoded)
+        elif digest and scripts_forgotten(reply):
+            self._knows[digest] = False
+            held, self._held = self._held, []
+            self.send([slot], clock())
+            self._held = held
+        else:
+            self._error_received(slot, reply)
+        if self._held:
+            self._settled()
+
+    def _error_received(self, command: Command, reply: Exception) -> None:
+        if scripts_forgotten(reply):
             self._knows = dict.fromkeys(self._knows, False)
+        self._refused = bool(self._held)
         error = command_error(reply)
         self._listener.reply_received(command, error)
-        for each in held:
-            each.sent_at = 0.0  # it never was
-            self._listener.reply_received(each, CommandError(ErrorKind.RETRY_NOW, reply))
         if error.kind is ErrorKind.READ_ONLY:
             self._fail(reply)
 
-    def _take_held(self) -> Sequence[Command]:
-        held, self._held = self._held, []
-        return held
+    def _settled(self) -> None:
+        """A command has its reply. Write those that waited for it, or return them to the hub."""
+        waits = self._ahead is not None
+        if self._refused:  # they return in their turn
+            waits = any(isinstance(each, Command) for each in self._slots)
+        if waits or self._ending:
+            return
+        held, refused, self._held, self._refused = self._held, self._refused, [], False
+        if not refused:
+            self.send(held, clock())
+            return
+        for command in held:
+            command.sent_at = 0.0  # it never was
+            nothing = CommandError(ErrorKind.RETRY_NOW, connection_error("it was not sent"))
+            self._listener.reply_received(command, nothing)
 
     def _not_subscribed(self, name: str, error: Exception) -> None:
         match command_error(error).kind:
@@ -259,6 +270,9 @@ class Connection(asyncio.Protocol):
             self._listener.connection_lost(error)
 
     def _end(self) -> None:
+        if self._held and not self._ending:  # no reply will be read, and it may be the last word
+            held, self._held, self._ahead, self._presumed = self._held, [], None, False
+            self.send(held, clock())
         self._ending, self.writable = True, False
 
     def abort(self) -> None:

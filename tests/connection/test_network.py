@@ -187,7 +187,7 @@ class _Otherwise(Connection):
     """A connection of a redis-py that does not keep a stream as asyncio has it."""
 
     async def connect(self) -> None:
-        await super().connect()
+        await super().connect()  # type: ignore[no-untyped-call, unused-ignore]
         inside: Any = self
         inside._writer = SimpleNamespace(close=inside._writer.close)
 
