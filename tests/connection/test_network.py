@@ -5,7 +5,7 @@ import os
 import signal
 from contextlib import ExitStack
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from redis.asyncio import Connection, ConnectionPool, Redis
@@ -187,8 +187,8 @@ class _Otherwise(Connection):
     """A connection of a redis-py that does not keep a stream as asyncio has it."""
 
     async def connect(self) -> None:
-        await super().connect()  # type: ignore[no-untyped-call, unused-ignore]
-        inside: Any = self
+        base, inside = cast("Any", Connection), cast("Any", self)
+        await base.connect(self)
         inside._writer = SimpleNamespace(close=inside._writer.close)
 
 
