@@ -35,7 +35,7 @@ from redsem_async.testing._embedded import EmbeddedRedis, embedded_redis
 from tests.harness import lacking, restricted
 from tests.harness.children import StartWorker, Worker
 from tests.harness.clients import Client, Connect, Kind, Make, MakePair
-from tests.harness.proxy import Proxy
+from tests.harness.proxy import Proxy, load_scripts
 from tests.harness.replicas import Flock, Replicated, embedded_replicas, embedded_sentinels
 from tests.harness.servers import (
     StartServer,
@@ -245,7 +245,9 @@ async def unsubscribed(server: EmbeddedRedis, admin: Redis, connect: Connect) ->
 
 @pytest.fixture
 async def proxy(server: EmbeddedRedis) -> AsyncIterator[Proxy]:
-    """A proxy in front of the server."""
+    """A proxy in front of the server, which is one that was in use before."""
+    with closing(SyncRedis.from_url(server.url)) as client:
+        load_scripts(client)
     async with Proxy(server.port) as proxy:
         yield proxy
 

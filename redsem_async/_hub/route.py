@@ -130,9 +130,9 @@ class Route:
         return self.unavailable(self.error or TimeoutError(f"no {missing} in {seconds:.3g} s"))
 
     def rejected(self, rejection: ConnectionRejected) -> BackendError:
-        """An error that says which server rejects this client, and why."""
+        """An error that says which server cannot be used, and why."""
         place = self.link.node.place
-        error = BackendError(self._name, f"{place} rejects this client: {rejection}")
+        error = BackendError(self._name, f"{place} {rejection}")
         error.__cause__ = rejection.__cause__
         return error
 
@@ -140,5 +140,5 @@ class Route:
 def why(error: Exception) -> str:
     """Why a server is unavailable, in words."""
     if isinstance(error, ConnectionRejected):
-        return f"it rejects this client: {error}"
+        return f"it {error}"
     return str(error) or type(error).__name__

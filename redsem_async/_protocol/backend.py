@@ -146,4 +146,7 @@ class OneNode:
 
 
 class ConnectionRejected(Exception):
-    """The server rejects this client, say for wrong credentials. ``__cause__`` is its error."""
+    """Another attempt is of no use, say because the server rejects this client.
+
+    Its text continues a sentence that begins with the server. ``__cause__`` is an error of that.
+    """

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from weakref import WeakValueDictionary
 
+from redis.crc import key_slot
+
 from redsem_async._core.keys import Address
 from redsem_async._protocol.backend import Backend, Link, Listener, Node, OneNode
 from redsem_async._protocol.errors import CommandError, ErrorKind
@@ -15,7 +17,6 @@ from .connection import Connection
 from .dial import (
     ClusterClient,
     Endpoint,
-    Opened,
     Pool,
     SingleClient,
     Target,
@@ -26,7 +27,6 @@ from .dial import (
     on_close,
     place_of,
     reachable_at,
-    slot_of,
     slots_at,
     target_of,
 )
@@ -46,48 +46,57 @@ def redis_backend(client: object) -> Backend:
     return ClusterBackend(checked)
 
 
-class RedisBackend(OneNode):
+class RedisNode:
+    """One server, which is asked once what it is like.
+
+    Attributes:
+        place: host and port, never with credentials.
+    """
+
+    place: str
+    _known: Met | None = None
+
+    async def _connect(self, target: Target, listener: Listener) -> Connection:
+        opened = await dial(target, None if self._known else _asker(listener))
+        if self._known is None and opened.met is not None:
+            self._known = opened.met
+            _log(self.place, opened.met)
+        link = Connection(opened._replace(met=self._known), listener)
+        _links[self.place, listener.hub_id] = link
+        _warn_of_many(self.place)
+        return link
+
+
+class RedisBackend(OneNode, RedisNode):
     """Semaphores kept by one server, reached with the settings of the user's pool."""
 
     def __init__(self, pool: Pool) -> None:
+        self.place = place_of(pool)
         self._pool = pool
-        self._known: Met | None = None
 
     @property
     def owner(self) -> object:
         """The pool, because a client may be made for each request."""
         return self._pool
 
-    @property
-    def place(self) -> str:
-        return place_of(self._pool)
-
     async def connect(self, listener: Listener) -> Link:
-        opened = await dial(target_of(self._pool), None if self._known else _asker(listener))
-        self._known = self._known or _meet(self.place, opened.met)
-        return _linked(self.place, opened._replace(met=self._known), listener)
+        return await self._connect(target_of(self._pool), listener)
 
     def on_close(self, callback: Callable[[], None]) -> None:
         on_close(self._pool, "disconnect", callback)
 
 
-class ClusterNode:
+class ClusterNode(RedisNode):
     """One node of a cluster."""
 
     def __init__(self, backend: "ClusterBackend", endpoint: Endpoint) -> None:
+        self.place = "Redis at {}:{}".format(*endpoint)
         self.endpoint = endpoint
         self._backend = backend
-        self._known: Met | None = None
-
-    @property
-    def place(self) -> str:
-        return "Redis at {}:{}".format(*self.endpoint)
 
     async def connect(self, listener: Listener) -> Link:
-        opened = await dial(self.target, None if self._known else _asker(listener))
-        self._known = self._known or _meet(self.place, opened.met)
         await self._backend.meet(self)
-        return _linked(self.place, opened._replace(met=self._known), listener)
+        return await self._connect(self.target, listener)
 
     @property
     def target(self) -> Target:
@@ -127,7 +136,7 @@ class ClusterBackend:
         return node
 
     async def meet(self, node: ClusterNode) -> None:
-        """Ask *node*, which can be reached, about the other nodes, unless they are known."""
+        """Ask *node* about the other nodes, unless they are known."""
         if not self._met:
             self._met = await self._ask(node)
 
@@ -167,14 +176,9 @@ _links: WeakValueDictionary[tuple[str, str], Connection] = WeakValueDictionary()
 _warned_of_many: set[str] = set()  # places
 
 
-def _linked(place: str, opened: Opened, listener: Listener) -> Link:
-    link = _links[place, listener.hub_id] = Connection(opened, listener)
-    if place not in _warned_of_many:
-        _warn_of_many(place)
-    return link
-
-
 def _warn_of_many(place: str) -> None:
+    if place in _warned_of_many:
+        return
     # Not by iteration over a dictionary that other threads change.
     links = [link for each in _links.valuerefs() if each.key[0] == place and (link := each())]
     hubs = sum(link.open for link in links)
@@ -195,10 +199,8 @@ def _asker(listener: Listener) -> Asker | None:
     return None if address is None else Asker(listener.hub_id, address)
 
 
-def _meet(place: str, met: Met | None) -> Met | None:
-    """Log what is known of a server since it was asked. Returns *met*."""
-    if met is None:
-        return None
+def _log(place: str, met: Met) -> None:
+    """Log what is wanting in a server."""
     if met.evicts is not None:
         logger.warning(
             "%s evicts keys when its memory is full (maxmemory-policy %s): permits are lost with "
@@ -214,8 +216,7 @@ def _meet(place: str, met: Met | None) -> Met | None:
             "; ".join(met.worked_around),
             extra={"event": "worked around", "place": place},
         )
-    return met
 
 
 def _slot(address: Address) -> int:
-    return slot_of(address.keys[0])
+    return key_slot(address.keys[0].encode())

@@ -2,6 +2,16 @@
 
 The event loop calls the protocol object with what arrived, which applies it at once. There is no
 reading task that could be late, cancelled or forgotten.
+
+A script is called by its digest, the first time too. Commands are written without waiting for
+replies, except where one that is refused must not be overtaken:
+
+- All wait behind the first call of a script, which the server may not have. If so, it is written
+  once more in its place, with the text of the script.
+- A release waits behind a back-off of its semaphore, because it would serve a waiter.
+
+When an error comes meanwhile, those that wait return to the hub, which writes them again behind
+the one that was refused.
 """
 
 import asyncio
@@ -12,9 +22,16 @@ from contextvars import Context
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from redsem_async._core.clock import now as clock
 from redsem_async._protocol.backend import Listener
-from redsem_async._protocol.errors import ErrorKind
-from redsem_async._protocol.operations import AnyOperation, Operation, SemaphoreRef
+from redsem_async._protocol.errors import CommandError, ErrorKind
+from redsem_async._protocol.operations import (
+    AnyOperation,
+    Operation,
+    Release,
+    SemaphoreRef,
+    StartBackOff,
+)
 from redsem_async._protocol.pushes import push_of
 
 from .codec import Codec
@@ -58,7 +75,12 @@ class Connection(asyncio.Protocol):
         self._subscriptions = Subscriptions(self._hub, sharded=opened.sharded)
         self._codecs: WeakKeyDictionary[SemaphoreRef, Codec] = WeakKeyDictionary()
         self._tags = 0
-        self._loaded: set[str] = set()
+        self._knows: dict[str, bool] = {}  # whether the server has a script, by digest
+        self._presumed: bool | None = None  # the same of others
+        self._ahead: AnyOperation | None = None  # in flight, and others wait for its reply
+        self._digest = ""  # of its script, if that is called for the first time
+        self._held: list[AnyOperation] = []  # the commands that wait
+        self._refused = False  # an error came meanwhile
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ending = False
         self._transport.set_protocol(self)
@@ -76,14 +98,18 @@ class Connection(asyncio.Protocol):
 
     def send(self, commands: Sequence[AnyOperation], now: float) -> None:
         parts: list[bytes] = []
-        hub, loaded, sharded, slots = self._hub, self._loaded, self._sharded, self._slots
+        hub, knows, sharded, slots = self._hub, self._knows, self._sharded, self._slots
         subscriptions = self._subscriptions
-        known = subscriptions.known
+        subscribed = subscriptions.known
         while subscriptions.unused:
             slot, packed = subscriptions.unsubscribe()
             slots.append(slot)
             parts.append(packed)
         for command in commands:
+            command.sent_at = now
+            if self._held or (self._ahead is not None and self._goes_behind(command)):
+                self._held.append(command)
+                continue
             semaphore = command.semaphore
             codec = self._codecs.get(semaphore)
             if codec is None:
@@ -91,23 +117,34 @@ class Connection(asyncio.Protocol):
             if semaphore.asking:
                 parts.append(ASKING)
                 slots.append(_Asking())
-            elif self._push and (codec.shard if sharded else codec.prefix) not in known:
+            elif self._push and (codec.shard if sharded else codec.prefix) not in subscribed:
                 subscribe, packed = subscriptions.subscribe(semaphore, codec)
                 slots.append(subscribe)
                 parts.append(packed)
-            command.sent_at = now
             slots.append(command)
             self._tags = command.tag = self._tags + 1
             script, arguments = codec.encode(command, command.tag, hub, sharded)
-            if script.sha in loaded:
-                parts.append(pack(("EVALSHA", script.sha, *arguments)))
-            else:
-                # A script that this connection has not sent yet goes as text, which costs no extra
-                # round trip. A server that lost its scripts says NOSCRIPT.
-                loaded.add(script.sha)
+            known = knows.get(script.sha, self._presumed)
+            if known is False:
+                knows[script.sha] = True  # from then on
                 parts.append(pack(("EVAL", script.text, *arguments)))
-        # A transport that cannot write all of it at once keeps the context until it has.
-        Context().run(self._transport.write, b"".join(parts))
+            else:
+                parts.append(pack(("EVALSHA", script.sha, *arguments)))
+            if known is None:
+                self._ahead, self._digest = command, script.sha
+            elif isinstance(command, StartBackOff):
+                self._ahead = command
+        if parts:
+            # A transport that cannot write all of it at once keeps the context until it has.
+            Context().run(self._transport.write, b"".join(parts))
+
+    def _goes_behind(self, command: AnyOperation) -> bool:
+        """Whether *command* waits for the reply to the one that others wait for."""
+        if self._digest:
+            return True
+        assert self._ahead is not None
+        released = isinstance(command, Release)
+        return released and command.semaphore is self._ahead.semaphore
 
     def pause_writing(self) -> None:
         self.writable = False
@@ -171,16 +208,48 @@ class Connection(asyncio.Protocol):
         if not isinstance(slot, Operation):
             raise invalid_reply("the server replied although no command was in flight")
         self.fresh_at = slot.sent_at
-        if isinstance(reply, Exception):
-            error = command_error(reply)
-            if scripts_forgotten(reply):
-                self._loaded.clear()
-            self._listener.reply_received(slot, error)
-            if error.kind is ErrorKind.READ_ONLY:
-                self._fail(reply)
+        digest = ""
+        if slot is self._ahead:
+            digest, self._digest, self._ahead = self._digest, "", None
+        if not isinstance(reply, Exception):
+            if digest:
+                self._knows[digest] = True
+            decoded = self._codecs[slot.semaphore].reply_to(slot, reply)
+            self._listener.reply_received(slot, decoded)
+        elif digest and scripts_forgotten(reply):
+            self._knows[digest] = False
+            held, self._held = self._held, []
+            self.send([slot], clock())
+            self._held = held
+        else:
+            self._error_received(slot, reply)
+        if self._held:
+            self._settled()
+
+    def _error_received(self, command: AnyOperation, reply: Exception) -> None:
+        if scripts_forgotten(reply):
+            self._knows = dict.fromkeys(self._knows, False)
+        self._refused = bool(self._held)
+        error = command_error(reply)
+        self._listener.reply_received(command, error)
+        if error.kind is ErrorKind.READ_ONLY:
+            self._fail(reply)
+
+    def _settled(self) -> None:
+        """A command has its reply. Write those that waited for it, or return them to the hub."""
+        waits = self._ahead is not None
+        if self._refused:  # they return in their turn
+            waits = any(isinstance(each, Operation) for each in self._slots)
+        if waits or self._ending:
             return
-        decoded = self._codecs[slot.semaphore].reply_to(slot, reply)
-        self._listener.reply_received(slot, decoded)
+        held, refused, self._held, self._refused = self._held, self._refused, [], False
+        if not refused:
+            self.send(held, clock())
+            return
+        for command in held:
+            command.sent_at = 0.0  # it never was
+            nothing = CommandError(ErrorKind.RETRY_NOW, connection_error("it was not sent"))
+            self._listener.reply_received(command, nothing)
 
     def _not_subscribed(self, name: str, error: Exception) -> None:
         match command_error(error).kind:
@@ -209,6 +278,9 @@ class Connection(asyncio.Protocol):
             self._listener.connection_lost(error)
 
     def _end(self) -> None:
+        if self._held and not self._ending:  # no reply will be read, and it may be the last word
+            held, self._held, self._ahead, self._presumed = self._held, [], None, False
+            self.send(held, clock())
         self._ending, self.writable = True, False
 
     def abort(self) -> None:

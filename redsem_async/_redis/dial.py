@@ -1,8 +1,8 @@
 """Opens the hub's own connections with the settings of the user's client.
 
-The handshake (TLS, credentials, Sentinel, database) is redis-py's, and what comes after it is
-ours. We read the client for its connection class and arguments, and take the transport over from
-the connection that it makes.
+Connecting is redis-py's, with TLS, credentials, Sentinel, database and whatever else the user
+customised. We read the client for its connection class and arguments, and then take the transport
+over from the connection that it makes, in `taken_over`.
 """
 
 import asyncio
@@ -20,7 +20,6 @@ import redis.exceptions as errors
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.crc import key_slot
 from redis.credentials import CredentialProvider
 
 from redsem_async._core.lease import CONNECT_TIMEOUT
@@ -31,10 +30,12 @@ from .faults import command_error
 from .inquiry import Asker, Met, inquire
 from .resp import Reader
 
+OLDEST, NEWEST = "5.2", "8.1"  # redis-py that the tests run with
+
 if redis.VERSION < (5, 2):  # pyright: ignore[reportUnknownMemberType]
     raise ImportError(
-        f"redsem_async needs redis-py 5.2 or newer, not {redis.__version__}:"
-        " pip install 'redis[hiredis]>=5.2'"
+        f"redsem_async needs redis-py {OLDEST} or newer, not {redis.__version__}:"
+        f" pip install 'redis[hiredis]>={OLDEST}'"
     )
 
 # Bound to the pool they came from, or to how redis-py would use the connection.
@@ -45,8 +46,12 @@ CREDENTIALS_TIMEOUT = 30.0  # seconds that the user's credential provider may ta
 
 _OF_HELLO = re.compile("HELLO|NOPROTO|unknown command", re.IGNORECASE)
 _NO_LOGIN = re.compile("NOAUTH|Authentication required|already authenticated")
+_NEEDS_PASSWORD = (
+    "it needs a password: put it into the client's URL (REDIS_URL, as in"
+    " redis://:PASSWORD@HOST), or give the client a password"
+)
 
-# What a socket looks up for the name of a host. Where a process forks while a thread looks it up
+# What a socket looks up for the name of a host. If a process forks while a thread looks it up
 # for the first time, the child has no such codec for as long as it lives.
 codecs.lookup("idna")
 
@@ -191,11 +196,6 @@ def reachable_at(client: ClusterClient, endpoint: Endpoint) -> Endpoint:
     return client.nodes_manager.remap_host_port(*endpoint)
 
 
-def slot_of(key: str) -> int:
-    """The slot of *key* in any cluster."""
-    return key_slot(key.encode())
-
-
 async def slots_at(target: Target) -> list[tuple[int, int, list[Endpoint]]]:
     """First slot, last slot, and master and replicas of each range, as a node knows them."""
     connection = await _connected(target, protocol=2)
@@ -243,11 +243,12 @@ async def dial(target: Target, asker: Asker | None = None) -> Opened:
             raise
         raise errors.TimeoutError(f"no answer in {CONNECT_TIMEOUT:.3g} s") from error
     except errors.AuthenticationError as error:
-        raise ConnectionRejected(_rejection(str(error))) from error
+        reason = _NEEDS_PASSWORD if _NO_LOGIN.search(str(error)) else error
+        raise ConnectionRejected(f"rejects this client: {reason}") from error
     except errors.ResponseError as error:
         if command_error(error).kind is not ErrorKind.REFUSED:
             raise  # busy, or loading
-        raise ConnectionRejected(str(error)) from error
+        raise ConnectionRejected(f"rejects this client: {error}") from error
 
 
 def _is_of_hello(error: Exception, target: Target) -> bool:
@@ -257,15 +258,6 @@ def _is_of_hello(error: Exception, target: Target) -> bool:
         logs_in = any(target.settings.get(each) for each in ("password", "credential_provider"))
         return logs_in and _NO_LOGIN.search(str(error)) is not None
     return _OF_HELLO.search(str(error)) is not None
-
-
-def _rejection(text: str) -> str:
-    if _NO_LOGIN.search(text):
-        return (
-            "it needs a password: put it into the client's URL (REDIS_URL, as in"
-            " redis://:PASSWORD@HOST), or give the client a password"
-        )
-    return text
 
 
 def _counting_no_credentials(target: Target, limit: asyncio.Timeout) -> Target:
@@ -304,36 +296,55 @@ class _Untimed(CredentialProvider):
 async def _open(target: Target, protocol: int, asker: Asker | None) -> Opened:
     connection = await _connected(target, protocol)
     sharded, replies, met = False, Reader(), None
-    # redis-py has no public way to the transport. No other module reaches into it.
-    # ruff: noqa: SLF001
-    reader, writer = connection._reader, connection._writer
     try:
         # A function of the user's may have logged in without HELLO, and so in RESP2.
         if protocol == 3 and (target.clustered or target.settings.get("redis_connect_func")):
             await connection.send_command("HELLO", 3)
-            hello = await connection.read_response()
-            sharded = target.clustered and at_least_7(hello)
-        no_push = _no_push_reason(protocol, clustered=target.clustered, sharded=sharded)
+            hello: Mapping[bytes, bytes] = await connection.read_response()
+            sharded = target.clustered and int(hello[b"version"].split(b".")[0]) >= 7
+        reader, writer = taken_over(connection)
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
+    transport = cast("asyncio.Transport", writer.transport)
+    no_push = _no_push_reason(protocol, clustered=target.clustered, sharded=sharded)
+    try:
         if asker is not None:
             met = await inquire(
                 asker, reader, writer, replies, push=no_push is None, sharded=sharded
             )
     except BaseException:
-        _close(connection)
+        transport.abort()
         raise
-    if writer.transport.is_closing() or reader._eof:
-        # Only its reader knows, which is not read from any more, so replies would never come.
-        _close(connection)
+    if transport.is_closing() or reader.at_eof():
+        # Only the reader knows, which is not read from any more, so replies would never come.
+        transport.abort()
         raise errors.ConnectionError("the connection was closed while it was being made")
-    connection._reader = connection._writer = None
-    return Opened(
-        transport=writer.transport,
-        received=bytes(reader._buffer),
-        no_push=no_push,
-        sharded=sharded,
-        keep=(connection, writer),
-        replies=replies,
-        met=met,
+    reader.feed_eof()
+    received = await reader.read()  # what is there already
+    return Opened(transport, received, no_push, sharded, writer, replies, met)
+
+
+def taken_over(connection: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Take the streams of a connection of redis-py's, which has no public way to them.
+
+    Nothing else in this package uses what redis-py keeps to itself.
+
+    Raises:
+        ConnectionRejected: this redis-py does not keep them as the known versions do.
+        redis.exceptions.ConnectionError: they are closed.
+    """
+    # ruff: noqa: SLF001
+    if not connection.is_connected:
+        raise errors.ConnectionError("the connection was closed while it was being made")
+    reader, writer = (getattr(connection, name, None) for name in ("_reader", "_writer"))
+    if isinstance(reader, asyncio.StreamReader) and isinstance(writer, asyncio.StreamWriter):
+        connection._reader = connection._writer = None  # or it would close them when it goes
+        if not connection.is_connected:
+            return reader, writer
+    raise ConnectionRejected(
+        f"cannot be used with redis-py {redis.__version__}, which keeps its connections in another"
+        f" way than {OLDEST} to {NEWEST} do: pip install 'redis[hiredis]=={NEWEST}.*'"
     )
 
 
@@ -347,47 +358,27 @@ def _no_push_reason(protocol: int, *, clustered: bool, sharded: bool) -> str | N
     return None
 
 
-def settings_of(target: Target, **ours: Any) -> dict[str, Any]:
-    """Arguments for a connection that is used as we use one. Those of *target*, and *ours*."""
-    settings = {
-        name: value for name, value in target.settings.items() if not name.startswith(_LEFT_OUT)
-    }
-    return settings | {"decode_responses": False, "health_check_interval": 0} | ours
-
-
 async def _connected(target: Target, protocol: int) -> Any:
-    settings = settings_of(
-        target, protocol=protocol, retry=Retry(NoBackoff(), 0), socket_timeout=None
+    """A connection that is used as we use one."""
+    given = target.settings.items()
+    reaching_time = min(target.settings.get("socket_connect_timeout") or math.inf, REACHING_TIME)
+    connection = target.connection_class(
+        **{name: value for name, value in given if not name.startswith(_LEFT_OUT)}
+        | {"decode_responses": False, "health_check_interval": 0, "protocol": protocol}
+        | {"retry": Retry(NoBackoff(), 0), "socket_timeout": None}
+        | {"socket_connect_timeout": reaching_time}
     )
-    reaching_time = min(settings.get("socket_connect_timeout") or math.inf, REACHING_TIME)
-    connection = target.connection_class(**settings | {"socket_connect_timeout": reaching_time})
     try:
         await connection.connect()
     except BaseException as error:
-        _close(connection)
-        ask_another_sentinel(settings.get("connection_pool"))
+        await connection.disconnect(nowait=True)
+        manager = getattr(target.settings.get("connection_pool"), "sentinel_manager", None)
+        if manager is not None:
+            # Whichever sentinel was asked first may be the one that does not answer, and the
+            # attempt may have ended before redis-py came to the next.
+            manager.sentinels.append(manager.sentinels.pop(0))
         if str(error) == "Timeout connecting to server":
             text = f"no connection in {reaching_time:.3g} s, as if packets were dropped"
             raise errors.TimeoutError(text) from error
         raise
     return connection
-
-
-def ask_another_sentinel(pool: Any) -> None:
-    """Let the sentinel that was asked first be the last, if *pool* is one with sentinels.
-
-    It may be the one that does not answer, and the attempt may have ended before redis-py came
-    to the next.
-    """
-    manager = getattr(pool, "sentinel_manager", None)
-    if manager is not None:
-        manager.sentinels.append(manager.sentinels.pop(0))
-
-
-def _close(connection: Any) -> None:
-    connection._close()
-
-
-def at_least_7(hello: Mapping[bytes, Any]) -> bool:
-    """Whether a server that greets like this has sharded pub/sub."""
-    return int(hello[b"version"].split(b".")[0]) >= 7

@@ -4,16 +4,18 @@ import asyncio
 import os
 import signal
 from contextlib import ExitStack
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from redis.asyncio import Redis
+from redis.asyncio import Connection, ConnectionPool, Redis
 from redis.asyncio.cluster import RedisCluster
 
 import redsem_async
 import redsem_async._redis.dial as dialling
-from redsem_async import AnySemaphore, FairSemaphore
+from redsem_async import AnySemaphore, BackendError, BackendUnavailable, FairSemaphore
 from redsem_async._redis.dial import Target
+from redsem_async.testing import EmbeddedRedis
 from tests.harness.clients import (
     Kind,
     connection_of,
@@ -30,6 +32,7 @@ from tests.harness.wait import (
     all_free,
     in_background,
     is_served,
+    soon,
     takes_at_most,
     until,
     waits_in_queue,
@@ -178,6 +181,26 @@ async def test_a_connection_that_ended_before_it_was_ours_is_noticed(
     monkeypatch.setattr(dialling, "_connected", ended)
     await is_served(kind(client_a, "jobs", 1).acquire(), 0.2)
     assert len(made) == 2
+
+
+class _Otherwise(Connection):
+    """A connection of a redis-py that does not keep a stream as asyncio has it."""
+
+    async def connect(self) -> None:
+        base, inside = cast("Any", Connection), cast("Any", self)
+        await base.connect(self)
+        inside._writer = SimpleNamespace(close=inside._writer.close)
+
+
+@pytest.mark.one_mode
+async def test_a_redis_py_that_keeps_its_streams_otherwise_is_named(
+    kind: Kind, server: EmbeddedRedis
+) -> None:
+    """At once, and with the versions that will do: no attempt would ever succeed."""
+    pool = ConnectionPool(_Otherwise, host="127.0.0.1", port=server.port)
+    with pytest.raises(BackendError, match=r"with redis-py \S+, .* than 5\.2 to ") as raised:
+        await soon(kind(Redis(connection_pool=pool), "jobs", 1).acquire())
+    assert not isinstance(raised.value, BackendUnavailable)
 
 
 # -- a connection that is silent or slow

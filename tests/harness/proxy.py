@@ -13,6 +13,7 @@ from functools import cache
 from typing import Literal
 
 import hiredis
+from redis import Redis
 
 from redsem_async._core.keys import MODES
 from redsem_async._redis.scripts import script
@@ -28,6 +29,15 @@ _INCOMPLETE = object()
 @cache
 def _operations() -> dict[str, str]:
     return {script(mode, op).sha: op for mode in MODES for op in _OPERATIONS}
+
+
+def load_scripts(client: Redis) -> None:
+    """Have the server know the scripts, so that a fault does not strike a call that it refuses."""
+    with client.pipeline(transaction=False) as pipeline:
+        for mode in MODES:
+            for operation in _OPERATIONS if "slots" not in mode else ():
+                pipeline.script_load(script(mode, operation).text)
+        pipeline.execute()
 
 
 def _operation_of(command: list[bytes]) -> str:

@@ -269,13 +269,31 @@ OF_CLIENT = (
         "scripts are not loaded again",
         "a script flush costs nobody anything",
         "scripts_flushed_before_every_call",
-        ("Connection._reply_received", "self._loaded.clear()", "pass"),
+        ("Connection._error_received", "dict.fromkeys(self._knows, False)", "self._knows"),
+    ),
+    mutant(
+        "a release does not wait for a back-off's reply",
+        "a refused back-off comes before the release",
+        "a_back_off_that_was_not_taken_is_not_overtaken_by_its_release",
+        ("Connection._goes_behind", "isinstance(command.operation, Release)", "False"),
+    ),
+    mutant(
+        "what waits is written behind a refused call",
+        "a refused back-off comes before the release",
+        "a_back_off_that_was_not_taken_is_not_overtaken_by_its_release",
+        ("Connection._error_received", "bool(self._held)", "False"),
+    ),
+    mutant(
+        "calls overtake one whose script is missing",
+        "nothing overtakes a call that the server has no script for",
+        "nothing_overtakes_a_call_that_the_server_has_no_script_for",
+        ("Connection._goes_behind", "return True", "return False"),
     ),
     mutant(
         "a demoted master is kept",
         "a demoted master is left for the new one",
         "a_demoted_master_is_left_for_the_new_one",
-        ("Connection._reply_received", "error.kind is ErrorKind.READ_ONLY", "False"),
+        ("Connection._error_received", "error.kind is ErrorKind.READ_ONLY", "False"),
     ),
     mutant(
         "MOVED is not followed",
@@ -308,7 +326,7 @@ OF_CLIENT = (
         "wrong_credentials_are_refused_at_once_without_resp3",
         (
             "_redis.dial.dial",
-            "raise ConnectionRejected(_rejection(str(error))) from error",
+            "raise ConnectionRejected(f'rejects this client: {reason}') from error",
             "raise",
         ),
     ),

@@ -40,7 +40,7 @@ async def scripts_and_messages(client: Any, target: Target) -> list[Finding]:
             target_of(client.connection_pool), Asker(new_hub_id(), address)
         )
     except ConnectionRejected as rejection:
-        return [problem("messages", f"rejected: {rejection}", "check user and password")]
+        return [problem("messages", f"the server {rejection}", "check user and password")]
     opened.transport.abort()
     met, found = opened.met or Met(), list[Finding]()
     if opened.no_push is not None:
