@@ -114,8 +114,7 @@ class Notifier:
         known = self._held
         held = known.get(permit) if kind == "refreshed" else known.pop(permit, None)
         if held is not None:
-            facts["held"] = clock() - held[0]
-            self._about(kind, permit, facts | held[1])
+            self._about(kind, permit, {"held": clock() - held[0], **held[1], **facts})
 
     def semaphore(self, kind: SemaphoreKind, address: Address, **facts: Any) -> None:
         """A reap removed entries, or a back-off began."""
