@@ -31,7 +31,7 @@ class EnteredBlock:
 
 
 class EnteredPermits:
-    """The permits of one semaphore's blocks.
+    """The permits of one semaphore's blocks, and the block that was *looked_up* last.
 
     Blocks that are not entered by the statement, but by an exit stack or by calls of
     ``__aenter__``, are known by their tasks.
@@ -39,24 +39,14 @@ class EnteredPermits:
 
     def __init__(self) -> None:
         self._by_task: WeakKeyDictionary[asyncio.Task[Any], list[Permit]] = WeakKeyDictionary()
-        self._looked_up: ref[EnteredBlock] | None = None
-
-    def look_up(self) -> EnteredBlock:
-        """A block that the current task may enter next."""
-        block = EnteredBlock()
-        try:
-            block.looked_up_by = asyncio.current_task()
-        except RuntimeError:  # no loop runs, so nothing is entered
-            block.looked_up_by = None
-        self._looked_up = ref(block)
-        return block
+        self.looked_up: ref[EnteredBlock] | None = None
 
     def take(self) -> EnteredBlock | None:
         """The block that the current task enters. None if it has looked up none."""
-        block = None if self._looked_up is None else self._looked_up()
+        block = None if self.looked_up is None else self.looked_up()
         if block is None or block.looked_up_by is not asyncio.current_task():
             return None
-        self._looked_up = block.looked_up_by = None
+        self.looked_up = block.looked_up_by = None
         return block
 
     def add(self, permit: Permit, block: EnteredBlock | None) -> None:
@@ -115,5 +105,10 @@ class _ExitOfBlock:
     def __get__(self, semaphore: Any, owner: type) -> Callable[..., Any]:
         if semaphore is None:  # as an exit stack looks it up
             return self._leave
-        block = semaphore._entered.look_up()  # noqa: SLF001 - a part of its class
+        block = EnteredBlock()
+        try:
+            block.looked_up_by = asyncio.current_task()
+        except RuntimeError:  # no loop runs, so nothing is entered
+            block.looked_up_by = None
+        semaphore._entered.looked_up = ref(block)  # noqa: SLF001 - a part of its class
         return partial(self._leave, semaphore, block=block)
