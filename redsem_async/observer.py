@@ -30,13 +30,13 @@ def observe(observer: Callable[[Event], object], *, keys: bool = False) -> Obser
     """Call *observer* with the events of this process, as in ``observe(print)``.
 
     It is called synchronously, in the event loop that the permit belongs to, so it should be
-    quick. With several event loops it is called in several threads. An exception that it raises
-    is logged and has no other effect. The event that ends a request is sent in the context of the
-    task that made it, and what the library finds out by itself in an empty context.
+    quick. With several event loops it is called in several threads. What it raises is logged and
+    has no other effect. The event that ends a request comes in the context of the task that made
+    it, and what the library finds out by itself in an empty context.
 
     It gets the events of permits that are granted, and of requests that begin to wait, from now
-    on. For each of these it gets the end exactly once, unless the process or the event loop ends
-    first. The observers of a forked child get no events of its parent's permits.
+    on, and the end of each exactly once, unless the event loop ends first. A forked child's
+    observers get no events of its parent's permits.
 
     Args:
         observer: a function of the event.

@@ -190,7 +190,7 @@ class Permit:
             ValueError, TypeError: for invalid arguments, or a permit without a key.
             RuntimeError: the event loop of the permit is closed.
         """
-        pause = config.pause_of(seconds, "seconds", math.inf)
+        pause = config.duration_of(seconds, "seconds", math.inf)
         if math.isinf(pause):
             raise ValueError("seconds must be finite, not inf")
         lease = self._lease

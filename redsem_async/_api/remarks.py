@@ -1,5 +1,6 @@
 """What is logged about permits, once for each semaphore, or once a minute."""
 
+import inspect
 import logging
 import traceback
 
@@ -13,7 +14,7 @@ LOGGED_EVERY = 60.0  # seconds
 
 def line_outside() -> str | None:
     """The file and line of the code that called into this package."""
-    for frame, line in traceback.walk_stack(None):
+    for frame, line in traceback.walk_stack(inspect.currentframe()):
         if not frame.f_globals.get("__name__", "").startswith("redsem_async."):
             return f"{frame.f_code.co_filename}:{line}"
     return None

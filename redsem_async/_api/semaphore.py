@@ -196,7 +196,7 @@ class AnySemaphore:
         if ahead != 0.0:
             if self._mode != "fair":
                 raise TypeError("ahead= needs a FairSemaphore: only its queue has head starts")
-            ahead = config.ahead_of(ahead)
+            ahead = config.duration_of(ahead, "ahead", config.MOST_AHEAD)
         of_key = None if key is None else key_terms(terms, key, permits)
         return Acquisition(self._acquire(most, permits, ahead, of_key, cancel))
 
@@ -427,7 +427,7 @@ class AnySemaphore:
             ValueError, TypeError: for an invalid number of seconds, or a key where there are none.
         """
         key = None if key is None else self._terms.checked_key(key)
-        pause = config.pause_of(seconds, "seconds", config.LONGEST_BACK_OFF)
+        pause = config.duration_of(seconds, "seconds", config.LONGEST_BACK_OFF)
         await self._bound().remote.back_off_for(pause, key)
 
     async def reap(self) -> int:

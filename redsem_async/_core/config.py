@@ -62,8 +62,7 @@ class FairOptions(Options, total=False):
 class Terms:
     """The options of a semaphore, each validated and with its default.
 
-    Requests with equal terms travel in one batch, so that *timeout* and the like don't make terms
-    unequal.
+    Requests with equal terms travel in one batch, so *timeout* and the like don't count there.
 
     Attributes:
         keyed: whether requests may have a key.
@@ -120,7 +119,7 @@ class Terms:
         if max_hold is not None:
             bounds = f"at least the lease of {least} s and at most {LONGEST_LEASE:.0f} s"
             self.max_hold = bounded(max_hold, "max_hold", self.lease, LONGEST_LEASE, bounds)
-        self.max_back_off: float = pause_of(max_back_off, "max_back_off", LONGEST_LEASE)
+        self.max_back_off: float = duration_of(max_back_off, "max_back_off", LONGEST_LEASE)
         self.share: bool = flag(share, "share")
         self.keyed: bool = self.share or key_limit is not None
         self.key_limit: KeyLimit = key_limit
@@ -128,11 +127,9 @@ class Terms:
             check_function(key_limit, "key_limit")
         else:
             limit_or_none(key_limit, "key_limit")
-        self.weight: Weight = weight
         if callable(weight):
             check_function(weight, "weight")
-        else:
-            self.weight = weight_of(weight)
+        self.weight: Weight = weight if callable(weight) else weight_of(weight)
         if (weight != 1.0 or patience is not None) and not self.share:
             raise ValueError("weight and patience need share=True")
         if patience is None:  # longer than a queue usually is old, because it switches share off
@@ -221,11 +218,6 @@ def timeout_of(value: object) -> float | None:
     return None if math.isinf(timeout) else timeout
 
 
-def ahead_of(value: object) -> float:
-    """Return a head start in seconds."""
-    return bounded(value, "ahead", 0.0, MOST_AHEAD, f"at least 0 and at most {MOST_AHEAD} s")
-
-
 def check_function(value: object, what: str) -> None:
     """Raise TypeError unless *value* can be called, and gives its result without ``await``."""
     if not callable(value):
@@ -240,10 +232,7 @@ def key_of(value: object) -> str:
 
 
 def slots_of(value: object) -> tuple[Slot, ...]:
-    """Return slots. Each is a string or an int, and occurs once.
-
-    A set is refused, because its order differs from process to process.
-    """
+    """Return slots, each once. A set is refused, as its order differs between processes."""
     if isinstance(value, str | bytes | set | frozenset) or not isinstance(value, Iterable):
         raise TypeError(f"slots must be a list of strings or ints, not {value!r}")
     slots = tuple(cast("Iterable[object]", value))
@@ -269,8 +258,8 @@ def weight_of(value: object) -> float:
     return float(min(max(value, LEAST_WEIGHT), 1 / LEAST_WEIGHT))
 
 
-def pause_of(value: object, what: str, most: float) -> float:
-    """Return for how many seconds a back-off pauses."""
+def duration_of(value: object, what: str, most: float) -> float:
+    """Return a duration in seconds, from 0 to *most*."""
     return bounded(value, what, 0.0, most, f"at least 0 and at most {most:.0f} s")
 
 

@@ -67,8 +67,7 @@ class AcquireTimeout(SemaphoreFull, TimeoutError):
         blocked_by (BlockedBy): what blocked the request. ``"limit"`` is the semaphore's limit,
             ``"key"`` is the key's, ``"paused"`` is a set limit of 0, and ``"back_off"`` a
             back-off.
-        nested (bool): whether the calling task is inside a block of the same semaphore. The task
-            may then wait for itself forever.
+        nested (bool): whether the calling task holds a permit itself, and may wait for it forever.
     """
 
     name: str
@@ -141,8 +140,7 @@ class ModeMismatch(SemaphoreError):
         held (bool | None): whether a permit is held. None when not known.
         unused (bool): whether no permit is held, no request waits, and no process has sent a
             request recently. False if unknown.
-        free_in (float | None): seconds until the name is free, unless it is used again. None when
-            not known.
+        free_in (float | None): seconds until the name is free unless it is used again, if known.
     """
 
     name: str
@@ -179,10 +177,8 @@ class LayoutMismatch(ModeMismatch):
         name (str): of the semaphore.
         found (int): the layout in use. 0 for versions from before layouts had numbers.
         own (int): this client's layout, also as ``wanted``.
-        versions (tuple[str, ...]): known versions of the library in processes that use the name
-            now.
-        free_in (float | None): seconds until the name is free, unless it is used again. None when
-            not known.
+        versions (tuple[str, ...]): known versions of the library in processes that use the name.
+        free_in (float | None): seconds until the name is free unless it is used again, if known.
     """
 
     def __init__(

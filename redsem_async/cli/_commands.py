@@ -253,7 +253,7 @@ def back_off(
     stay queued.
     """
     try:
-        wanted = config.pause_of(float(seconds), "seconds", config.LONGEST_BACK_OFF)
+        wanted = config.duration_of(float(seconds), "seconds", config.LONGEST_BACK_OFF)
     except ValueError:
         fail("seconds must be a number from 0 to 86400", USAGE_ERROR)
 

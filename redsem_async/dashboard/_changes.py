@@ -129,7 +129,7 @@ def _change_of(data: dict[str, Any]) -> Change:
         key = None if key is None else config.key_of(key)
         if limit is not None:
             limit = config.whole(limit, "limit", 0)
-        seconds = config.pause_of(data.get("seconds", 0.0), "seconds", config.LONGEST_BACK_OFF)
+        seconds = config.duration_of(data.get("seconds", 0.0), "seconds", config.LONGEST_BACK_OFF)
     except (TypeError, ValueError) as error:
         raise Refused(400, f"Nothing was changed: {error}.") from error
     if action == "set_limit" and "limit" not in data:

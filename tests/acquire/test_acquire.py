@@ -9,6 +9,7 @@ import io
 import types
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -96,8 +97,9 @@ async def test_showing_a_permit_changes_nothing(make: Make) -> None:
     """A debugger shows what it likes, and the program behaves the same."""
 
     def facts(permit: Permit) -> list[object]:
-        things = (permit, lease_of(permit))
-        return [getattr(thing, slot) for thing in things for slot in type(thing).__slots__[1:]]
+        of_permit: list[object] = [getattr(permit, each.name) for each in fields(permit)]
+        lease = lease_of(permit)
+        return of_permit + [getattr(lease, slot) for slot in type(lease).__slots__[1:]]
 
     async with make(1) as permit:
         before = facts(permit)

@@ -14,6 +14,7 @@ from redis.asyncio import ConnectionPool, Redis
 
 from redsem_async import FairSemaphore, Mutex, Semaphore, SemaphoreGroup, aclose, from_url
 from redsem_async._core import config
+from redsem_async._core.config import Terms
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, Make
 
@@ -135,6 +136,14 @@ def test_the_bound_that_a_message_names_is_allowed(kind: Kind, lease: float) -> 
     assert max(map(len, (named, given))) <= 12, "it is not rounded"
     assert float(named) > float(given)
     kind(MemoryBackend(), "good", 1, lease=lease, max_hold=float(named))
+
+
+def test_requests_that_differ_in_what_their_callers_see_share_a_batch() -> None:
+    """A semaphore is often made anew for each request, with a timeout of its own."""
+    terms = Terms(3, lease=5.0)
+    assert Terms(3, lease=5.0, timeout=1.0, label="web", cancel_on_loss=False) == terms
+    for other in (Terms(2, lease=5.0), Terms(3, lease=6.0), Terms(3, lease=5.0, max_hold=9.0)):
+        assert other != terms
 
 
 # -- calls

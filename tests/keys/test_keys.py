@@ -665,10 +665,20 @@ def test_bad_options_for_keys_are_refused(
         FairSemaphore(client, "jobs", 3, **given)
 
 
-def test_a_key_needs_a_semaphore_with_keys(client: Client) -> None:
-    with pytest.raises(ValueError, match="key_limit= or share=True"):
-        _ = FairSemaphore(client, "jobs", 3).acquire(key="a")
-    for untyped in (Semaphore(client, "jobs", 3), Mutex(client, "jobs")):
-        anything: Any = untyped
-        with pytest.raises((TypeError, ValueError), match="key"):
-            anything.acquire(key="a")
+async def test_a_key_needs_a_semaphore_with_keys(client: Client, name: str) -> None:
+    """Without keys it would pass by in silence. None, written out, is no key anywhere."""
+    plain = (Semaphore(client, name, 3), FairSemaphore(client, name, 3), Mutex(client, name))
+    for sem in plain:
+        assert not sem.keyed
+        with pytest.raises(ValueError, match="key_limit= or share=True"):
+            _ = sem.acquire(key="a")
+        for call in (
+            sem.try_acquire(key="a"),
+            sem.set_limit(1, key="a"),
+            sem.back_off(1.0, key="a"),
+            sem.status(keys_after="a"),
+        ):
+            with pytest.raises(ValueError, match="key_limit= or share=True"):
+                await call
+    async with plain[0].acquire(key=None):
+        pass

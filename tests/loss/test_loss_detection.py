@@ -348,7 +348,7 @@ async def test_dropped_permits_are_logged_once_a_minute(
     assert [getattr(record, "semaphore", "") for record in logged()] == [sem.name, other.name]
     assert all(record.levelno == logging.WARNING for record in logged())
     assert ("test_loss_detection.py:" in logged()[0].getMessage()) is debug
-    monkeypatch.setattr("redsem_async._api.permit.clock", lambda: now() + 61)
+    monkeypatch.setattr("redsem_async._api.remarks.clock", lambda: now() + 61)
     await sem.acquire()
     await all_free(sem)
     assert len(logged()) == 3

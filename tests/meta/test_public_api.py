@@ -8,6 +8,7 @@ import pytest
 
 import redsem_async
 from redsem_async import testing
+from redsem_async._core.config import FairOptions, Options, Terms
 
 NAMES = {
     "AcquireTimeout",
@@ -110,6 +111,18 @@ def test_the_reference_lists_the_members_of_a_semaphore() -> None:
     page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
     listed = page.partition("        [\n")[2].partition("]")[0]
     assert set(listed.replace(",", " ").split()) == MEMBERS["AnySemaphore"]
+
+
+def test_every_option_has_a_type_a_check_and_a_meaning() -> None:
+    """They stand in `Options`, in `Terms` and in the constructor that all classes share."""
+    checked = {*inspect.signature(Terms).parameters} - {"limit"}
+    assert checked == FairOptions.__optional_keys__
+    text = inspect.getdoc(redsem_async.AnySemaphore.__init__) or ""
+    assert {option for option in checked if f"\n    {option}: " not in text} == set()
+    for kind in (redsem_async.Semaphore, redsem_async.FairSemaphore, redsem_async.Mutex):
+        taken = {*inspect.signature(kind).parameters} - {"redis", "name", "limit"}
+        fair = kind is redsem_async.FairSemaphore
+        assert taken == (FairOptions if fair else Options).__optional_keys__
 
 
 def coroutines() -> list[Any]:
