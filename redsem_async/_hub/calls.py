@@ -49,35 +49,36 @@ def given_up(state: SemaphoreState, call: Call) -> None:
 
 def withdraw(state: SemaphoreState, call: Call) -> None:
     """*call* is no longer wanted, and not in flight."""
-    if call.was_sent and isinstance(call, Change | DetachCall):
+    if call in state.calls:
         state.calls.remove(call)
+    if call.was_sent and isinstance(call, Change | DetachCall):
         state.undo.append(call)  # its bytes may be somewhere still
     else:
         state.call_ended(call)
 
 
-def next_call(state: SemaphoreState) -> Call | None:
-    """The first call to write that is no change."""
+def drop_unwanted(state: SemaphoreState) -> None:
+    """Withdraw the calls that are not written any more, such as back-offs that are over."""
     for call in list(state.calls):
-        if not (call.in_flight or isinstance(call, Change)):
-            if call.wanted:
-                return call
-            withdraw(state, call)  # an adopt, whose request is among those that leave
-    return None
+        if not (call.in_flight or call.wanted):
+            withdraw(state, call)
+
+
+def next_call(state: SemaphoreState) -> Call | None:
+    """The next call to write. A change, if one may be written now."""
+    unsent = [call for call in state.calls if not call.in_flight]
+    others = (call for call in unsent if not isinstance(call, Change))
+    return next_change(state) or next(others, None)
 
 
 def next_change(state: SemaphoreState) -> Change | None:
     """The first change that is not in flight, if it may be written now."""
     first = True
     for change in [each for each in state.calls if isinstance(each, Change)]:
-        if change.in_flight:
-            if change.alone:
-                return None
-        elif not change.wanted:  # a back-off that is over
-            withdraw(state, change)
-            continue
-        else:
+        if not change.in_flight:
             return change if first or not change.alone else None
+        if change.alone:
+            return None
         first = False
     return None
 

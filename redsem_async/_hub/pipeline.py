@@ -24,7 +24,7 @@ from redsem_async._protocol.operations import AnyOperation
 from redsem_async._protocol.pushes import Push
 
 from . import deadlines
-from .calls import CallBatch, backs_off, next_call, next_change
+from .calls import CallBatch, backs_off, drop_unwanted, next_call, next_change
 from .commands import (
     AbandonBatch,
     AcquireBatch,
@@ -405,6 +405,8 @@ def _next_commands(state: SemaphoreState, now: float, most: int) -> list[AnyBatc
     taken: list[AnyBatch] = []
     batch: AnyBatch | None
     while len(taken) < most:
+        if state.calls:
+            drop_unwanted(state)
         if state.refreshes:
             batch = RefreshBatch.take(state)
         elif state.calls and backs_off(state):  # and a release would serve a waiter
@@ -414,7 +416,7 @@ def _next_commands(state: SemaphoreState, now: float, most: int) -> list[AnyBatc
             batch = ReleaseBatch.take(state, now)
         elif state.undo:
             batch = AbandonBatch.take(state)
-        elif state.calls and (call := next_change(state) or next_call(state)) is not None:
+        elif state.calls and (call := next_call(state)) is not None:
             batch = CallBatch.take(state, call)
         elif state.heartbeats.due:
             batch = HeartbeatBatch.take(state)
