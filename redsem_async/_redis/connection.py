@@ -22,6 +22,8 @@ from contextvars import Context
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from redis.exceptions import NoScriptError
+
 from redsem_async._core.clock import now as clock
 from redsem_async._protocol.backend import Command, Listener, SemaphoreRef
 from redsem_async._protocol.errors import CommandError, ErrorKind
@@ -37,7 +39,6 @@ from .resp import (
     connection_error,
     invalid_reply,
     pack,
-    scripts_forgotten,
 )
 from .subscriptions import Subscribe, Subscriptions, Unsubscribe
 
@@ -208,7 +209,7 @@ class Connection(asyncio.Protocol):
                 self._knows[digest] = True
             decoded = self._codecs[slot.semaphore].reply_to(slot, reply)
             self._listener.reply_received(slot, decoded)
-        elif digest and scripts_forgotten(reply):
+        elif digest and isinstance(reply, NoScriptError):
             self._knows[digest] = False
             held, self._held = self._held, []
             self.send([slot], clock())
@@ -219,7 +220,7 @@ class Connection(asyncio.Protocol):
             self._settled()
 
     def _error_received(self, command: Command, reply: Exception) -> None:
-        if scripts_forgotten(reply):
+        if isinstance(reply, NoScriptError):
             self._knows = dict.fromkeys(self._knows, False)
         self._refused = bool(self._held)
         error = command_error(reply)

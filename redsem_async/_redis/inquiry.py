@@ -33,19 +33,12 @@ class Asker(NamedTuple):
 
 
 class Met(NamedTuple):
-    """What is known of a server.
+    """What is known of a server."""
 
-    Attributes:
-        evicts: by which policy it evicts keys. None where it does not, or does not say.
-        uncounted: whether scripts are told that no process receives a message although one does.
-        no_time: why scripts cannot ask for the time. Empty where they can.
-        no_set_repl: whether scripts cannot keep a message from being replicated.
-    """
-
-    evicts: str | None = None
-    uncounted: bool = False
-    no_time: str = ""
-    no_set_repl: bool = False
+    evicts: str | None = None  # by which policy it evicts keys, if it says that it does
+    uncounted: bool = False  # scripts are told of no receiver of a message, although there is one
+    no_time: str = ""  # why scripts cannot ask for the time, if so
+    no_set_repl: bool = False  # scripts cannot keep a message from being replicated
 
     @property
     def worked_around(self) -> Sequence[str]:

@@ -27,19 +27,13 @@ class Unsubscribe(NamedTuple):
     name: str
 
 
-class _Subscription(NamedTuple):
-    address: Address
-    in_use: object = None
-
-
 class Subscriptions:
     """Subscriptions by name, which is the prefix, or the shard's part of a semaphore's keys."""
 
     def __init__(self, hub: str, *, sharded: bool) -> None:
         self._hub = hub
         self._sharded = sharded
-        self._by_name: dict[str, _Subscription] = {}
-        self._prefixes: dict[bytes, str] = {}  # by channel
+        self._by_name: dict[str, tuple[Address, object]] = {}  # and what is to be kept
         self.unused: deque[str] = deque()
         """Subscriptions of semaphores that this process no longer uses, to be ended."""
 
@@ -50,35 +44,31 @@ class Subscriptions:
 
     def subscribe(self, semaphore: SemaphoreRef, codec: Codec) -> tuple[Subscribe, bytes]:
         """Return the slot and the bytes of a command that subscribes."""
-        prefix = semaphore.address.prefix
-        name = codec.shard if self._sharded else prefix
+        name = codec.shard if self._sharded else semaphore.address.prefix
         own, in_use = channel(name, self._hub), None
         command = pack(("SUBSCRIBE", own))
         if self._sharded:
+            command = pack(("SSUBSCRIBE", own))
             unused = self.unused
             in_use = weakref.ref(semaphore, lambda _: unused.append(name))
-            command = pack(("SSUBSCRIBE", own))
-        self._by_name[name] = _Subscription(semaphore.address, in_use)
-        self._prefixes[own.encode()] = prefix
+        self._by_name[name] = semaphore.address, in_use
         return Subscribe(name), command
 
     def unsubscribe(self) -> tuple[Unsubscribe, bytes]:
         """Return the slot and the bytes of a command that ends the first unused subscription."""
         name = self.unused.popleft()
-        own = channel(name, self._hub)
         self._by_name.pop(name, None)
-        self._prefixes.pop(own.encode(), None)
-        return Unsubscribe(name), pack(("SUNSUBSCRIBE", own))
+        return Unsubscribe(name), pack(("SUNSUBSCRIBE", channel(name, self._hub)))
 
     def ended(self, name: str) -> Address | None:
         """Forget a subscription. Return the semaphore's address, if it was known."""
-        self._prefixes.pop(channel(name, self._hub).encode(), None)
-        subscription = self._by_name.pop(name, None)
-        return None if subscription is None else subscription.address
+        address, _ = self._by_name.pop(name, (None, None))
+        return address
 
     def prefix_of(self, channel_name: bytes) -> str | None:
-        """The prefix that a push message is for. None where the channel is none of ours."""
-        return self._prefixes.get(channel_name)
+        """The prefix that a push message is for. None if the channel is none of ours."""
+        known = self._by_name.get(self.name_of(channel_name))
+        return known and known[0].prefix
 
     def name_of(self, channel_name: bytes) -> str:
         """The name that a channel stands for."""
