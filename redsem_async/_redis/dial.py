@@ -94,20 +94,16 @@ def checked_client(client: object) -> SingleClient | ClusterClient:
         )
     if isinstance(client, SingleClient | ClusterClient):
         return client
-    if isinstance(client, Pool | redis.ConnectionPool):
-        raise TypeError(
-            "expected a redis.asyncio client, got a connection pool: use"
-            " redis.asyncio.Redis(connection_pool=pool), with a pool of redis.asyncio"
-        )
+    what = f"{kind.__module__}.{kind.__qualname__}"
     instead = "redis.asyncio.Redis, or redsem_async.from_url(url)"
-    if isinstance(client, str | bytes):
-        raise TypeError(f"expected a redis.asyncio client, got a URL: use {instead}")
-    if kind.__module__.partition(".")[0] == "redis":
+    if isinstance(client, Pool | redis.ConnectionPool):
+        what = "a connection pool"
+        instead = "redis.asyncio.Redis(connection_pool=pool), with a pool of redis.asyncio"
+    elif isinstance(client, str | bytes):
+        what = "a URL"
+    elif kind.__module__.partition(".")[0] == "redis":
         instead = f"redis.asyncio.{kind.__name__}, which is awaited"
-    raise TypeError(
-        f"expected a redis.asyncio client, got {kind.__module__}.{kind.__qualname__}:"
-        f" use {instead}"
-    )
+    raise TypeError(f"expected a redis.asyncio client, got {what}: use {instead}")
 
 
 def place_of(pool: Pool) -> str:

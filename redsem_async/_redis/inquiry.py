@@ -43,14 +43,12 @@ class Met(NamedTuple):
     @property
     def worked_around(self) -> Sequence[str]:
         """What it lacks, in words."""
-        found: list[str] = []
-        if self.uncounted:
-            found.append("PUBLISH does not count subscribers")
-        if self.no_time:
-            found.append(f"scripts cannot call TIME ({self.no_time})")
-        if self.no_set_repl:
-            found.append("scripts have no redis.set_repl")
-        return found
+        lacks = {
+            "PUBLISH does not count subscribers": self.uncounted,
+            f"scripts cannot call TIME ({self.no_time})": self.no_time,
+            "scripts have no redis.set_repl": self.no_set_repl,
+        }
+        return [words for words, lacking in lacks.items() if lacking]
 
 
 async def inquire(
