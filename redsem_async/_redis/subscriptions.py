@@ -31,7 +31,7 @@ class Subscriptions:
     """Subscriptions by name, which is the prefix, or the shard's part of a semaphore's keys."""
 
     def __init__(self, hub: str, *, sharded: bool) -> None:
-        self._hub = hub
+        self._hub, self._of_hub = hub, channel("", hub)
         self._sharded = sharded
         self._by_name: dict[str, tuple[Address, object]] = {}  # and what is to be kept
         self.unused: deque[str] = deque()
@@ -72,4 +72,4 @@ class Subscriptions:
 
     def name_of(self, channel_name: bytes) -> str:
         """The name that a channel stands for."""
-        return channel_name.decode(errors="replace").removesuffix(channel("", self._hub))
+        return channel_name.decode(errors="replace").removesuffix(self._of_hub)
