@@ -23,10 +23,8 @@ from .dial import (
     checked_client,
     dial,
     known_nodes,
-    node_of,
     on_close,
     place_of,
-    reachable_at,
     slots_at,
     target_of,
 )
@@ -100,7 +98,12 @@ class ClusterNode(RedisNode):
 
     @property
     def target(self) -> Target:
-        return node_of(self._backend.client, self.endpoint)
+        """The node, with the settings of the user's client."""
+        node, *_ = self._backend.client.nodes_manager.startup_nodes.values()
+        host, port = self.endpoint
+        settings = node.connection_kwargs | {"host": host, "port": port}
+        settings.pop("redis_connect_func", None)  # a replica would answer reads, and we write
+        return Target(node.connection_class, settings, clustered=True)
 
 
 class ClusterBackend:
@@ -163,7 +166,7 @@ class ClusterBackend:
         return False
 
     def _node(self, endpoint: Endpoint) -> ClusterNode:
-        endpoint = reachable_at(self.client, endpoint)
+        endpoint = self.client.nodes_manager.remap_host_port(*endpoint)
         return self._nodes.setdefault(endpoint, ClusterNode(self, endpoint))
 
     def _known(self) -> list[ClusterNode]:

@@ -8,7 +8,7 @@ replies, except where one that is refused must not be overtaken:
 
 - All wait behind the first call of a script, which the server may not have. If so, it is written
   once more in its place, with the text of the script.
-- A release waits behind a back-off of its semaphore, because it would serve a waiter.
+- A release waits behind a back-off, because it would serve a waiter.
 
 When an error comes meanwhile, those that wait return to the hub, which writes them again behind
 the one that was refused.
@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from contextvars import Context
 from typing import Any
 from weakref import WeakKeyDictionary
+
+from redis.exceptions import NoScriptError
 
 from redsem_async._core.clock import now as clock
 from redsem_async._protocol.backend import Listener
@@ -44,7 +46,6 @@ from .resp import (
     connection_error,
     invalid_reply,
     pack,
-    scripts_forgotten,
 )
 from .subscriptions import Subscribe, Subscriptions, Unsubscribe
 
@@ -107,7 +108,9 @@ class Connection(asyncio.Protocol):
             parts.append(packed)
         for command in commands:
             command.sent_at = now
-            if self._held or (self._ahead is not None and self._goes_behind(command)):
+            if self._held or (
+                self._ahead is not None and (self._digest or isinstance(command, Release))
+            ):
                 self._held.append(command)
                 continue
             semaphore = command.semaphore
@@ -137,14 +140,6 @@ class Connection(asyncio.Protocol):
         if parts:
             # A transport that cannot write all of it at once keeps the context until it has.
             Context().run(self._transport.write, b"".join(parts))
-
-    def _goes_behind(self, command: AnyOperation) -> bool:
-        """Whether *command* waits for the reply to the one that others wait for."""
-        if self._digest:
-            return True
-        assert self._ahead is not None
-        released = isinstance(command, Release)
-        return released and command.semaphore is self._ahead.semaphore
 
     def pause_writing(self) -> None:
         self.writable = False
@@ -216,18 +211,16 @@ class Connection(asyncio.Protocol):
                 self._knows[digest] = True
             decoded = self._codecs[slot.semaphore].reply_to(slot, reply)
             self._listener.reply_received(slot, decoded)
-        elif digest and scripts_forgotten(reply):
+        elif digest and isinstance(reply, NoScriptError):
             self._knows[digest] = False
-            held, self._held = self._held, []
-            self.send([slot], clock())
-            self._held = held
+            self._held.insert(0, slot)
         else:
             self._error_received(slot, reply)
         if self._held:
             self._settled()
 
     def _error_received(self, command: AnyOperation, reply: Exception) -> None:
-        if scripts_forgotten(reply):
+        if isinstance(reply, NoScriptError):
             self._knows = dict.fromkeys(self._knows, False)
         self._refused = bool(self._held)
         error = command_error(reply)
@@ -246,10 +239,10 @@ class Connection(asyncio.Protocol):
         if not refused:
             self.send(held, clock())
             return
+        unsent = CommandError(ErrorKind.RETRY_NOW, connection_error("it was not sent"))
         for command in held:
-            command.sent_at = 0.0  # it never was
-            nothing = CommandError(ErrorKind.RETRY_NOW, connection_error("it was not sent"))
-            self._listener.reply_received(command, nothing)
+            command.sent_at = 0.0  # which makes it no round trip
+            self._listener.reply_received(command, unsent)
 
     def _not_subscribed(self, name: str, error: Exception) -> None:
         match command_error(error).kind:

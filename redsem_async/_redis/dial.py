@@ -10,9 +10,9 @@ import codecs
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, cast
-from weakref import WeakKeyDictionary, WeakMethod
+from weakref import WeakMethod
 
 import redis
 import redis.asyncio as aioredis
@@ -60,25 +60,15 @@ Endpoint = tuple[str, int]
 
 
 class Opened(NamedTuple):
-    """A connection after its handshake.
-
-    Attributes:
-        transport: ours to read from and write to.
-        received: bytes that came before we took over.
-        no_push: why no messages that can be relied on come over it, if so.
-        sharded: whether messages travel within a shard of a cluster.
-        keep: to be kept for as long as the transport is open.
-        replies: the reader that may have read a part of what comes next.
-        met: what is known of the server, since it was asked.
-    """
+    """A connection after its handshake."""
 
     transport: asyncio.Transport
-    received: bytes
-    no_push: str | None
-    sharded: bool
-    keep: object
-    replies: Reader
-    met: Met | None
+    received: bytes  # before we took it over
+    no_push: str | None  # why no messages that can be relied on come over it, if so
+    sharded: bool  # whether messages travel within a shard of a cluster
+    keep: object  # for as long as the transport is open
+    replies: Reader  # it may have read a part of what comes next
+    met: Met | None  # what is known of the server, since it was asked
 
 
 class Target(NamedTuple):
@@ -104,20 +94,16 @@ def checked_client(client: object) -> SingleClient | ClusterClient:
         )
     if isinstance(client, SingleClient | ClusterClient):
         return client
-    if isinstance(client, Pool | redis.ConnectionPool):
-        raise TypeError(
-            "expected a redis.asyncio client, got a connection pool: use"
-            " redis.asyncio.Redis(connection_pool=pool), with a pool of redis.asyncio"
-        )
+    what = f"{kind.__module__}.{kind.__qualname__}"
     instead = "redis.asyncio.Redis, or redsem_async.from_url(url)"
-    if isinstance(client, str | bytes):
-        raise TypeError(f"expected a redis.asyncio client, got a URL: use {instead}")
-    if kind.__module__.partition(".")[0] == "redis":
+    if isinstance(client, Pool | redis.ConnectionPool):
+        what = "a connection pool"
+        instead = "redis.asyncio.Redis(connection_pool=pool), with a pool of redis.asyncio"
+    elif isinstance(client, str | bytes):
+        what = "a URL"
+    elif kind.__module__.partition(".")[0] == "redis":
         instead = f"redis.asyncio.{kind.__name__}, which is awaited"
-    raise TypeError(
-        f"expected a redis.asyncio client, got {kind.__module__}.{kind.__qualname__}:"
-        f" use {instead}"
-    )
+    raise TypeError(f"expected a redis.asyncio client, got {what}: use {instead}")
 
 
 def place_of(pool: Pool) -> str:
@@ -135,9 +121,6 @@ def target_of(pool: Pool) -> Target:
     return Target(pool.connection_class, pool.connection_kwargs)
 
 
-_on_close: WeakKeyDictionary[Any, list[WeakMethod[Callable[[], None]]]] = WeakKeyDictionary()
-
-
 def on_close(
     owner: Pool | ClusterClient,
     name: Literal["disconnect", "aclose"],
@@ -146,54 +129,35 @@ def on_close(
     """Call *callback*, a method whose object may go, after each time that *owner* is closed.
 
     Its method *name* closes it, which is what `aclose` of a client that owns its pool comes to.
+    redis-py does not report that, so another method takes its place.
     """
-    callbacks = _on_close.get(owner)
-    if callbacks is None:
-        callbacks = _on_close[owner] = []
-        _watch_closing(owner, name, callbacks)
-    callbacks[:] = [each for each in callbacks if each() is not None]
+    closes: Any = getattr(owner, name)  # it may be the user's own
+    callbacks: list[WeakMethod[Callable[[], None]]] = getattr(closes, "for_redsem", [])
+    if not callbacks:
+
+        @functools.wraps(closes)
+        async def close(*args: Any, **options: Any) -> None:
+            try:
+                await closes(*args, **options)
+            finally:
+                if False not in (*args, *options.values()):  # inuse_connections, at a failover
+                    for known in tuple(callbacks):
+                        if (callback := known()) is not None:
+                            callback()
+
+        vars(close)["for_redsem"] = callbacks
+        setattr(owner, name, close)
+    callbacks[:] = [known for known in callbacks if known() is not None]
     callbacks.append(WeakMethod(callback))
-
-
-def _watch_closing(
-    owner: Any, name: str, callbacks: Sequence[WeakMethod[Callable[[], None]]]
-) -> None:
-    """Have the method *name* of *owner* call *callbacks*. redis-py does not report its calls."""
-    closes = getattr(owner, name)  # it may be the user's own
-
-    @functools.wraps(closes)
-    async def close(*args: Any, **options: Any) -> None:
-        try:
-            await closes(*args, **options)
-        finally:
-            if False not in (*args, *options.values()):  # inuse_connections, at a failover
-                for each in tuple(callbacks):
-                    if (callback := each()) is not None:
-                        callback()
-
-    setattr(owner, name, close)
 
 
 # -- clusters
 
 
-def node_of(client: ClusterClient, endpoint: Endpoint) -> Target:
-    """A node of the cluster of *client*, with the client's settings."""
-    node = _startup_nodes(client)[0]
-    settings = node.connection_kwargs | {"host": endpoint[0], "port": endpoint[1]}
-    # It would have a replica answer reads, and we write.
-    settings.pop("redis_connect_func", None)
-    return Target(node.connection_class, settings, clustered=True)
-
-
 def known_nodes(client: ClusterClient) -> list[Endpoint]:
     """The nodes that *client* was given, or has found since."""
-    return [(node.host, int(node.port)) for node in _startup_nodes(client)]
-
-
-def reachable_at(client: ClusterClient, endpoint: Endpoint) -> Endpoint:
-    """Where *client* reaches the node that calls itself *endpoint*."""
-    return client.nodes_manager.remap_host_port(*endpoint)
+    nodes: Iterable[ClusterNode] = client.nodes_manager.startup_nodes.values()
+    return [(node.host, int(node.port)) for node in list(nodes)]
 
 
 async def slots_at(target: Target) -> list[tuple[int, int, list[Endpoint]]]:
@@ -209,10 +173,6 @@ async def slots_at(target: Target) -> list[tuple[int, int, list[Endpoint]]]:
         (first, last, [((host or b"").decode() or own_host, port) for host, port, *_ in nodes])
         for first, last, *nodes in ranges
     ]
-
-
-def _startup_nodes(client: ClusterClient) -> list[ClusterNode]:
-    return list(client.nodes_manager.startup_nodes.values())
 
 
 # -- connecting
@@ -231,7 +191,9 @@ async def dial(target: Target, asker: Asker | None = None) -> Opened:
     limit = asyncio.timeout(CONNECT_TIMEOUT)
     try:
         async with limit:
-            target = _counting_no_credentials(target, limit)
+            if provider := target.settings.get("credential_provider"):
+                untimed = {"credential_provider": _Untimed(provider, limit)}
+                target = target._replace(settings={**target.settings, **untimed})
             try:
                 return await _open(target, 3, asker)
             except (errors.ResponseError, errors.AuthenticationError) as error:
@@ -258,14 +220,6 @@ def _is_of_hello(error: Exception, target: Target) -> bool:
         logs_in = any(target.settings.get(each) for each in ("password", "credential_provider"))
         return logs_in and _NO_LOGIN.search(str(error)) is not None
     return _OF_HELLO.search(str(error)) is not None
-
-
-def _counting_no_credentials(target: Target, limit: asyncio.Timeout) -> Target:
-    provider: CredentialProvider | None = target.settings.get("credential_provider")
-    if provider is None:
-        return target
-    untimed = _Untimed(provider, limit)
-    return target._replace(settings={**target.settings, "credential_provider": untimed})
 
 
 class _Untimed(CredentialProvider):
@@ -307,7 +261,11 @@ async def _open(target: Target, protocol: int, asker: Asker | None) -> Opened:
         await connection.disconnect(nowait=True)
         raise
     transport = cast("asyncio.Transport", writer.transport)
-    no_push = _no_push_reason(protocol, clustered=target.clustered, sharded=sharded)
+    no_push = None if protocol == 3 else "the server does not speak RESP3"
+    if protocol == 3 and target.clustered and not sharded:
+        # A message reaches subscribers at all nodes, but PUBLISH counts those of one node only,
+        # so a script would take back a grant that its waiter has been sent.
+        no_push = "it is a cluster without sharded pub/sub, which comes with Redis 7.0"
     try:
         if asker is not None:
             met = await inquire(
@@ -346,16 +304,6 @@ def taken_over(connection: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWri
         f"cannot be used with redis-py {redis.__version__}, which keeps its connections in another"
         f" way than {OLDEST} to {NEWEST} do: pip install 'redis[hiredis]=={NEWEST}.*'"
     )
-
-
-def _no_push_reason(protocol: int, *, clustered: bool, sharded: bool) -> str | None:
-    if protocol != 3:
-        return "the server does not speak RESP3"
-    if clustered and not sharded:
-        # A message reaches subscribers at all nodes, but PUBLISH counts those of one node only,
-        # so a script would take back a grant that its waiter has been sent.
-        return "it is a cluster without sharded pub/sub, which comes with Redis 7.0"
-    return None
 
 
 async def _connected(target: Target, protocol: int) -> Any:

@@ -54,28 +54,23 @@ def command_error(error: Exception) -> CommandError:
         word, host, port = redirection.groups()
         return CommandError(ErrorKind[word], error, (host, int(port)))
     if layout := _LAYOUT.search(text):
-        return CommandError(ErrorKind.LAYOUT_MISMATCH, error, layout=_layout(*layout.groups()))
+        found, own, versions, left_ms = layout.groups()
+        known = () if versions == "-" else tuple(sorted(versions.split(",")))
+        of_layout = LayoutUse(int(found), int(own), known, _seconds(left_ms))
+        return CommandError(ErrorKind.LAYOUT_MISMATCH, error, layout=of_layout)
     if mode := _MODE.search(text):
-        return CommandError(ErrorKind.MODE_MISMATCH, error, use=_use(*mode.groups()))
+        kind, held, alive, left_ms = mode.groups()
+        use = NameUse(kind, int(held) > 0, int(held) == int(alive) == 0, _seconds(left_ms))
+        return CommandError(ErrorKind.MODE_MISMATCH, error, use=use)
     if slots := _SLOTS.search(text):
         names = [unquote(slot) for slot in slots[1].split(",")]
         return CommandError(ErrorKind.SLOTS_MISMATCH, error, slots=names)
-    for kind, pattern in _KINDS:
+    for what, pattern in _KINDS:
         if pattern.search(text):
-            return CommandError(kind, error)
+            return CommandError(what, error)
     return CommandError(ErrorKind.REFUSED, error)
 
 
-def _use(kind: str, held: str, alive: str, left_ms: str) -> NameUse:
-    """Return what the facts of a MODE error say. *left_ms* is negative for "not known"."""
-    return NameUse(kind, int(held) > 0, int(held) == int(alive) == 0, _seconds(left_ms))
-
-
-def _layout(found: str, own: str, versions: str, left_ms: str) -> LayoutUse:
-    """Return what the facts of a LAYOUT error say."""
-    known = () if versions == "-" else tuple(sorted(versions.split(",")))
-    return LayoutUse(int(found), int(own), known, _seconds(left_ms))
-
-
 def _seconds(left_ms: str) -> float | None:
+    """The seconds, unless they are not known, which is a negative number."""
     return int(left_ms) / 1000 if int(left_ms) >= 0 else None

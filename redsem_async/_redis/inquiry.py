@@ -33,31 +33,22 @@ class Asker(NamedTuple):
 
 
 class Met(NamedTuple):
-    """What is known of a server.
+    """What is known of a server."""
 
-    Attributes:
-        evicts: by which policy it evicts keys. None where it does not, or does not say.
-        uncounted: whether scripts are told that no process receives a message although one does.
-        no_time: why scripts cannot ask for the time. Empty where they can.
-        no_set_repl: whether scripts cannot keep a message from being replicated.
-    """
-
-    evicts: str | None = None
-    uncounted: bool = False
-    no_time: str = ""
-    no_set_repl: bool = False
+    evicts: str | None = None  # by which policy it evicts keys, if it says that it does
+    uncounted: bool = False  # scripts are told of no receiver of a message, although there is one
+    no_time: str = ""  # why scripts cannot ask for the time, if so
+    no_set_repl: bool = False  # scripts cannot keep a message from being replicated
 
     @property
     def worked_around(self) -> Sequence[str]:
         """What it lacks, in words."""
-        found: list[str] = []
-        if self.uncounted:
-            found.append("PUBLISH does not count subscribers")
-        if self.no_time:
-            found.append(f"scripts cannot call TIME ({self.no_time})")
-        if self.no_set_repl:
-            found.append("scripts have no redis.set_repl")
-        return found
+        lacks = {
+            "PUBLISH does not count subscribers": self.uncounted,
+            f"scripts cannot call TIME ({self.no_time})": self.no_time,
+            "scripts have no redis.set_repl": self.no_set_repl,
+        }
+        return [words for words, lacking in lacks.items() if lacking]
 
 
 async def inquire(

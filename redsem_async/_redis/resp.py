@@ -58,8 +58,3 @@ def connection_error(reason: str) -> WireError:
 def invalid_reply(reason: str) -> WireError:
     """An error for a reply that does not fit its command."""
     return errors.InvalidResponse(reason)
-
-
-def scripts_forgotten(error: Exception) -> bool:
-    """Whether an error reply says that the server does not know a script."""
-    return isinstance(error, errors.NoScriptError)

@@ -28,22 +28,12 @@ _KIND = re.compile(rf"({'|'.join(map(re.escape, MODES))}) (server|local)\Z")
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What Redis stores of a semaphore.
-
-    Attributes:
-        mode: None if Redis stores only a set limit, because the next client decides the mode. Or
-            if the name is in use in another layout of the keys, which every script of it says.
-        clock: None in the same cases.
-        set_limit: the limit set by an operator, if any.
-        hubs: what each live hub reports, by its id. If none is alive, the last known ones.
-        dead_in: seconds for which each of them counts as alive without another sign of life.
-        slots: the longest list of slots that a client declares, as strings.
-    """
+    """What Redis stores of a semaphore, as `SemaphoreInfo` has it."""
 
     mode: Mode | None
     clock: Clock | None
     set_limit: int | None
-    hubs: Mapping[str, str]
+    hubs: Mapping[str, str]  # what each live hub reports, or else the last known ones, by id
     slots: tuple[str, ...] = ()
     dead_in: Mapping[str, float] = field(default_factory=dict[str, float])
 
@@ -81,25 +71,15 @@ async def _stored(client: Any, prefix: str, name: str) -> Stored | None:
     if mode is not None and mode.endswith("+slots"):
         slots = _slots((await _fields(client, f"{stem}:slots", ["list"])).get("list", ""))
     known, dead_in = _hubs(meta, now)
-    return Stored(
-        mode,
-        clock,
-        None if limit is None else _limit(limit),
-        known,
-        slots,
-        dead_in,
-    )
+    # After a pause, the limit from before the pause follows.
+    set_limit = None if limit is None else int(as_text(limit).partition(" ")[0])
+    return Stored(mode, clock, set_limit, known, slots, dead_in)
 
 
 def _slots(listed: str) -> tuple[str, ...]:
     """The slots of a list. ValueError where no client can have declared them."""
     slots = tuple(unquote(slot) for slot in listed.split(",") if slot)
     return tuple(map(str, slots_of(slots))) if slots else ()
-
-
-def _limit(text: bytes | str) -> int:
-    """The set limit. After a pause, the limit from before the pause follows."""
-    return int(as_text(text).partition(" ")[0])
 
 
 async def _fields(client: Any, key: str, fields: Sequence[str]) -> dict[str, str]:

@@ -27,11 +27,6 @@ class Unsubscribe(NamedTuple):
     name: str
 
 
-class _Subscription(NamedTuple):
-    address: Address
-    in_use: weakref.ref[SemaphoreRef] | None = None
-
-
 class Subscriptions:
     """Subscriptions by name, which is the prefix, or the shard's part of a semaphore's keys.
 
@@ -42,24 +37,23 @@ class Subscriptions:
     """
 
     def __init__(self, hub: str, *, sharded: bool) -> None:
-        self._hub = hub
+        self._hub, self._of_hub = hub, channel("", hub)
         self._sharded = sharded
-        self.known: dict[str, _Subscription] = {}
+        self.known: dict[str, tuple[Address, weakref.ref[SemaphoreRef] | None]] = {}
         self.prefixes: dict[bytes, str] = {}
         self.unused: deque[str] = deque()
 
     def subscribe(self, semaphore: SemaphoreRef, codec: Codec) -> tuple[Subscribe, bytes]:
         """Return the slot and the bytes of a command that subscribes."""
-        prefix = semaphore.address.prefix
-        name = codec.shard if self._sharded else prefix
+        name = codec.shard if self._sharded else semaphore.address.prefix
         own, in_use = channel(name, self._hub), None
         command = pack(("SUBSCRIBE", own))
         if self._sharded:
+            command = pack(("SSUBSCRIBE", own))
             unused = self.unused
             in_use = weakref.ref(semaphore, lambda _: unused.append(name))
-            command = pack(("SSUBSCRIBE", own))
-        self.known[name] = _Subscription(semaphore.address, in_use)
-        self.prefixes[own.encode()] = prefix
+        self.known[name] = semaphore.address, in_use
+        self.prefixes[own.encode()] = semaphore.address.prefix
         return Subscribe(name), command
 
     def unsubscribe(self) -> tuple[Unsubscribe, bytes]:
@@ -73,9 +67,9 @@ class Subscriptions:
     def ended(self, name: str) -> Address | None:
         """Forget a subscription. Return the semaphore's address, if it was known."""
         self.prefixes.pop(channel(name, self._hub).encode(), None)
-        subscription = self.known.pop(name, None)
-        return None if subscription is None else subscription.address
+        address, _ = self.known.pop(name, (None, None))
+        return address
 
     def name_of(self, channel_name: bytes) -> str:
         """The name that a channel stands for."""
-        return channel_name.decode(errors="replace").removesuffix(channel("", self._hub))
+        return channel_name.decode(errors="replace").removesuffix(self._of_hub)

@@ -199,20 +199,25 @@ async def test_a_release_comes_after_the_back_off_of_its_block_whatever_is_in_fl
 async def test_a_back_off_that_was_not_taken_is_carried_out_after_the_next(
     proxied: Redis, client_b: Redis, proxy: Proxy
 ) -> None:
-    """Of two keys at a time, the second has a higher number."""
+    """Of two keys at a time, the second has a higher number. Their releases come after both."""
     here, there = (FairSemaphore(each, "jobs", 4, key_limit=2) for each in (proxied, client_b))
+    await here.back_off(0, key="a")
+    assert await (await here.acquire(key="a")).release()
+    before = len(proxy.sent)
     permits = [await here.acquire(key=key) for key in ("a", "b")]
     fault = proxy.answer("back_off", "NOSCRIPT No matching script.")
     for permit in permits:
         permit.back_off(PAUSE, key=True)
+    releasing = [in_background(permit.release()) for permit in permits]
     await asyncio.wait_for(fault.struck.wait(), 5)
 
     async def both_back_off() -> bool:
         return all(key.back_off for key in (await there.status()).keys)
 
     await until(both_back_off, "both keys back off")
-    for permit in permits:
-        assert await permit.release()
+    assert all(await asyncio.gather(*releasing))
+    written = [sent.operation for sent in proxy.sent[before:]]
+    assert written.index("release") > written.count("back_off") == 3
 
 
 @pytest.mark.fault(29, 32)

@@ -5,11 +5,15 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path, PurePosixPath
 
 import pytest
+import redis
+
+from redsem_async._redis.dial import NEWEST, OLDEST
 
 CHECKOUT = Path(__file__).parents[2]
 SOURCE = CHECKOUT / "redsem_async"
@@ -51,6 +55,17 @@ def test_the_description_has_no_link_that_leads_nowhere(archives: Path) -> None:
     assert "# redsem-async" in text
     assert re.findall(r'(?:\]\(|src="|srcset=")(?!https?://)', text) == []
     assert re.search(r"^Project-URL: Documentation, https://", text, re.MULTILINE)
+
+
+def test_the_versions_of_redis_py_are_named_alike() -> None:
+    """What is tried, required, documented, and said by the error."""
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    assert f"redis[hiredis]>={OLDEST}" in project["dependencies"]
+    assert f"redis-py-{OLDEST}" in (CHECKOUT / ".config/checks.toml").read_text()
+    for page in ("index.md", "where-it-runs.md"):
+        assert f"redis-py {OLDEST} to {NEWEST}" in (CHECKOUT / "docs" / page).read_text()
+    newest = tuple(map(int, NEWEST.split(".")))
+    assert redis.VERSION[:2] <= newest, "try it, and name it"
 
 
 def test_the_sdist_has_what_the_wheel_is_built_from(archives: Path) -> None:

@@ -275,7 +275,7 @@ OF_CLIENT = (
         "a release does not wait for a back-off's reply",
         "a refused back-off comes before the release",
         "a_back_off_that_was_not_taken_is_not_overtaken_by_its_release",
-        ("Connection._goes_behind", "isinstance(command, Release)", "False"),
+        ("Connection.send", "isinstance(command, Release)", "False"),
     ),
     mutant(
         "what waits is written behind a refused call",
@@ -287,7 +287,11 @@ OF_CLIENT = (
         "calls overtake one whose script is missing",
         "nothing overtakes a call that the server has no script for",
         "nothing_overtakes_a_call_that_the_server_has_no_script_for",
-        ("Connection._goes_behind", "return True", "return False"),
+        (
+            "Connection.send",
+            "self._digest or isinstance(command.operation, Release)",
+            "isinstance(command.operation, Release)",
+        ),
     ),
     mutant(
         "a demoted master is kept",
