@@ -289,7 +289,7 @@ OF_CLIENT = (
         "nothing_overtakes_a_call_that_the_server_has_no_script_for",
         (
             "Connection.send",
-            "self._digest or isinstance(command.operation, Release)",
+            "self._digest or isinstance(command, Release)",
             "isinstance(command.operation, Release)",
         ),
     ),
