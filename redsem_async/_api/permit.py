@@ -17,7 +17,7 @@ from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Slot
 from redsem_async._core.errors import BackendError, PermitLost, SemaphoreError
 from redsem_async._core.lease import Outcome, reply_timeout
-from redsem_async._hub.model import Confirmed, Guard, Lease, LeaseState, PendingRelease
+from redsem_async._hub.model import BlockGuard, Confirmed, Lease, LeaseState, PendingRelease
 from redsem_async._hub.pending import BackOffCall
 from redsem_async._hub.refresher import Refresher
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
@@ -57,7 +57,7 @@ class Permit:
     _waited: float
     _cancel_on_loss: bool
     _acquired_at: str | None  # file and line, if the event loop is in debug mode
-    _guarded: Guard | None = None
+    _guarded: BlockGuard | None = None
 
     def __repr__(self) -> str:
         state = self._lease.state.name.lower()
@@ -315,7 +315,7 @@ class Permit:
         if self._cancel_on_loss and not trusted and self.lost:
             _give_back(self._bound, lease, self._since, now)
             raise lease.loss()
-        self._guarded = Guard(lease, task, self._cancel_on_loss)
+        self._guarded = BlockGuard(lease, task, self._cancel_on_loss)
         if ends_with_task:
             lease.ends_with = weakref.ref(task)
         return self
@@ -410,7 +410,7 @@ class EnteredBlock:
 
     __slots__ = ("__weakref__", "leave", "looked_up_by", "permit", "semaphore")
 
-    semaphore: object
+    semaphore: Any
     leave: Callable[..., Any]
     looked_up_by: "asyncio.Task[Any] | None"
     permit: Permit | None

@@ -1,6 +1,6 @@
 """Operations that are not batched: when each is written, and what its reply changes.
 
-A change, that is a set limit, a deletion or a back-off, has rules of its own (see `Change`).
+A change, that is a set limit, a deletion or a back-off, has rules of its own (see `ChangeCall`).
 """
 
 import logging
@@ -28,7 +28,7 @@ from redsem_async._protocol.status import Status
 
 from .commands import AnyBatch, Batch, apply_common
 from .model import RequestState
-from .pending import AdoptCall, BackOffCall, Call, Change, DetachCall
+from .pending import AdoptCall, BackOffCall, Call, ChangeCall, DetachCall
 from .state import SemaphoreState
 
 logger = logging.getLogger("redsem_async")
@@ -51,7 +51,7 @@ def withdraw(state: SemaphoreState, call: Call) -> None:
     """*call* is no longer wanted, and not in flight."""
     if call in state.calls:
         state.calls.remove(call)
-    if call.was_sent and isinstance(call, Change | DetachCall):
+    if call.was_sent and isinstance(call, ChangeCall | DetachCall):
         state.undo.append(call)  # its bytes may be somewhere still
     else:
         state.call_ended(call)
@@ -67,14 +67,14 @@ def drop_unwanted(state: SemaphoreState) -> None:
 def next_call(state: SemaphoreState) -> Call | None:
     """The next call to write. A change, if one may be written now."""
     unsent = [call for call in state.calls if not call.in_flight]
-    others = (call for call in unsent if not isinstance(call, Change))
+    others = (call for call in unsent if not isinstance(call, ChangeCall))
     return next_change(state) or next(others, None)
 
 
-def next_change(state: SemaphoreState) -> Change | None:
+def next_change(state: SemaphoreState) -> ChangeCall | None:
     """The first change that is not in flight, if it may be written now."""
     first = True
-    for change in [each for each in state.calls if isinstance(each, Change)]:
+    for change in [each for each in state.calls if isinstance(each, ChangeCall)]:
         if not change.in_flight:
             return change if first or not change.alone else None
         if change.alone:
@@ -85,7 +85,7 @@ def next_change(state: SemaphoreState) -> Change | None:
 
 def backs_off(state: SemaphoreState) -> bool:
     """Whether a permit's back-off waits to be written, ahead of all that would serve a waiter."""
-    changes = (each for each in state.calls if isinstance(each, Change) and not each.in_flight)
+    changes = (each for each in state.calls if isinstance(each, ChangeCall) and not each.in_flight)
     return any(change.future is None and change.wanted for change in changes)
 
 
@@ -111,7 +111,7 @@ class CallBatch(Batch[Any, Call]):
     def take(state: SemaphoreState, call: Call) -> AnyBatch:
         """The command of *call*, which is written now."""
         call.in_flight = True
-        if call.numbered or (isinstance(call, Change) and not call.number):
+        if call.numbered or (isinstance(call, ChangeCall) and not call.number):
             call.number = state.identity.new_number()
         asked = call.due() if isinstance(call, BackOffCall) else call.operation
         kind = _BATCHES[type(asked)]

@@ -52,7 +52,7 @@ from . import deadlines
 from .estimates import retry_after_of, timed_out
 from .model import Lease, PendingRefresh, PendingRelease, QueueReport, Request, RequestState
 from .moments import STAGGER
-from .pending import Call, Change
+from .pending import Call, ChangeCall
 from .state import SemaphoreState
 
 logger = logging.getLogger("redsem_async")
@@ -443,8 +443,8 @@ class AbandonBatch(Batch[Reply, Request | Call], Abandon):
         requests = [each for each in items if isinstance(each, Request)]
         calls = [each for each in items if isinstance(each, Call)]
         void = [request.call for request in requests]
-        void += [call.number for call in calls if not isinstance(call, Change)]
-        changes = [call.number for call in calls if isinstance(call, Change)]
+        void += [call.number for call in calls if not isinstance(call, ChangeCall)]
+        changes = [call.number for call in calls if isinstance(call, ChangeCall)]
         queued = [request.queued for request in requests]
         batch = cls(queued, max(void, default=0), max(changes, default=0))
         batch.items, batch.semaphore = items, state

@@ -98,7 +98,7 @@ class Lease:
     unsettled: int
     refreshed_at: float | None
     lost_reason: str | None
-    guard: "Guard | None"
+    guard: "BlockGuard | None"
     ends_with: "weakref.ref[asyncio.Task[Any]] | None"
     wakes_on_loss: "list[asyncio.Future[None]] | None"
 
@@ -228,7 +228,7 @@ ENTERED: ContextVar[tuple[tuple[int, Lease], ...]] = ContextVar("entered", defau
 id of the task that entered it, because the task itself may be dropped."""
 
 
-class Guard:
+class BlockGuard:
     """Guards a block. It cancels, once, the task that entered it when its permit is lost.
 
     It does so with ``cancel()`` and ``uncancel()``, like ``asyncio.timeout``, rather than with a

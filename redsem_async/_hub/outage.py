@@ -21,7 +21,7 @@ MOST_NAMED = 5  # semaphores, in a message
 CHECK_INTERVAL = 0.1  # seconds between looks at the callers that an outage outlasts
 
 
-class Outage:
+class ServerOutage:
     """The outages of one server.
 
     A short one is not logged. The first check logs a longer one, and its end is then logged too.

@@ -78,7 +78,7 @@ class AdoptCall(Call):
         return self.request.state <= RequestState.SENT
 
 
-class Change(Call):
+class ChangeCall(Call):
     """A set limit, a deletion or a back-off, which is carried out once at most.
 
     The server carries out no number that is not above the last one. So a change keeps its number
@@ -95,7 +95,7 @@ class Change(Call):
         return self.wanted or self.was_sent
 
 
-class BackOffCall(Change):
+class BackOffCall(ChangeCall):
     """A back-off until *ends*, by the clock of this process.
 
     One that is written later is shorter. One that is over is not written any more, unless its

@@ -35,7 +35,7 @@ from .commands import (
 )
 from .endings import forget_in_flight, reconnected
 from .identity import HubIdentity
-from .outage import Outage
+from .outage import ServerOutage
 from .redirects import Redirects
 from .route import LinkState
 from .state import MAX_BATCH, SemaphoreState
@@ -75,7 +75,7 @@ class Pipeline:
         self.window: int = WINDOW
         self.batch_target: int = MAX_BATCH
         self.lone: bool = False
-        self.outage: Outage = Outage(identity.loop, self.state, self.semaphores)
+        self.outage: ServerOutage = ServerOutage(identity.loop, self.state, self.semaphores)
         self.stirred: asyncio.Event = asyncio.Event()  # there is something to do, or to look at
         self.probe: asyncio.Event = asyncio.Event()  # a caller does not wait for an attempt
         self.active_at: float = 0.0

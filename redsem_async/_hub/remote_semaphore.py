@@ -37,7 +37,7 @@ from . import calls
 from .commands import max_hold_ms_of
 from .estimates import blocked_by_of
 from .model import ENTERED, Confirmed, Lease, LeaseState, PendingRelease, Request
-from .pending import AdoptCall, BackOffCall, Call, Change, DetachCall
+from .pending import AdoptCall, BackOffCall, Call, ChangeCall, DetachCall
 from .state import SemaphoreState
 
 logger = logging.getLogger("redsem_async")
@@ -260,7 +260,7 @@ class RemoteSemaphore(SemaphoreState):
         """
         future: asyncio.Future[Any] = self.identity.loop.create_future()
         timeout = reply_timeout(min(self.shortest_lease, 10.0))
-        kind = Change if isinstance(operation, SetLimit | Delete) else Call
+        kind = ChangeCall if isinstance(operation, SetLimit | Delete) else Call
         return cast("R", await self._answered(kind(operation, future), future, timeout))
 
     async def _answered(self, call: Call, future: "asyncio.Future[Any]", timeout: float) -> Any:

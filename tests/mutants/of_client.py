@@ -83,13 +83,13 @@ OF_CLIENT = (
         "a loss does not cancel the body",
         "loss cancels the body",
         "loss_cancels_the_body_once_and_leaves_as_permit_lost",
-        ("model.Guard.__init__", "lease.guard = self", "pass"),
+        ("BlockGuard.__init__", "lease.guard = self", "pass"),
     ),
     mutant(
         "a cancellation that is not taken back",
         "cancel and uncancel, as asyncio.timeout does",
         "loss_cancels_the_body_once_and_leaves_as_permit_lost",
-        ("Guard.disarm", "self._task.uncancel()", "self._task.cancelling() - 1"),
+        ("BlockGuard.disarm", "self._task.uncancel()", "self._task.cancelling() - 1"),
     ),
     mutant(
         "a loss hides the body's error",
