@@ -40,7 +40,7 @@ from redsem_async._protocol.replies import (
 )
 
 from .resp import invalid_reply
-from .scripts import LIGHT_KEYS, Script, script
+from .scripts import Script, script
 from .status_reply import MAX_EXACT, key_of, limit_and_ramp, number, slots_of, status_reply
 
 Argument = str | int
@@ -64,10 +64,7 @@ class Codec:
         self.shard: str = address.keys[0].removesuffix(":holders")
         self._keyed, self._slotted = address.keyed, address.slotted
         self._kind = address.kind
-        first, keys = address.first_keys, address.keys
-        self._keys = _counted((*first, *keys))
-        self._light_keys = _counted((*first, *keys[:LIGHT_KEYS]))
-        self._heavy_keys = _counted((*first, *keys[: LIGHT_KEYS + 1]))
+        self._keys: tuple[Argument, ...] = (len(address.keys), *address.keys)
         self._wall_clock = wall_clock
 
     def encode(  # positional, because a keyword costs time and this is called for each command
@@ -81,13 +78,9 @@ class Codec:
 
         With *sharded* its push messages stay within the shard of a cluster.
         """
-        if isinstance(operation, Refresh):
-            keys = self._heavy_keys if operation.heavy else self._light_keys
-        else:
-            keys = self._keys
         clock = "" if self.address.clock == "server" else self._wall_clock()
         name, own = self._arguments(operation)
-        arguments = (*keys, tag, clock, self._kind, hub, *own)
+        arguments = (*self._keys, tag, clock, self._kind, hub, *own)
         return script(self.address.mode, name, sharded), arguments
 
     def _arguments(  # noqa: C901 - a branch for each operation
@@ -110,12 +103,8 @@ class Codec:
                 hold: Argument = "" if hold_ms is None else hold_ms
                 waiting = ",".join(map(self._queued, first)) if first else "1" * waits
                 return "release", (owner, hold, waiting, *numbers)
-            case Refresh(numbers, lease_ms, heavy, max_hold_ms):
-                lease = _bounded(lease_ms, max_hold_ms)
-                if not heavy:
-                    return "refresh", (lease, *numbers)
-                weighed: list[Argument] = [f"{n}:{heavy[n]}" if n in heavy else n for n in numbers]
-                return "refresh", (lease, *weighed)
+            case Refresh(numbers, lease_ms, _, max_hold_ms):
+                return "refresh", (_bounded(lease_ms, max_hold_ms), *numbers)
             case Abandon(requests, void, void_change):
                 return "abandon", (void, void_change, *map(self._queued, requests))
             case Heartbeat(lease_ms, requests, hub_info):
@@ -134,11 +123,11 @@ class Codec:
                 return "status", (max_entries, *own)
             case SetLimit(most, number, key):
                 own = () if key is None else (_encoded(key),)
-                return "set_limit", ("" if most is None else most, number, *own)
+                return "set_limit", ("" if most is None else most, number, "", *own)
             case BackOff(pause_ms, token, number, key):
                 own = () if key is None else (_encoded(key),)
                 granted = "" if token is None else token
-                return "back_off", (pause_ms, granted, number, *own)
+                return "back_off", (pause_ms, granted, number, "", *own)
             case Reap():
                 return "reap", ()
             case Delete(number):
@@ -254,10 +243,6 @@ def _asked(operation: Operation) -> int:
             return 0
         case _:
             return 1
-
-
-def _counted(keys: Sequence[str]) -> tuple[Argument, ...]:
-    return (len(keys), *keys)
 
 
 def _described(hub_info: HubInfo | None) -> tuple[str, int]:

@@ -18,31 +18,22 @@ MAX_EXACT = 2**53  # Lua tells every whole number up to this one from the next
 
 def status_reply(raw: Sequence[Any], address: Address) -> StatusReply:
     """Return the reply to a status. *raw* begins with the tag."""
-    _, cap, held, waiting, now_us, hold_ms, holders, entries, hubs, *more = raw
+    _, cap, held, waiting, now_us, hold_ms, holders, entries, hubs, _, _, *more = raw
     cap, ramp = limit_and_ramp(cap)
-    held_ids, lefts, tokens, counts = (holders[i::4] for i in range(4))
     keys: Sequence[Any] = ()
-    held_keys: Sequence[Any] = (None,) * len(held_ids)
-    held_slots: Sequence[Any] = (b"",) * len(held_ids)
-    slots = b""
+    blocked, key_limits, slots = address.fair and waiting > 0, 0, b""
     if address.slotted:
-        *more, (slots, *held_slots) = more
-    blocked, key_limits = address.fair and waiting > 0, 0
+        slots, *more = more
     if address.keyed:
-        keys, held_keys, (blocked, key_limits) = more
+        keys, blocked, key_limits = more
     return StatusReply(
         set_limit=None if cap < 0 else cap,
         held=number(held),
         waiting=number(waiting),
         now_us=number(now_us),
         holders=[
-            HeldEntry(
-                *(identity.decode(), number(left), number(token), number(permits)),
-                *(key_of(key), slots_of(own)),
-            )
-            for identity, left, token, permits, key, own in zip(
-                held_ids, lefts, tokens, counts, held_keys, held_slots, strict=True
-            )
+            _holder(identity.decode(), left, facts)
+            for identity, left, facts in zip(*(holders[i::3] for i in range(3)), strict=True)
         ],
         queue=[
             _waiter(entry.decode(), value)
@@ -80,6 +71,12 @@ def number(raw: Any) -> int:
     if value is None or abs(value) > MAX_EXACT:
         raise ValueError("a script tells no such number")
     return value
+
+
+def _holder(identity: str, left: Any, facts: bytes) -> HeldEntry:
+    token, permits, slots, key = facts.split(b":", 3)
+    held = number(left), number(token), number(permits)
+    return HeldEntry(identity, *held, key_of(key), slots_of(slots))
 
 
 def _waiter(entry: str, value: Any) -> QueueEntry:

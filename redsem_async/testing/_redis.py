@@ -245,6 +245,12 @@ class _Database:
         return _text(self._sorted(key).scores.get(member))
 
     @_command
+    def zrank(self, key: bytes, member: bytes) -> int | None:
+        value = self._sorted(key)
+        score = value.scores.get(member)
+        return None if score is None else bisect_left(value.rows, (score, member))
+
+    @_command
     def zmscore(self, key: bytes, *members: bytes) -> list[bytes | None]:
         return [*map(_text, map(self._sorted(key).scores.get, members))]
 

@@ -353,8 +353,7 @@ def grants_of(
     """What *call* of *hub* granted: *ids*, which were in line before or are asked for by it."""
     asked = {waiter.id: Grant(waiter.id, waiter.request, waiter.ticket) for waiter in before.line}
     if isinstance(call, op.Release) and call.own and after.by_server:
-        parked = {waiter.id: waiter.parked for waiter in (*before.line, *after.line)}
-        oldest = min((w.ticket for w in before.line if not parked[w.id]), default=math.inf)
+        oldest = min((waiter.ticket for waiter in before.line), default=math.inf)
         if 0 <= after.now_us - oldest <= YOUNG_US:
             named = {permit_id(hub, request.number) for request in call.own} & asked.keys()
             asked |= {identity: asked[identity]._replace(may_pass=True) for identity in named}
@@ -375,10 +374,10 @@ def broken_turn(before: Look, grants: Sequence[Grant], after: Look) -> str | Non
     may have come too late for its first grants. A grant that nobody received was in the way of
     others until that was known. Which of the requests of its process it was is not known.
     """
-    reached = {waiter.id for waiter in before.line if not waiter.unreachable}
+    left = {waiter.id for waiter in after.line} | {grant.id for grant in grants}
     undelivered = Counter[str | None]()
-    for waiter in after.line:
-        if waiter.unreachable and waiter.id in reached:
+    for waiter in before.line:
+        if waiter.alive_until > after.now and waiter.id not in left:
             undelivered[waiter.key] += waiter.request.permits
     counted = _passed(before, grants, after, undelivered)
     return counted and _passed(before, grants, after, Counter())
