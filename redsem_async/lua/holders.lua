@@ -118,7 +118,7 @@ local function purge()
   local expired = call('ZRANGEBYSCORE', holders, '-inf', now, 'LIMIT', 0, MAX_PURGED)
   if #expired > 0 then remove_holders(expired) end
   state.more = state.more or #expired == MAX_PURGED  -- the client has to call again
-  if state.doubtful then recount() end
+  if state.doubtful or state.facts_lost and state.holding == 0 then recount() end
   local lost = state.facts_lost and state.holding > 0
   state.used = lost and ALL_TAKEN or state.holding + state.heavy
   if state.back_off and not state.ramp_changes then

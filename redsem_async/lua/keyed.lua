@@ -12,7 +12,7 @@
 --          key_limits  HASH, key -> the limit that is set for it, as in set_limit. It has no expiry
 --          ramps       ZSET, key -> when the ramp of its back-off changes, in ms
 --          turns       ZSET, with share: '<virtual time>:<place>:<key>' of each ready key -> its use
---                      for its weight
+--                      for its weight, which is 0 without a key
 -- meta     back_off:<key>  the back-off of a key; key_back_offs -> that there are some
 --          ready_for       'limit' or 'limit key': for which set limit `ready` is right ('-' for
 --                          none); where there is a key, as far as that key, in the order of lines
@@ -138,7 +138,8 @@ local function look_at(key)
     end
     local patience = key == '' and request.lease or request.patience
     ticket = exact(ticket + 1000 * patience)
-    call('ZADD', turns, use_of(key) / request.weight, turn_of(key, virtual, ticket))
+    local share = key == '' and 0 or use_of(key) / request.weight
+    call('ZADD', turns, share, turn_of(key, virtual, ticket))
   end
   call('ZADD', ready, ticket, key)
 end
@@ -396,9 +397,10 @@ function keyed.delete()
   call('HDEL', meta, 'virtual', 'key_back_offs', 'ready_for')
 end
 
--- Lists at most *most* keys that hold, wait or are paused, the ones with the most permits first, and
--- from the one behind *after* on: key, permits in use, requests waiting, set limit or -1, ... The
--- permits of *expired* holders and requests of *dead* hubs do not count, by key.
+-- What a status says of keys: at most *most* that hold, wait or are paused, the ones with the most
+-- permits first, and from the one behind *after* on, as key, permits in use, requests waiting, set
+-- limit or -1, ...; 1 if a request waits that only the overall limit delays; how many limits are set.
+-- The permits of *expired* holders and requests of *dead* hubs do not count, by key.
 function keyed.list(most, after, expired, dead)
   local rows, read = {}, 0
   local last = call('ZCARD', uses) - 1
@@ -418,5 +420,5 @@ function keyed.list(most, after, expired, dead)
       end
     end
   end
-  return rows
+  return { rows, call('ZCARD', ready) > 1 and 1 or 0, call('HLEN', key_limits) }
 end

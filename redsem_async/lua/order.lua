@@ -61,6 +61,7 @@ end
 
 -- The request that is served next, which is still in the queue; or nil.
 local function next_request()
+  if state.set_limit == 0 then return end
   scan = scan or { rank = 0, ticket = 0, used = 0, read = 0, rows = {}, at = 1, size = 8 }
   local ticket, used = known_to_pass()
   while not scan.ended do

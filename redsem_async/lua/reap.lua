@@ -9,7 +9,6 @@ local before = state.holding
 purge()
 local reaped = before - state.holding
 forget_dead_hubs()
-if not string.find(state.looked or '', ':', 1, true) then state.looked = nil end
 if state.waiting > 0 then reaped = reaped + drop_dead() end
 serve()
 return append(reply_head(), { reaped })

@@ -5,13 +5,10 @@
 
 local own_grants = {}  -- number and token of each grant to a waiter of the caller's hub
 
--- Drops the requests of dead hubs, once in a second at most, because that is work for a long queue,
--- and hubs without requests die, too. Returns how many were dropped.
+-- Drops the requests of dead hubs, where one has died since. Returns how many were dropped.
 local function drop_dead()
   local at, from = string.match(state.looked or '', '^(%d+):?(%d*)$')
-  if at and from == '' and (now - at < 1000 or call('ZCOUNT', hubs, '(' .. at, now) == 0) then
-    return 0
-  end
+  if at and from == '' and call('ZCOUNT', hubs, '(' .. at, now) == 0 then return 0 end
   if (from or '') == '' then at, from = exact(now), '-inf' end
   local rows = call('ZRANGEBYSCORE', queue, from, '+inf', 'WITHSCORES', 'LIMIT', 0, MAX_SCANNED)
   local dead = {}
@@ -95,7 +92,6 @@ local function serve(first)
   for _, request in ipairs(first or {}) do take(request) end
   deliver(first or {})
   drop_dead()
-  if state.set_limit == 0 then return end
   local served = 0
   repeat
     local grants = {}

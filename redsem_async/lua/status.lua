@@ -7,9 +7,7 @@
 --          usual hold or -1, holders, queue, hubs, set, back_off}: holders is id, ms left, facts ...;
 --          queue is request, ticket ...; hubs is hub, facts about it ... for the hubs that occur;
 --          set and back_off are what is stored of the set limit and the back-off, '' for none.
---          With slots, also the longest list of them. With keys, also those that keyed.list() has,
---          1 if a request waits that only the overall limit delays, and how many limits of keys are
---          set
+--          With slots, also the longest list of them. With keys, also what keyed.list() returns
 
 local MAX_ENDED = 5000  -- expired holders and requests of the dead, which do not count
 local max_entries = tonumber(ARGV[5])
@@ -62,10 +60,5 @@ local reply = {
   waits, now_us, state.hold, held, entries, owners, call('GET', limit) or '', state.back_off or '',
 }
 if slotted then reply[#reply + 1] = call('HGET', meta, 'slots') or '' end
-if keyed then
-  append(reply, {
-    keyed.list(max_entries, ARGV[6], expired, dead), call('ZCARD', ready) > 1 and 1 or 0,
-    call('HLEN', key_limits),
-  })
-end
+if keyed then append(reply, keyed.list(max_entries, ARGV[6], expired, dead)) end
 return reply

@@ -74,6 +74,8 @@ class SortedSet:
     def by_text(self, low: bytes, high: bytes) -> list[tuple[float, bytes]]:
         """Rows between two texts, if all scores are equal."""
         start = (bisect_right if low[:1] == b"(" else bisect_left)(self.rows, low[1:], key=_member)
+        if high == b"+":
+            return self.rows[start:]
         end = (bisect_left if high[:1] == b"(" else bisect_right)(self.rows, high[1:], key=_member)
         return self.rows[start:end]
 

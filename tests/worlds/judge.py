@@ -162,7 +162,7 @@ class Judge:
             yield Broken(ASKED, f"{both} hold and wait")
         if after.slotted:
             for identity, held in after.live.items():
-                if len(held.slots) != held.permits:
+                if held.token and len(held.slots) != held.permits:
                     yield Broken(SLOTS, f"{identity} has {held.slots} for {held.permits}")
             yield from twice({identity: held.slots for identity, held in after.live.items()})
 
@@ -331,7 +331,7 @@ def next_in_turn(look: Look, room: Room) -> list[Waiter]:
 
 def forgotten(look: Look) -> Waiter | None:
     """A request that waits although its limits have room, and nothing has precedence over it."""
-    if not look.line:
+    if not look.line or look.has_lost_facts:
         return None
     room = look.room()
     turns = next_in_turn(look, room)

@@ -189,6 +189,11 @@ class Look:
     def idle(self) -> bool:
         return not (self.live or self.line) and self.set_limit is None
 
+    @property
+    def has_lost_facts(self) -> bool:
+        """Whether it is not known what some hold: nothing is granted until they have ended."""
+        return any(not held.token for held in self.live.values())
+
     def room(self, now: int | None = None, without: Collection[str] = ()) -> Room:
         """Also at a later moment, when some of the permits have expired."""
         now, uses = self.now if now is None else now, Counter[str | None]()
