@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
+from redsem_async._core.clock import clock
 from redsem_async._core.config import Terms
 from redsem_async._core.keys import Address
 from redsem_async._protocol import operations
@@ -103,6 +104,7 @@ class Request:
         lease: that it was granted.
         report: the last reply that told it to wait.
         waits_for_key: the limit of its key holds it up, as the server said last.
+        again: it has waited, and the server dropped it. It asks again with its age.
         look_at: when the deadline is looked at next.
         replies_since: set when the deadline has come. The reply to any command sent since then
             decides the request.
@@ -127,6 +129,7 @@ class Request:
     error: Exception | None = None
     report: QueueReport | None = None
     waits_for_key: bool = False
+    again: bool = False
     look_at: float = math.inf
     replies_since: float | None = None
     order: int = field(default_factory=_calls.__next__)
@@ -186,12 +189,15 @@ class Request:
     @property
     def plain(self) -> bool:
         """Whether the request asks for one permit and nothing else."""
-        return self.permits == 1 and self.waits and not self.ahead and self.key is None
+        usual = self.permits == 1 and self.waits and not self.ahead
+        return usual and self.key is None and not self.again
 
     @property
     def options(self) -> RequestOptions:
         """What the request asks for, unless it is plain."""
-        return RequestOptions(self.permits, self.waits, math.ceil(1000 * self.ahead), self.key)
+        ahead = self.ahead + (clock() - self.started if self.again else 0)
+        ahead_ms = math.ceil(1000 * ahead)
+        return RequestOptions(self.permits, self.waits, ahead_ms, self.key, self.again)
 
     @property
     def pending(self) -> bool:

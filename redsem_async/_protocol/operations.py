@@ -32,13 +32,15 @@ class RequestOptions(NamedTuple):
     Attributes:
         permits: more than one.
         waits: False for one that is refused where it would have to wait.
-        ahead_ms: for how much longer than in truth it counts as waiting (fair).
+        ahead_ms: for how much longer than in truth it counts as waiting.
+        again: it has waited before, so that `max_waiters` does not refuse it.
     """
 
     permits: int = 1
     waits: bool = True
     ahead_ms: int = 0
     key: KeyTerms | None = None
+    again: bool = False
 
 
 DEFAULT_OPTIONS = RequestOptions()
@@ -54,6 +56,7 @@ class Request(NamedTuple):
     waits: bool = True
     ahead_ms: int = 0
     key: KeyTerms | None = None
+    again: bool = False
 
 
 class Acquire(NamedTuple):

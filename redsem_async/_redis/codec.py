@@ -211,7 +211,7 @@ class Codec:
         ]
 
     def _with_options(self, number: int, asked: RequestOptions) -> str:
-        text = f"{number}:{asked.permits}:{asked.waits:d}"
+        text = f"{number}:{asked.permits}:{asked.waits + asked.again:d}"
         if asked.key is not None:
             return f"{text}:{asked.ahead_ms}{self._tail(asked.key)}"
         return f"{text}:{asked.ahead_ms}" if asked.ahead_ms else text

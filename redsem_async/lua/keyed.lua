@@ -211,6 +211,7 @@ local function join_queue(entries, need)
     changed[request.key] = true
   end
   if state.waiting == 0 then
+    call('UNLINK', ready, turns or ready)
     call('ZADD', ready, 'inf', '!')
     note('ready_for', keyed.limit_in_force)
   end

@@ -325,7 +325,7 @@ def test_a_request_is_served_although_the_clock_was_set_back_at_a_loss(
     pair.call(one, op.Heartbeat(10_000, [heavy], INFO))
     pair.call(other, op.Acquire([1, 2, 3], 10_000, 3))
     pair.call(other, op.Release(other, [1], hold_ms=7))
-    assert pair.members(pair.holders) == [f"{one}.1", f"{other}.2", f"{other}.3"]
+    assert {*pair.members(pair.holders)} == {f"{one}.1", f"{other}.2", f"{other}.3"}
 
 
 @pytest.mark.parametrize("mode", MODES)

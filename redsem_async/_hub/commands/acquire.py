@@ -125,6 +125,7 @@ class AcquireBatch(Batch[Request]):
             elif answer == GONE or (reply.next_ms == 0 and answer in _ANY_FULL):
                 # It was ended, or a reap continues and there may be room afterwards.
                 state.forget_number(request)
+                request.again = answer == GONE and request.waits
                 again.append(request)
             else:
                 report = report or queue_report_of(state, sent_at, reply)
