@@ -47,10 +47,10 @@ def script(mode: Mode, operation: str, sharded: bool = False) -> Script:  # noqa
 
     head = joined("head", "refusal")
     tell = joined("tell/shard" if sharded else "tell/hub")
-    quick = joined(f"quick/{operation}") if not (keyed or slotted) else ""
+    quick = "" if slotted else joined(f"quick/{'keyed_' * keyed}{operation}")
     order = "keyed" if keyed else "order"
     shared = joined(*_SHARED, *["slots"] * slotted, "queue", order, "serve")
-    text = linked(head, tell + joined("quick/settled"), quick)
+    text = linked(head, tell + joined("quick/usual"), quick)
     text = linked(text, tell + shared, joined(operation))
     text = re.sub(r"^ +", "", text, flags=re.MULTILINE)
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

@@ -268,7 +268,9 @@ class Judge:
         match call:
             case op.Release() | op.Refresh():
                 owner = call.owner if isinstance(call, op.Release) else hub
-                held = [int(permit_id(owner, n) in before.live) for n in call.numbers]
+                found = [before.live.get(permit_id(owner, n)) for n in call.numbers]
+                asks = isinstance(call, op.Refresh)  # and is told no where the facts were lost
+                held = [int(one is not None and (one.token > 0 or not asks)) for one in found]
                 if isinstance(call, op.Release):  # twice in one call, the second finds nothing
                     first = {n: i for i, n in reversed(list(enumerate(call.numbers)))}
                     held = [one * (first[call.numbers[i]] == i) for i, one in enumerate(held)]

@@ -2,39 +2,20 @@
 --
 -- The result is that of acquire. The quick path is taken when all of this is true:
 --
---   1. the batch before has run, the hub is known and counts as alive for long enough, and the
---      semaphore exists: meta then has an expiry that is far enough away
---   2. the call has no facts about the hub to record
---   3. there is no back-off, no holder is heavy, and no limit is set
---   4. every number is higher than the one before it, and no request is heavy
---   5. no holder has expired, and no key was lost
+--   1. usual_mark() and usual_state() find nothing unusual
+--   2. every number is higher than the one before it, and no request is heavy
 --
 -- and either no request waits and all of these fit, or they have to wait, and
 --
---   6. the queue has no bound
---   7. if others wait: queue_is_settled(), somebody holds a permit, and (fair) the first request
---      may be served one day, though not now
+--   3. the queue has no bound
+--   4. if others wait: somebody holds a permit, and (fair) the first request may be served one day,
+--      though not now
 --
 -- RETURNS  {tag, token}: all are granted, and token is the first of their consecutive tokens; or as
 --          acquire does
 
 local lease, declared = tonumber(ARGV[5]), ARGV[6]
 local is_fair = string.find(mode, 'fair', 1, true)
-
--- Saves the counter, which is at *token* now, and the mark, for *need* ms at least; and *passed*, if
--- it is given.
-local function save(token, highest, need, passed)
-  if passed then
-    call('HSET', meta, 'counter', token, hub, highest, 'passed', passed)
-  else
-    call('HSET', meta, 'counter', token, hub, highest)
-  end
-  -- A counter ahead of the clock has to be kept for longer. A caller's clock is not the one that
-  -- expires keys.
-  if token > wall_us or clock_us ~= '' then
-    keep(meta, need + (token - wall_us) / 1000 + SLACK)
-  end
-end
 
 local function grant_all(used, token)
   local expiry = string.format('%.0f', now + lease)
@@ -85,45 +66,30 @@ local function queue_all(waiting, head, token, next_expiry)
 end
 
 local function grant_or_queue_all()
-  if tonumber(ARGV[8]) > state.mark or not state.known or not state.mode or ARGV[9] ~= ''
-      or state.back_off or state.heavy > 0 or alive_until(hub) < now + liveness_timeout(lease) then
-    return
-  end
-  local highest = state.mark
+  local mark = usual_mark(lease)
+  if not mark or is_fair and state.passed then return end
   for i = 11, #ARGV do
     local number = tonumber(ARGV[i])
-    if not number or number <= highest then return end
-    highest = number
+    if not number or number <= mark then return end
+    mark = number
   end
+  local used, waiting, next_expiry = usual_state({}, {}, {})
+  if not used then return end
   local count, token = #ARGV - 10, math.max(state.counter + 1, now_us)
-  local room, waiting, used, next_expiry = tonumber(declared), 0, 0, math.huge
-  local found = call('EXISTS', holders, facts, queue, limit)
-  if found > 0 then
-    used, waiting = call('ZCARD', holders), call('ZCARD', queue)
-    if call('HLEN', facts) ~= used or found ~= (used > 0 and 2 or 0) + (waiting > 0 and 1 or 0)
-        or waiting > 0 and not queue_is_settled(used) or is_fair and state.passed then
-      return
-    end
-    if used > 0 then
-      next_expiry = tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2])
-      if next_expiry <= now then return end
-    end
-  end
-  local head = waiting > 0 and call('ZRANGE', queue, 0, 0)[1]
+  local room, head = tonumber(declared) - used, waiting > 0 and call('ZRANGE', queue, 0, 0)[1]
   if head then
     local its_limit, permits = string.match(head, '^[^:]*:%d+:(%d+):(%d+)$')
     local most = tonumber(its_limit) - permits
     if used == 0 or is_fair and (most < 0 or used <= most) then return end
   end
-  room = room - used
   if waiting == 0 and count <= room then
     local reply = grant_all(used, token)
-    save(token + count - 1, highest, lease)
+    save(token + count - 1, mark, lease, {})
     return reply
   elseif (room <= 0 or head and is_fair) and ARGV[7] == '-1' then
     local passed = not is_fair and passed_after(waiting)
     local reply = queue_all(waiting, head, token, next_expiry)
-    save(token + count - 1, highest, liveness_timeout(lease), passed)
+    save(token + count - 1, mark, liveness_timeout(lease), passed and { 'passed', passed } or {})
     return reply
   end
 end

@@ -3,18 +3,14 @@
 --
 -- The result is that of release. The quick path is taken when all of this is true:
 --
---   1. the ids are of the caller's hub, and the call tells no hold
---   2. the semaphore exists, and no holder is heavy
---   3. every number is higher than the one before it, so that none occurs twice, and has been used
---   4. every id holds a permit
+--   1. usual_ids() finds nothing unusual
 --
 -- and where requests wait:
 --
---   5. no limit is set, and queue_is_settled()
---   6. no holder has expired, and no key was lost
---   7. the next requests are for one permit each and fit, and those that are not of the caller's hub
+--   2. usual_state() finds nothing unusual
+--   3. the next requests are for one permit each and fit, and those that are not of the caller's hub
 --      are of one that receives push messages
---   8. the request behind them may be served one day, though not now. (Zset: none fits, because none
+--   4. the request behind them may be served one day, though not now. (Zset: none fits, because none
 --      did before.)
 --
 -- RETURNS  {tag}: all were held, and no request of the caller's hub waits; or as release does
@@ -42,16 +38,13 @@ end
 -- Whom to grant what, in place of *count* holders: ids, facts and expiries, and what the push
 -- message says, if there is to be one; or nil.
 local function hand_over(count)
-  local used = call('ZCARD', holders)
-  if not queue_is_settled(used) or call('HLEN', facts) ~= used
-      or call('ZCOUNT', holders, '-inf', now) > 0 then
-    return
-  end
-  local requests = next_requests(count)
+  local used, waiting = usual_state({}, {}, {})
+  local requests = used and next_requests(count)
   if not requests then return end
   used = used - count
   local token = math.max(state.counter + 1, now_us) - 1
-  local plan = { requests = {}, facts = {}, scores = {}, own = {}, grants = {}, longest = 0 }
+  local plan = { waiting = waiting, requests = {}, facts = {}, scores = {}, own = {},
+    grants = {}, longest = 0 }
   for i, request in ipairs(requests) do
     local owner, number, lease, declared, permits =
       string.match(request, '^(%x+)%.(%d+):(%d+):(%d+):(%d+)$')
@@ -88,24 +81,11 @@ local function hand_over(count)
 end
 
 local function give_back_all()
-  if ARGV[5] ~= hub or ARGV[6] ~= '' or state.heavy > 0 or not state.mode then return end
-  local waiting, found = 0, call('EXISTS', limit, queue)
-  if found > 0 then
-    waiting = call('ZCARD', queue)
-    if waiting > 0 and found > 1 then return end
-  end
-  local ids, highest = {}, 0
-  for i = 8, #ARGV do
-    local number = tonumber(ARGV[i])
-    if number <= highest or number > state.mark then return end
-    highest = number
-    ids[i - 7] = hub .. '.' .. ARGV[i]
-  end
-  for _, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
-    if not expiry or tonumber(expiry) <= now then return end
-  end
-  local plan = waiting > 0 and hand_over(#ids)
-  if waiting > 0 and not plan then return end
+  local ids = usual_ids()
+  if not ids then return end
+  local is_queue = call('EXISTS', queue) == 1
+  local plan = is_queue and hand_over(#ids)
+  if is_queue and not plan then return end
   -- The first write can fail, because the script may not have read this key: nothing is written then.
   call('HDEL', facts, unpack(ids))
   call('ZREM', holders, unpack(ids))
@@ -122,7 +102,7 @@ local function give_back_all()
     end
   end
   if ARGV[7] == '' and #plan.own == 0 then return { tag } end
-  waiting = waiting - #plan.requests
+  local waiting = plan.waiting - #plan.requests
   local next_ms = -1
   if waiting > 0 then
     local first = call('ZRANGE', holders, 0, 0, 'WITHSCORES')
