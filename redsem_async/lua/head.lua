@@ -32,6 +32,7 @@
 
 local call = redis.call
 local holders, facts, meta, hubs, limit, queue = unpack(KEYS)
+local uses, lines, ready, key_limits, ramps, turns = unpack(KEYS, 7)
 local tag, clock_us, mode, hub = unpack(ARGV, 1, 4)
 
 -- Number of this layout of the keys. A change that clients of the layout before could not follow

@@ -23,11 +23,10 @@
 -- number, one was lost: both are dropped, and the requests are asked for again. If something else was
 -- lost, or the set limit has changed, all lines are looked at anew.
 --
--- Within a key, requests are served in their order: one that is heavier than a limit holds up those
--- of its key, and no others. With share, keys with the same use for their weight take turns by their
--- virtual time.
+-- Within a key, requests are served in their order: one that is heavier than the limit of its key
+-- holds up those behind it. One that is heavier than the set limit is passed over. With share, keys
+-- with the same use for their weight take turns by their virtual time.
 
-local uses, lines, ready, key_limits, ramps, turns = unpack(KEYS, 7)
 
 local MAX_LOOKED = 200  -- lines that one call looks at anew
 local shares = string.find(mode, 'share', 1, true)
@@ -73,13 +72,19 @@ local function fits_key(key, permits, declared)
   local most = room_in(limit_of(key, declared), use_of(key), (ramp_of(keyed.back_off_of(key))))
   return use_of(key) + permits <= most
 end
--- The first request of *key*, and its ticket as text.
+-- The first request of *key* that is not heavier than the set limit, and its ticket as text.
 local function head_of(key)
   local from, to = line_of(key)
-  local text = call('ZRANGEBYLEX', lines, from, to, 'LIMIT', 0, 1)[1]
-  if not text then return end
-  local ticket, request = string.match(string.sub(text, #key + 2), '^(%d+):(.*)$')
-  return parse_request(request), ticket
+  local first, count = 0, 1
+  repeat
+    local texts = call('ZRANGEBYLEX', lines, from, to, 'LIMIT', first, count)
+    for _, text in ipairs(texts) do
+      local ticket, found = string.match(string.sub(text, #key + 2), '^(%d+):(.*)$')
+      local request = parse_request(found)
+      if request.permits <= limit_for(request.declared) then return request, ticket end
+    end
+    first, count = first + count, 100
+  until #texts == 0 or first > MAX_SCANNED
 end
 local function waits_of(key)
   return call('ZLEXCOUNT', lines, line_of(key))
@@ -122,14 +127,13 @@ local function look_at(key)
   local _, changes = ramp_of(back_off)
   if changes then call('ZADD', ramps, changes, key) end
   if not request then
-    if use_of(key) == 0 and not back_off then
+    if use_of(key) == 0 and not back_off and (state.waiting == 0 or waits_of(key) == 0) then
       call('ZREM', uses, key)
       if shares then call('HDEL', meta, 'virtual:' .. key) end
     end
     return
   end
-  local fits = fits_key(key, request.permits, request.key_limit)
-  if not fits or request.permits > limit_for(request.declared) then return end
+  if not fits_key(key, request.permits, request.key_limit) then return end
   if shares then
     local present, virtual = virtual_times(key)
     if virtual < present then
@@ -315,7 +319,7 @@ end
 -- *request* is queued at the end of the call, because of *by*.
 function keyed.queued(request, by, too_heavy)
   local key = request.key
-  blocked[key] = blocked[key] or too_heavy and key ~= '' and 'key' or by
+  if not too_heavy then blocked[key] = blocked[key] or by end
   queued_of[key] = (queued_of[key] or 0) + 1
 end
 function keyed.none_queued()

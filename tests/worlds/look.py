@@ -163,7 +163,6 @@ class Look:
         back_offs: by key, or None for that of all requests. They may be over.
         silent: hubs that no message reaches, as they say.
         marks: the highest number that each hub has used.
-        keyed: requests have keys: one that is too heavy holds up those of its key.
     """
 
     now_us: int
@@ -178,7 +177,6 @@ class Look:
     back_offs: Mapping[str | None, BackOff] = field(default_factory=dict[str | None, BackOff])
     silent: Collection[str] = field(default=(), compare=False)
     marks: Mapping[str, int] = field(default_factory=dict[str, int], compare=False)
-    keyed: bool = field(default=False, compare=False)
     live: dict[str, Permit] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -206,8 +204,7 @@ class Look:
     def eligible(self, room: Room) -> Iterator[Waiter]:
         """The requests in line that are not passed over."""
         for waiter in self.line:
-            passed_over = not self.keyed and room.is_too_heavy(waiter.request)
-            if waiter.alive_until > self.now and not passed_over:
+            if waiter.alive_until > self.now and not room.is_too_heavy(waiter.request):
                 yield waiter
 
     @property
@@ -233,11 +230,7 @@ def ready(waiting: Iterable[Waiter], room: Room) -> list[Waiter]:
     heads: dict[str | None, Waiter] = {}
     for waiter in waiting:
         heads.setdefault(waiter.key, waiter)
-    return [
-        head
-        for head in heads.values()
-        if room.fits_key(head.request) and not room.is_too_heavy(head.request)
-    ]
+    return [head for head in heads.values() if room.fits_key(head.request)]
 
 
 # -- from the keys
@@ -264,7 +257,6 @@ def look_of(contents: Contents, address: Address, now_us: int) -> Look:
         _back_offs(contents),
         [name[:HUB] for name, said in meta.items() if said == "1" and name[HUB:] == ":no_push"],
         {name: int(mark) for name, mark in meta.items() if len(name) == HUB},
-        address.keyed,
     )
 
 

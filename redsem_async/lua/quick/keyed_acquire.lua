@@ -2,7 +2,7 @@
 --
 -- The result is that of acquire. The quick path is taken when all of this is true:
 --
---   1. what quick acquire without keys asks for: its 1 to 5
+--   1. what quick acquire without keys asks for: its 1 and 2
 --   2. no limit of a key is set, and no key backs off
 --   3. the requests are for one permit each, and fit under the limit and those of their keys
 --   4. if others wait: queue_is_settled(), no key is ready, and no request of these keys waits
@@ -10,18 +10,12 @@
 -- RETURNS  {tag, token}: all are granted, and token is the first of their consecutive tokens; or as
 --          acquire does
 
-local uses, lines, ready, key_limits, ramps, turns = unpack(KEYS, 7)
-local lease, shares = tonumber(ARGV[5]), string.find(mode, 'share', 1, true)
-
 local function grant_all()
-  local mark = usual_mark(lease)
+  local lease, shares, mark = tonumber(ARGV[5]), string.find(mode, 'share', 1, true), usual_mark
   if not mark then return end
-  local used, waiting, next_expiry = usual_state({ uses }, { lines, ready }, { key_limits, ramps })
+  local used, waiting, next_expiry = usual_state(1, 2, unpack(KEYS, 7))
   if not used or used + #ARGV - 10 > tonumber(ARGV[6]) then return end
-  if waiting > 0 and (call('ZCARD', lines) ~= waiting or call('ZCARD', ready) ~= 1
-      or call('HGET', meta, 'ready_for') ~= '-') then
-    return
-  end
+  if used + waiting > 0 and not usual_keys(used, waiting) then return end
   local token = math.max(state.counter + 1, now_us)
   local texts, scores, in_use, times, virtual = {}, {}, {}, {}, nil
   for i = 11, #ARGV do
@@ -63,7 +57,7 @@ local function grant_all()
   end
   call('ZADD', uses, unpack(counts))
   for _, key in ipairs({ holders, facts, uses }) do keep(key, lease) end
-  save(token + #ARGV - 11, mark, lease, moved)
+  save(token + #ARGV - 11, mark, lease, unpack(moved))
   if waiting == 0 then return { tag, token } end
   local reply = { tag, math.min(next_expiry, now + lease) - now, waiting, {}, -1, -1, {} }
   for i = 11, #ARGV do reply[i - 3] = token + i - 11 end

@@ -2,24 +2,18 @@
 --
 -- The result is that of release. The quick path is taken when all of this is true:
 --
---   1. what quick release without keys asks for: its 1 to 4
---   2. what quick acquire with keys asks for: its 2 and 4
+--   1. usual_ids() finds nothing unusual
+--   2. if others wait: what quick acquire with keys asks for: its 2 and 4
 --
 -- RETURNS  {tag}: all were held; or as release does
 
-local uses, lines, ready, key_limits, ramps, turns = unpack(KEYS, 7)
-local shares = string.find(mode, 'share', 1, true)
-
 local function give_back_all()
-  local ids = usual_ids()
+  local ids, shares = usual_ids(), string.find(mode, 'share', 1, true)
   if not ids then return end
   local used, waiting, in_use = nil, 0, {}
   if call('EXISTS', queue, ramps) > 0 then
-    used, waiting = usual_state({ uses }, { lines, ready }, { key_limits, ramps })
-    if not used or call('ZCARD', lines) ~= waiting or call('ZCARD', ready) ~= 1
-        or call('HGET', meta, 'ready_for') ~= '-' then
-      return
-    end
+    used, waiting = usual_state(1, 2, unpack(KEYS, 7))
+    if not used or not usual_keys(used, waiting) then return end
   end
   for _, text in ipairs(call('HMGET', facts, unpack(ids))) do
     local key = text and string.match(text, '^%d+:1::([^:]*)$')

@@ -15,32 +15,21 @@
 --
 -- RETURNS  {tag}: all were held, and no request of the caller's hub waits; or as release does
 
-local is_fair = string.find(mode, 'fair', 1, true)
-
--- The requests that get *count* permits: of the releasing hub first, where those may pass.
-local function next_requests(count)
-  if mode == 'zset server' and #ARGV[7] > 1 then
-    local head = call('ZRANGE', queue, 0, 0, 'WITHSCORES')
-    local age = head[2] and now_us - head[2]
-    if age and age >= 0 and age <= YOUNG then
-      local own = {}
-      for name in string.gmatch(ARGV[7], '[^,]+') do own[#own + 1] = hub .. '.' .. name end
-      if #own < count then return end
-      for _, score in ipairs(call('ZMSCORE', queue, unpack(own))) do
-        if not score then return end
-      end
-      return own
-    end
-  end
-  return call('ZRANGE', queue, 0, count)
-end
-
 -- Whom to grant what, in place of *count* holders: ids, facts and expiries, and what the push
 -- message says, if there is to be one; or nil.
 local function hand_over(count)
-  local used, waiting = usual_state({}, {}, {})
-  local requests = used and next_requests(count)
-  if not requests then return end
+  local used, waiting = usual_state(0, 0)
+  if not used then return end
+  local is_fair, requests = string.find(mode, 'fair', 1, true), call('ZRANGE', queue, 0, count)
+  local age = mode == 'zset server' and #ARGV[7] > 1 and now_us - call('ZSCORE', queue, requests[1])
+  if age and age >= 0 and age <= YOUNG then
+    requests = {}  -- of the releasing hub, which may pass those of others
+    for name in string.gmatch(ARGV[7], '[^,]+') do requests[#requests + 1] = hub .. '.' .. name end
+    if #requests < count then return end
+    for _, ticket in ipairs(call('ZMSCORE', queue, unpack(requests))) do
+      if not ticket then return end
+    end
+  end
   used = used - count
   local token = math.max(state.counter + 1, now_us) - 1
   local plan = { waiting = waiting, requests = {}, facts = {}, scores = {}, own = {},
