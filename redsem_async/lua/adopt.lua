@@ -25,7 +25,7 @@ local max_hold = tonumber(ARGV[12] or '')
 local old_id, new_id = owner .. '.' .. old, hub .. '.' .. new
 
 load_state()
-if not state.known and hub_info == '' then return unknown_hub_error() end
+if not known and hub_info == '' then return unknown_hub_error() end
 local grant = grant_of(new_id)
 local before = not grant and grant_of(old_id)
 if slotted then

@@ -24,7 +24,7 @@ local function begun_or_longer(before)
     began, beginner = math.max(state.counter, now_us), by
     -- The usual hold is in ms times permits; a step is a hold, however many permits a holder has.
     local live = math.max(1, call('ZCOUNT', holders, '(' .. exact(now), '+inf'))
-    step = math.max(1, math.ceil(state.hold * live / (live + state.heavy)))
+    step = math.max(1, math.ceil(usual_hold * live / (live + state.heavy)))
   end
   step = math.max(tonumber(step), math.ceil(pause / 10))
   local text = table.concat({ exact(later), exact(began), exact(step), beginner }, ':')

@@ -73,34 +73,25 @@ if not wall_us then
   end
 end
 
-local fields = call('HMGET', meta, 'layout', 'mode', 'counter', 'lead', 'heavy', 'hold', 'back_off',
-  'passed', 'looked', hub, hub .. ':no_push')
--- What is stored, and what this call knows and changes of it.
-local state = {
-  layout = fields[1] or fields[2] and '0',  -- a name in use without a number
-  mode = fields[2],
-  counter = tonumber(fields[3]) or 0,
-  lead = tonumber(fields[4]) or 0,
-  heavy = tonumber(fields[5]) or 0,
-  hold = tonumber(fields[6]) or -1,
-  back_off = fields[7],
-  passed = fields[8],
-  looked = fields[9],
-  mark = tonumber(fields[10]) or 0,
-  known = fields[11],  -- meta has facts about the caller's hub
-}
+-- What meta says; `known` is whether it has facts about the caller's hub, and `highest` that hub's mark.
+local layout, stored_mode, counter, lead, heavy, usual_hold, back_off, passed, looked, highest, known =
+  unpack(call('HMGET', meta, 'layout', 'mode', 'counter', 'lead', 'heavy', 'hold', 'back_off', 'passed',
+    'looked', hub, hub .. ':no_push'))
+layout = layout or stored_mode and '0'  -- a name in use without a number
+counter, lead, heavy = tonumber(counter) or 0, tonumber(lead) or 0, tonumber(heavy) or 0
+usual_hold, highest = tonumber(usual_hold) or -1, tonumber(highest) or 0
 
 -- The semaphore's clock is the server's, but never goes back. When the server's clock was set back
 -- by more than STEP, the counter shows it, and the semaphore's clock leads by the difference from
 -- then on. (Less than STEP may be a burst of tokens.) Callers' clocks differ, so with a local clock
 -- each caller would put the semaphore's clock further ahead; it does not follow them.
-if wall_us + state.lead < state.counter - STEP and string.find(mode, 'server', 1, true)
-    and state.mode == mode and state.layout == LAYOUT then
-  state.lead = state.counter - wall_us
+if wall_us + lead < counter - STEP and string.find(mode, 'server', 1, true) and stored_mode == mode
+    and layout == LAYOUT then
+  lead = counter - wall_us
   -- If Redis refuses this write at maxmemory, a later call does it.
-  redis.pcall('HSET', meta, 'lead', state.lead)
+  redis.pcall('HSET', meta, 'lead', lead)
 end
-local now_us = wall_us + state.lead  -- and the next token, unless the last one is as high
+local now_us = wall_us + lead  -- and the next token, unless the last one is as high
 local now = math.floor(now_us / 1000)
 
 -- The interval of heartbeats of a hub with this lease, and how long it counts as alive, in ms.

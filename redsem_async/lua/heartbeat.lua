@@ -13,7 +13,7 @@ local lease, hub_info, no_push = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local REQUESTS = 8
 
 load_state()
-if not state.known and hub_info == '' then return unknown_hub_error() end
+if not known and hub_info == '' then return unknown_hub_error() end
 allow_writes_at_maxmemory()
 record_hub(hub_info, no_push, lease)
 if state.waiting > 0 then keep_queue(liveness_timeout(lease)) end

@@ -32,7 +32,7 @@ elseif #numbers > 0 then
   publish_to(owner, 'revoked', table.concat(numbers, ','))
 end
 if hold and state.mode then
-  if state.hold >= 0 then hold = (state.hold + hold) / 2 end
+  if usual_hold >= 0 then hold = (usual_hold + hold) / 2 end
   call('HSET', meta, 'hold', exact(math.ceil(hold)))
 end
 if state.waiting > 0 then

@@ -57,7 +57,7 @@ end
 
 local reply = {
   tag, with_back_off(state.set_limit or -1, state.back_off), state.holding + state.heavy - ended,
-  waits, now_us, state.hold, held, entries, owners, call('GET', limit) or '', state.back_off or '',
+  waits, now_us, usual_hold, held, entries, owners, call('GET', limit) or '', state.back_off or '',
 }
 if slotted then reply[#reply + 1] = call('HGET', meta, 'slots') or '' end
 if keyed then append(reply, keyed.list(max_entries, ARGV[6], expired, dead)) end
