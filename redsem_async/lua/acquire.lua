@@ -5,7 +5,6 @@
 -- so nothing happens between drawing a ticket and ranking it; a script that fails leaves no entry
 -- behind; holders are ranked by one clock; and no client's timeout is applied to others' entries.
 --
--- KEYS     as in the head
 -- ARGV     lease_ms     lease of these requests
 --          declared     the caller's own limit, which a set limit overrides; where permits have
 --                       slots, 'limit:slot,slot,...'

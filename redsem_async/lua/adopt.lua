@@ -3,7 +3,6 @@
 -- The old id holds nothing afterwards, so a job that is delivered twice cannot run twice under one
 -- permit. The fencing token stays the same.
 --
--- KEYS     as in the head
 -- ARGV     lease_ms  lease of the new holder
 --          hub_info  facts about the caller's hub, '' when sent before
 --          no_push   '1' when no push message reaches the hub, '2' when nobody counts it

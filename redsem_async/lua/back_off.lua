@@ -1,6 +1,5 @@
 -- back_off: grant nothing for some time, because an upstream is overloaded, and then up to a ramp.
 --
--- KEYS     as in the head
 -- ARGV     pause     in ms from now on; 0 ends the back-off that runs
 --          token     of the permit that met the overload. Where it is older than the back-off that
 --                    runs, the overload is the same, and only makes the pause longer. '' for one

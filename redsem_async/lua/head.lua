@@ -42,36 +42,25 @@ local SLACK = 60000   -- ms by which meta outlives what it protects
 local STEP = 1000000  -- us by which the clock has to differ to count as set back
 local YOUNG = 50000   -- us for which the oldest request lets those of the releasing hub pass (zset)
 
-local wall_us = tonumber(clock_us)
-if not wall_us then
+-- The server's clock, in us. Some services refuse TIME in scripts: then it is when meta expires, less
+-- the time that is left until then, and where there is no meta, it is made for a moment. It is 0 where
+-- that write is refused, at maxmemory or by a replica: then nothing that is stored depends on it. nil
+-- and why where scripts cannot read it.
+local function read_clock()
   local time = redis.pcall('TIME')
-  if not time.err then
-    wall_us = time[1] * 1000000 + time[2]
-  else
-    -- Some services refuse TIME in scripts. The server's clock is then when a key expires, less the
-    -- time that is left until then. Where nothing is stored that expires, meta is, for a moment.
-    local key, lent
-    for _, stored in ipairs({ meta, unpack(KEYS) }) do
-      if call('PTTL', stored) >= 0 then
-        key = stored
-        break
-      end
-    end
-    if not key then
-      key, lent = meta, redis.pcall('HSET', meta, '', '') == 1
-      if lent then call('PEXPIRE', meta, 60000) end
-    end
-    -- Without an expiry both are equal, and the clock is 0: the write was refused, at maxmemory or
-    -- by a replica, and nothing that is stored depends on the clock.
-    local expires_at = redis.pcall('PEXPIRETIME', key)
-    if type(expires_at) == 'number' then wall_us = 1000 * (expires_at - call('PTTL', key)) end
-    if lent then call('HDEL', meta, '') end
-    if not wall_us then
-      return redis.error_reply('NOCLOCK scripts cannot read the clock of this server, use'
-        .. ' clock="local": ' .. time.err .. '; ' .. expires_at.err)
-    end
-  end
+  if not time.err then return time[1] * 1000000 + time[2] end
+  local lent = call('PTTL', meta) < 0 and redis.pcall('HSET', meta, '', '') == 1
+  if lent then call('PEXPIRE', meta, SLACK) end
+  local expires_at = redis.pcall('PEXPIRETIME', meta)
+  local left = call('PTTL', meta)
+  if lent then call('HDEL', meta, '') end
+  if type(expires_at) == 'number' then return 1000 * (expires_at - left) end
+  return nil, 'NOCLOCK scripts cannot read the clock of this server, use clock="local": ' .. time.err
+    .. '; ' .. expires_at.err
 end
+local wall_us, refused = tonumber(clock_us), nil
+if not wall_us then wall_us, refused = read_clock() end
+if refused then return redis.error_reply(refused) end
 
 -- What meta says; `known` is whether it has facts about the caller's hub, and `highest` that hub's mark.
 local layout, stored_mode, counter, lead, heavy, usual_hold, back_off, passed, looked, highest, known =

@@ -1,6 +1,5 @@
 -- heartbeat: keep the hub alive, report on its waiters, serve the queue.
 --
--- KEYS     as in the head
 -- ARGV     lease_ms  the longest lease among the hub's waiters
 --          hub_info  facts about the caller's hub, '' when sent before
 --          no_push   '1' when no push message reaches the hub, '2' when nobody counts it

@@ -7,13 +7,7 @@
 if stored_mode and stored_mode ~= mode or layout and layout ~= LAYOUT then
   -- Count by the clock in use: the server's, if this caller's is a local one.
   if clock_us ~= '' and string.find(stored_mode or '', 'server', 1, true) then
-    local time = redis.pcall('TIME')
-    local expires_at = time.err and redis.pcall('PEXPIRETIME', meta)
-    if not expires_at then
-      wall_us = time[1] * 1000000 + time[2]
-    elseif type(expires_at) == 'number' then
-      wall_us = 1000 * (expires_at - call('PTTL', meta))
-    end
+    wall_us = read_clock() or wall_us
   end
   local after = string.format('(%.0f', math.floor((wall_us + lead) / 1000))
   if layout ~= LAYOUT then

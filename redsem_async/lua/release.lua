@@ -1,6 +1,5 @@
 -- release: give permits back, then serve the queue.
 --
--- KEYS     as in the head
 -- ARGV     owner    hub of the ids; it gets a push message when it is not the caller's hub
 --          hold     for how long requests of the caller's process hold their permits lately, in ms
 --                   times permits; '' mostly

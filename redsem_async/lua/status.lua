@@ -1,6 +1,5 @@
 -- status: the state of the semaphore, from one read.
 --
--- KEYS     as in the head
 -- ARGV     max_entries  how many holders, how many waiters and how many keys to list at most
 --          [after]      the key after which to list keys, '' to begin; only where there are keys
 -- RETURNS  {tag, set limit or -1 as in an acquire's reply, permits in use, requests waiting, now_us,

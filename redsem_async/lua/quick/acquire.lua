@@ -104,7 +104,7 @@ local function grant_or_queue_all()
   local ticket, needed = string.match(passed or '', '^(%w+):(%d+):%-$')
   if waiting == 0 then ticket, needed = 'inf', 0 end
   if ticket and not is_fair then
-    local text = string.format('%s:%.0f:-', ticket, math.max(needed, declared))
+    local text = string.format('%s:%.0f:-', ticket, math.max(tonumber(needed), declared))
     save(token + count - 1, mark, need, 'passed', text)
   else
     save(token + count - 1, mark, need)
