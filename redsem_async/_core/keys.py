@@ -42,7 +42,11 @@ class Address(_Address):
     @property
     def keys(self) -> tuple[str, ...]:
         """Every key, in the order in which scripts are given them."""
-        kinds = ("holders", "tokens", "meta", "hubs", "extra", "limit", "queue")
+        kinds = ("holders", "facts", "meta", "hubs", "limit", "queue")
+        if self.keyed:
+            kinds += ("uses", "lines", "ready", "key-limits", "ramps")
+        if "+share" in self.mode:
+            kinds += ("turns",)
         return tuple(f"{self.prefix}:{{{self.name}}}:{kind}" for kind in kinds)
 
     @cached_property
@@ -59,12 +63,6 @@ class Address(_Address):
     def slotted(self) -> bool:
         """Whether permits stand for slots."""
         return self.mode.endswith("+slots")
-
-    @property
-    def first_keys(self) -> tuple[str, ...]:
-        """Keys that scripts are given before all others, where there are slots or keys."""
-        kinds = ("slots",) * self.slotted + ("keys", "key-limits") * self.keyed
-        return tuple(f"{self.prefix}:{{{self.name}}}:{kind}" for kind in kinds)
 
     @property
     def kind(self) -> str:

@@ -238,6 +238,7 @@ class AcquireBatch(Batch[Reply, Request], Acquire):
             elif answer == GONE or (reply.next_ms == 0 and answer in _ANY_FULL):
                 # It was ended, or a reap continues and there may be room afterwards.
                 state.forget_number(request)
+                request.again = answer == GONE and request.waits
                 again.append(request)
             else:
                 request.report = report = report or _report(state, sent_at, reply)
@@ -404,9 +405,8 @@ class RefreshBatch(Batch[Reply, PendingRefresh], Refresh):
     def of(cls, leases: Sequence[Lease]) -> "RefreshBatch":
         """The operation that refreshes *leases*, which are refreshed alike."""
         terms = leases[0].terms
-        heavy = {lease.number: lease.permits for lease in leases if lease.permits > 1}
         numbers = [lease.number for lease in leases]
-        return cls(numbers, terms.lease_ms, heavy, max_hold_ms_of(terms))
+        return cls(numbers, terms.lease_ms, max_hold_ms_of(terms))
 
     def apply(self, reply: Reply, now: float) -> None:
         for pending, held in zip(self.items, reply.answers, strict=True):

@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from dataclasses import InitVar, dataclass, field
 from typing import Any, NamedTuple
 
+from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Terms
 from redsem_async._core.errors import PermitLost, SemaphoreError
 from redsem_async._core.keys import Address, permit_id
@@ -310,6 +311,7 @@ class Request(asyncio.Future[None]):
         lease: that it was granted.
         report: the last reply that told it to wait.
         waits_for_key: the limit of its key holds it up, as the server said last.
+        again: it has waited, and the server dropped it. It asks again with its age.
         look_at: when the deadline is looked at next.
         replies_since: set when the deadline has come. The reply to any command sent since then
             decides the request.
@@ -334,6 +336,7 @@ class Request(asyncio.Future[None]):
     error: Exception | None = None
     report: QueueReport | None = None
     waits_for_key: bool = False
+    again: bool = False
     look_at: float = math.inf
     replies_since: float | None = None
     order: int = field(default_factory=_calls.__next__)
@@ -391,7 +394,9 @@ class Request(asyncio.Future[None]):
     @property
     def options(self) -> RequestOptions:
         """What the request asks for, unless it is for one permit and nothing else."""
-        return RequestOptions(self.permits, self.waits, math.ceil(1000 * self.ahead), self.key)
+        ahead = self.ahead + (clock() - self.started if self.again else 0)
+        ahead_ms = math.ceil(1000 * ahead)
+        return RequestOptions(self.permits, self.waits, ahead_ms, self.key, self.again)
 
     @property
     def pending(self) -> bool:

@@ -239,6 +239,7 @@ class SemaphoreState(SemaphoreRef):
         """The server has nothing for *request* any more. A new number, the same deadline."""
         self.waiting.pop(request, None)
         self.forget_number(request)
+        request.again = request.waits
         self.ask_again([request])
 
     def wait(self, requests: Sequence[Request]) -> None:

@@ -52,17 +52,19 @@ class RequestOptions(NamedTuple):
     Attributes:
         permits: more than one.
         waits: False for one that is refused where it would have to wait.
-        ahead_ms: how much longer than in truth it counts as waiting (`FairSemaphore` only).
+        ahead_ms: how much longer than in truth it counts as waiting.
+        again: it has waited before, so `max_waiters` does not refuse it.
     """
 
     permits: int = 1
     waits: bool = True
     ahead_ms: int = 0
     key: KeyTerms | None = None
+    again: bool = False
 
     def as_asked(self, number: int) -> str:
         """The request as an acquire names it."""
-        text = f"{number}:{self.permits}:{self.waits:d}"
+        text = f"{number}:{self.permits}:{self.waits + self.again:d}"
         if self.key is not None:
             return f"{text}:{self.ahead_ms}{_tail(self.key)}"
         return f"{text}:{self.ahead_ms}" if self.ahead_ms else text
@@ -81,6 +83,7 @@ class QueuedRequest(NamedTuple):
     waits: bool = True
     ahead_ms: int = 0
     key: KeyTerms | None = None
+    again: bool = False
 
     def as_queued(self, address: Address) -> str:
         text = f"{self.number}:{self.lease_ms}:{self.limit}:{self.permits}"
@@ -256,7 +259,6 @@ class Refresh(Operation[Reply]):
     """Refresh permits of the caller's hub.
 
     Attributes:
-        heavy: number of permits, of those ids that are for several.
         max_hold_ms: how long they may be held, since their grants. ``None`` for any time. Each
             answer is then how much of it is left.
     """
@@ -264,14 +266,10 @@ class Refresh(Operation[Reply]):
     script = "refresh"
     numbers: Sequence[int]
     lease_ms: int
-    heavy: Mapping[int, int] = field(default_factory=dict[int, int])
     max_hold_ms: int | None = None
 
     def arguments(self, address: Address) -> Sequence[Argument]:
-        numbers: Sequence[Argument] = self.numbers
-        if heavy := self.heavy:
-            numbers = [f"{n}:{heavy[n]}" if n in heavy else n for n in self.numbers]
-        return (_bounded(self.lease_ms, self.max_hold_ms), *numbers)
+        return (_bounded(self.lease_ms, self.max_hold_ms), *self.numbers)
 
     def reply(self, raw: Sequence[Any], address: Address) -> Reply:
         return Reply(answers_of(raw[1:], len(self.numbers)))
@@ -339,6 +337,8 @@ class Detach(Operation[Reply]):
 class SetLimit(Operation[Reply]):
     """Set the limit that overrides every client's own, or end it. For all, or for *key*.
 
+    *by* says who does it, for those who look at the status.
+
     The hub numbers a change, which this, `StartBackOff` and `Delete` are, when it writes it for
     the first time. The server keeps the highest number of a change that it carried out, and one
     whose number is not above it does nothing.
@@ -348,9 +348,10 @@ class SetLimit(Operation[Reply]):
     limit: int | Literal["pause", "resume"] | None
     call: int = 0
     key: str | None = None
+    by: str = ""
 
     def arguments(self, address: Address) -> Sequence[Argument]:
-        return ("" if self.limit is None else self.limit, self.call, *_key(self.key))
+        return ("" if self.limit is None else self.limit, self.call, self.by, *_key(self.key))
 
     def reply(self, raw: Sequence[Any], address: Address) -> Reply:
         return common_reply(raw, address, 0)
@@ -363,6 +364,7 @@ class StartBackOff(Operation[Reply]):
     Attributes:
         pause_ms: from now on. 0 ends a back-off.
         token: of the permit that met the overload. None for an overload that is new in any case.
+        by: who begins it, for those who look at the status.
     """
 
     script = "back_off"
@@ -370,10 +372,11 @@ class StartBackOff(Operation[Reply]):
     token: int | None = None
     call: int = 0
     key: str | None = None
+    by: str = ""
 
     def arguments(self, address: Address) -> Sequence[Argument]:
         granted = "" if self.token is None else self.token
-        return (self.pause_ms, granted, self.call, *_key(self.key))
+        return (self.pause_ms, granted, self.call, self.by, *_key(self.key))
 
     def reply(self, raw: Sequence[Any], address: Address) -> Reply:
         return common_reply(raw, address, 1)

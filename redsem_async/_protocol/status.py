@@ -138,8 +138,8 @@ class SemaphoreStatus:
         retry_after: an estimate of the seconds until a new request would be granted. 0 when a
             permit is free. It is computed from the queue and from this process's recent hold
             times, or else those of other processes. With no hold times, a second is assumed.
-        keys: those with permits or waiting requests, and those to which a back-off grants nothing,
-            ordered by their encoded names.
+        keys: those with permits or waiting requests, and those to which a back-off grants nothing.
+            The ones with the most permits come first.
         back_off: the semaphore's back-off, if one is in progress.
     """
 
@@ -214,22 +214,20 @@ class Status(Operation[StatusReply]):
     def reply(self, raw: Sequence[Any], address: Address) -> StatusReply:
         viewer = self.viewer
         _, limited, held, waiting, now_us, hold_ms, holders, entries, hubs, *more = raw
+        _, _, *more = more
         held, waiting, now_us = number_of(held), number_of(waiting), number_of(now_us)
         limited, ramp = limit_and_ramp(limited)
         set_limit = none_below_0(limited)
         limit = viewer.limit if set_limit is None else set_limit
-        slots, held_slots = b"", (b"",) * (len(holders) // 4)
+        slots, keys, blocked, key_limits = b"", (), address.fair and waiting > 0, 0
         if address.slotted:
-            *more, (slots, *held_slots) = more
+            slots, *more = more
+        if address.keyed:
+            keys, blocked, key_limits = more
         named: Sequence[Slot] = [unquote(slot) for slot in slots.decode().split(",") if slot]
         if viewer.slots is not None:
             limit = min(limit, viewer.limit)
             named = (*viewer.slots, *named[len(viewer.slots) :])
-        keys: Sequence[Any] = ()
-        held_keys: Sequence[Any] = (None,) * len(held_slots)
-        blocked, key_limits = address.fair and waiting > 0, 0
-        if address.keyed:
-            keys, held_keys, (blocked, key_limits) = more
         clients = {
             hub: client_of(hub, description.decode("utf-8", "replace"))
             for hub, description in _in_rows(hubs, _text_of, bytes)
@@ -262,19 +260,15 @@ class Status(Operation[StatusReply]):
                 Holder(
                     id=identity,
                     client=client(identity),
-                    age=age(token),
+                    age=age(number_of(token)),
                     expires_in=left_ms / 1000,
-                    fencing_token=token,
-                    permits=permits,
+                    fencing_token=number_of(token),
+                    permits=number_of(permits),
                     key=key_of(key),
                     slots=tuple(named[slot] for slot in slots_of(own) if 0 <= slot < len(named)),
                 )
-                for (identity, left_ms, token, permits), key, own in zip(
-                    _in_rows(holders, _text_of, number_of, number_of, number_of),
-                    held_keys,
-                    held_slots,
-                    strict=True,
-                )
+                for identity, left_ms, facts in _in_rows(holders, _text_of, number_of, bytes)
+                for token, permits, own, key in (facts.split(b":", 3),)
             ),
             waiters=tuple(
                 Waiter(identity, client(identity), position, age(int(float(ticket))), permits, key)

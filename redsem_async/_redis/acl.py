@@ -16,7 +16,7 @@ COMMANDS = (
     *("del", "exists", "get", "hdel", "hget", "hgetall", "hlen", "hmget", "hset"),
     *("pexpire", "pttl", "publish", "set", "time", "unlink"),
     *("zadd", "zcard", "zcount", "zlexcount", "zmscore"),
-    *("zrange", "zrangebylex", "zrangebyscore", "zrem", "zscore"),
+    *("zrange", "zrangebylex", "zrangebyscore", "zrank", "zrem", "zscore"),
 )
 
 ADDITIONS: dict[Addition, tuple[str, ...]] = {

@@ -1,15 +1,15 @@
 """Operations as the commands of one semaphore, and what comes back."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from redsem_async._core.keys import Address
-from redsem_async._protocol.operations import AnyOperation, Argument, Refresh
+from redsem_async._protocol.operations import AnyOperation, Argument
 from redsem_async._protocol.replies import MISFITS
 
 from .resp import invalid_reply
-from .scripts import LIGHT_KEYS, Script, script
+from .scripts import Script, script
 
 
 class Codec:
@@ -24,10 +24,7 @@ class Codec:
         self.address = address
         self.prefix: str = address.prefix
         self.shard: str = address.keys[0].removesuffix(":holders")
-        first, keys = address.first_keys, address.keys
-        self._keys = _counted((*first, *keys))
-        self._light_keys = _counted((*first, *keys[:LIGHT_KEYS]))
-        self._heavy_keys = _counted((*first, *keys[: LIGHT_KEYS + 1]))
+        self._keys: tuple[Argument, ...] = (len(address.keys), *address.keys)
         self._kind = address.kind
         self._wall_clock = None if address.clock == "server" else wall_clock
 
@@ -42,13 +39,10 @@ class Codec:
 
         With *sharded* its push messages stay within the shard of a cluster.
         """
-        keys = self._keys
-        if isinstance(operation, Refresh):
-            keys = self._heavy_keys if operation.heavy else self._light_keys
         clock = self._wall_clock() if self._wall_clock else ""
         own = operation.arguments(self.address)
         found: Script = script(self.address.mode, operation.script, sharded)
-        return found, (*keys, tag, clock, self._kind, hub, *own)
+        return found, (*self._keys, tag, clock, self._kind, hub, *own)
 
     def reply_to(self, command: AnyOperation, raw: Any) -> Any:
         """Return the reply to *command*. Raises `WireError` if *raw* is none."""
@@ -58,7 +52,3 @@ class Codec:
         except MISFITS as error:
             raise invalid_reply("the server's reply does not fit its command") from error
         raise invalid_reply("the server's reply belongs to another command")
-
-
-def _counted(keys: Sequence[str]) -> tuple[Argument, ...]:
-    return (len(keys), *keys)

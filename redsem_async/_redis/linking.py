@@ -45,6 +45,12 @@ def _is_used(statement: Statement, names: frozenset[str]) -> bool:
     return not statement.defines or not statement.defines.isdisjoint(names)
 
 
+def without_comments(text: str) -> str:
+    """*text* without comments and blank lines."""
+    bare = _TEXT.sub(lambda found: "" if found[0].startswith("--") else found[0], text)
+    return "\n".join(line.rstrip() for line in bare.splitlines() if line.strip()) + "\n"
+
+
 @functools.cache
 def _statements(text: str) -> tuple[Statement, ...]:
     parts: list[str] = []

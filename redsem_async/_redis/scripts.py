@@ -1,9 +1,8 @@
 """The Lua scripts, as texts to send and digests to name them by.
 
 A script as the server receives it is the head, the operation's quick path where it has one, what
-it uses of the files for many operations (how messages are published, the prelude, slots, the queue
-and how it is served, with or without keys), and its own file. The quick path thus defines nothing
-that it does not need.
+it uses of the files for many operations, and its own file. The quick path thus defines nothing
+that it does not need. Comments and indentation are not sent.
 """
 
 import functools
@@ -14,9 +13,9 @@ from typing import NamedTuple
 
 from redsem_async._core.keys import Mode
 
-from .linking import linked
+from .linking import linked, without_comments
 
-LIGHT_KEYS = 4  # how many of a semaphore's keys a refresh declares
+_SHARED = ("ramp", "holders", "hubs")
 
 
 class Script(NamedTuple):
@@ -42,20 +41,16 @@ def script(mode: Mode, operation: str, sharded: bool = False) -> Script:  # noqa
     keyed, slotted = "+keys" in mode or "+share" in mode, "+slots" in mode
 
     def joined(*names: str) -> str:
-        files = [lua / name for name in names if name and (lua / name).is_file()]
-        return "\n".join(file.read_text(encoding="utf-8") for file in files)
+        files = [lua / f"{name}.lua" for name in names]
+        text = "\n".join(file.read_text("utf-8") for file in files if file.is_file())
+        return without_comments(text)
 
-    head = joined(
-        "slots/keys.lua" if slotted else "", "keyed/keys.lua" if keyed else "", "head.lua"
-    )
-    tell = joined("tell/shard.lua" if sharded else "tell/hub.lua", "settled.lua")
-    quick = joined(f"{'keyed/' * keyed}quick/{operation}.lua") if not slotted else ""
-    shared = joined(
-        "prelude.lua",
-        "slots/prelude.lua" if slotted else "",
-        "queue.lua",
-        "keyed/prelude.lua" if keyed else "serve.lua",
-    )
-    own = joined(f"{operation}.lua")
-    text = linked(linked(head, tell, quick), tell + shared, own)
+    head = joined("head", "refusal")
+    tell = joined("tell/shard" if sharded else "tell/hub")
+    quick = "" if slotted else joined(f"quick/{operation}")
+    order = "keyed" if keyed else "order"
+    shared = joined(*_SHARED, *["slots"] * slotted, "queue", order, "serve")
+    text = linked(head, tell + joined("quick/usual"), quick)
+    text = linked(text, tell + shared, joined(operation))
+    text = re.sub(r"^ +", "", text, flags=re.MULTILINE)
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

@@ -55,9 +55,11 @@ async def stored(client: Any, prefix: str, name: str) -> Stored | None:
 async def _stored(client: Any, prefix: str, name: str) -> Stored | None:
     stem = f"{prefix}:{{{name}}}"
     limit: bytes | str | None = await client.get(f"{stem}:limit")
-    hubs: list[bytes | str] = await client.zrange(f"{stem}:hubs", 0, -1)
-    facts = [f"{as_text(hub)}:{fact}" for hub in hubs for fact in ("client", "until")]
-    meta = await _fields(client, f"{stem}:meta", ["mode", "layout", "ahead", *facts])
+    rows: list[tuple[bytes | str, float]]
+    rows = await client.zrange(f"{stem}:hubs", 0, -1, withscores=True)
+    hubs = {as_text(hub): until for hub, until in rows}
+    facts = [f"{hub}:client" for hub in hubs]
+    meta = await _fields(client, f"{stem}:meta", ["mode", "layout", "lead", "slots", *facts])
     if ("mode" in meta or "layout" in meta) and meta.get("layout") != str(layout()):
         return Stored(None, None, None, {})
     kind = _KIND.match(meta.get("mode", ""))
@@ -69,10 +71,12 @@ async def _stored(client: Any, prefix: str, name: str) -> Stored | None:
     now = await _clock_ms(client, clock, meta)
     slots: tuple[str, ...] = ()
     if mode is not None and mode.endswith("+slots"):
-        slots = _slots((await _fields(client, f"{stem}:slots", ["list"])).get("list", ""))
-    known, dead_in = _hubs(meta, now)
-    # After a pause, the limit from before the pause follows.
-    set_limit = None if limit is None else int(as_text(limit).partition(" ")[0])
+        slots = _slots(meta.get("slots", ""))
+    who = {hub: meta[f"{hub}:client"] for hub in hubs if f"{hub}:client" in meta}
+    dead_in = {hub: (hubs[hub] - now) / 1000 for hub in who if hubs[hub] > now}
+    known = {hub: facts for hub, facts in who.items() if hub in (dead_in or who)}
+    # What was set before a pause, when and by whom follows.
+    set_limit = None if limit is None else int(as_text(limit).partition(":")[0])
     return Stored(mode, clock, set_limit, known, slots, dead_in)
 
 
@@ -96,20 +100,7 @@ async def _clock_ms(client: Any, clock: Clock | None, meta: Mapping[str, str]) -
     seconds: int
     micros: int
     seconds, micros = await client.time()
-    return seconds * 1000 + (micros + float(meta.get("ahead", 0))) / 1000
-
-
-def _hubs(meta: Mapping[str, str], now: float) -> tuple[dict[str, str], dict[str, float]]:
-    """The hubs that are alive, or else the last known ones, and for how long each is alive."""
-    known: dict[str, str] = {}
-    dead_in: dict[str, float] = {}
-    for name, who in meta.items():
-        hub, _, kind = name.partition(":")
-        if kind == "client":
-            known[hub] = who
-            if (until := float(meta.get(f"{hub}:until", 0))) > now:
-                dead_in[hub] = (until - now) / 1000
-    return {hub: who for hub, who in known.items() if hub in (dead_in or known)}, dead_in
+    return seconds * 1000 + (micros + float(meta.get("lead", 0))) / 1000
 
 
 async def scanned_names(client: Any, prefix: str, pattern: str = "*") -> AsyncGenerator[list[str]]:

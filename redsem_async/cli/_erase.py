@@ -14,9 +14,9 @@ async def erase(client: Any, semaphore: AnySemaphore, prefix: str) -> None:
     Only safe if no other process uses it. Gives up after a second, because during an outage it
     would retry for a whole lease.
     """
-    mode: Mode = "zset+slots" if isinstance(semaphore, Semaphore) else "fair+keys+slots"
+    mode: Mode = "zset+slots" if isinstance(semaphore, Semaphore) else "fair+share+slots"
     address = Address(mode, prefix, semaphore.name, "server")
     with suppress(SemaphoreError, TimeoutError):
         async with asyncio.timeout(1.0):
             await semaphore.delete()
-            await client.unlink(*address.keys, *address.first_keys)
+            await client.unlink(*address.keys)

@@ -5,32 +5,29 @@
 -- so nothing happens between drawing a ticket and ranking it; a script that fails leaves no entry
 -- behind; holders are ranked by one clock; and no client's timeout is applied to others' entries.
 --
--- KEYS     as in the head
 -- ARGV     lease_ms     lease of these requests
 --          declared     the caller's own limit, which a set limit overrides; where permits have
 --                       slots, 'limit:slot,slot,...'
---          max_waiters  length of the queue from which on requests are refused, -1 for no bound
+--          max_waiters  length of the queue from which on requests are refused, -1 for no bound;
+--                       with keys also ':' and the same for the line of a key
 --          after        highest number of the batch before this one: it has not run unless the
 --                       hub's mark is as high
 --          hub_info     facts about the caller's hub, '' when sent before
 --          no_push      '1' when no push message reaches the hub, '2' when nobody counts it
---          requests     from here on: 'number', or 'number:permits:waits' (waits 0 or 1), or
---                       'number:permits:waits:ahead' for a request whose ticket is as low as that
---                       of one that came so many ms earlier
+--          requests     from here on: 'number', or 'number:permits:waits:ahead' and the tail of a
+--                       request. waits is 0 for one that may not wait, 1 for one that may, 2 for
+--                       one that has waited before, which max_waiters does not refuse. Its ticket is
+--                       as low as that of a request which came *ahead* ms earlier
 -- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, answer...}, and where there are keys
 --          keyed.queues_of() before the answers; set_limit being -1 when no limit is set, -2 when
 --          nothing was known of the hub either, and {set_limit, ms, ramp} from with_back_off()
 --          during a back-off; hold being the usual hold in ms times permits, -1 when it is not
 --          known or all were granted; and an answer being a token (granted), {token, ms left}
---          (holds a permit already), 0 (queued), -1 (gone: its number was used before, and it
---          neither holds nor waits), -2 (no room, and it does not wait), -3 (the queue is too long);
+--          (holds a permit already), 0 (queued), -4 (queued, and its key holds it up), -1 (gone: its
+--          number was used before, and it neither holds nor waits), -2 (no room, and it does not
+--          wait), -5 (the same, because of its key), -3 (the queue is too long), -6 (that of its
+--          key is);
 --          the error REORDERED when the batch before has not run: it then changes nothing
--- USES     load_state, own_grants, now_us, unknown_hub, unknown_hub_error, mark, parse_requests,
---          record_hub, purge, leave_queue, serve, current_grant, is_queued, format_request,
---          next_token, last, write_grants, liveness_timeout, exact, save_counter, append,
---          reply_with_limit, held_up, join_queue, keep_queue, keyed, queue_answer, queue_is_full,
---          limit_for, slotted, LAYOUT, next_expiry, notify_head
---          sets open, used, waiting
 
 local lease, declared, max_waiters = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local after, hub_info, no_push = tonumber(ARGV[8]), ARGV[9], ARGV[10]
@@ -38,95 +35,101 @@ local REQUESTS = 11
 local fair = string.find(mode, 'fair', 1, true)
 
 load_state()
-if unknown_hub and hub_info == '' then return unknown_hub_error() end
-if mark < after then return redis.error_reply('REORDERED') end
-local refusal
-if slotted then declared, refusal = slotted.compare(declared) end
-if refusal then return refusal end
-local old_mark = mark
-local requests = parse_requests(REQUESTS)
+if not known and hub_info == '' then return unknown_hub_error() end
+if state.mark < after then return redis.error_reply('REORDERED') end
+local listed
+if slotted then declared, listed = slotted.compare(declared) end
+if not declared then return listed end
+
+local old_mark, requests = state.mark, {}
+for i = REQUESTS, #ARGV do
+  local number, permits, waits, ahead, tail =
+    string.match(ARGV[i], '^(%d+):?(%d*):?([012]?):?(%d*)(.*)$')
+  if keyed and tail == '' then tail = '::1:0:' end  -- that of a request without a key
+  local request = parse_request(format_request(number, ARGV[5], declared, tonumber(permits) or 1, tail))
+  request.value, request.waits = tonumber(number), waits
+  request.ahead = 1000 * (tonumber(ahead) or 0)
+  requests[#requests + 1] = request
+  state.mark = math.max(state.mark, request.value)
+end
 -- Redis refuses this write at maxmemory, and it is the first: the acquire fails with nothing
 -- written.
-call('HSET', meta, 'mode', mode, 'layout', LAYOUT, hub, mark)
+note('mode', mode, 'layout', LAYOUT, hub, state.mark)
 record_hub(hub_info, no_push, lease)
-if slotted then slotted.note_list(lease) end
+if listed then note('slots', listed) end
 purge()
-if unknown_hub and waiting > 0 then
+if not known and state.waiting > 0 then
   -- The queue may still have these requests, if the hub was forgotten since: they ask anew.
   local older = {}
-  for i, request in ipairs(requests) do
-    older[i] = format_request(request[1], ARGV[5], declared, request[3], request[6])
-  end
+  for i, request in ipairs(requests) do older[i] = request.text end
   leave_queue(older)
 end
-if keyed then keyed.look_at_heads(REQUESTS) end
 serve()
 
-local effective_limit = limit_for(tonumber(declared))
-local first_expiry = not fair and waiting > 0 and next_expiry()
+local most = limit_for(tonumber(declared))
+local first_expiry = not fair and state.waiting > 0 and next_expiry()
 local answers, grants, queued, served, overtakes = {}, {}, {}, true, false
 
 -- Writes what was granted and queued so far.
 local function write()
   write_grants(grants)
   if #queued > 0 then
-    join_queue(queued)
-    keep_queue(liveness_timeout(lease))
+    join_queue(queued, liveness_timeout(lease))
     save_counter(liveness_timeout(lease))
   end
   grants, queued = {}, {}
-  if keyed then keyed.added = {} end
+  if keyed then keyed.none_queued() end
+end
+local function ticket_for(request)
+  return exact(math.max(1, next_token() - request.ahead))
 end
 -- The token of a request that may not wait, if it would be granted at once in its place in the
 -- queue; nil otherwise.
-local function grant_in_turn(id, entry, earlier)
+local function grant_in_turn(request)
   write()
-  join_queue({ exact(math.max(1, math.max(last + 1, now_us) - earlier)), entry })
-  waiting = waiting + 1
+  join_queue({ ticket_for(request), request.text }, liveness_timeout(lease))
+  start_over()
   serve()
   for i = 1, #own_grants, 2 do
-    if hub .. '.' .. exact(own_grants[i]) == id then
+    if own_grants[i] == request.value then
       table.remove(own_grants, i)
       return table.remove(own_grants, i)
     end
   end
-  leave_queue({ entry })
+  leave_queue({ request.text })
 end
 
 for i, request in ipairs(requests) do
-  local number, value, permits, waits, earlier, tail = unpack(request)
-  local id = hub .. '.' .. number
-  local entry = format_request(number, ARGV[5], declared, permits, tail)
   -- If the hub has been forgotten since, the request may hold a permit although its mark was lost.
-  local grant = (value <= old_mark or unknown_hub) and current_grant(id)
-  if grant or value <= old_mark then
-    answers[i] = grant or (is_queued(entry) and queue_answer(tail)) or -1
+  local holding = (request.value <= old_mark or not known) and holding_of(request.id)
+  if holding or request.value <= old_mark then
+    answers[i] = holding or ticket_of(request.text) and queue_answer(request.text) or -1
     served = served and answers[i] ~= 0 and answers[i] ~= -4
   else
-    local blocked_by = held_up(permits, effective_limit, tail)
+    local blocked_by = held_up(request.permits, most, request)
     if not blocked_by then
-      used = used + permits
-      grants[#grants + 1] = { id, next_token(), lease, permits, tail }
-      answers[i] = last
+      request.token = next_token()
+      occupy(request, 1)
+      grants[#grants + 1] = request
+      answers[i] = request.token
     else
-      local refused = not waits and (blocked_by == 'key' and -5 or -2)
-        or waits and queue_is_full(max_waiters, tail)
-      local may_pass = used + permits <= effective_limit
-        and (earlier > 0 or keyed and keyed.shares and blocked_by == 'limit')
+      local refused = request.waits == '0' and (blocked_by == 'key' and -5 or -2)
+        or request.waits ~= '2' and queue_is_full(max_waiters, #queued / 2, request)
+      local may_pass = state.used + request.permits <= most
+        and (request.ahead > 0 or string.find(mode, 'share', 1, true) and blocked_by == 'limit')
       if refused then
-        answers[i] = may_pass and grant_in_turn(id, entry, earlier) or refused
+        answers[i] = may_pass and grant_in_turn(request) or refused
         served = served and answers[i] > 0
       else
         served = false
-        queued[#queued + 1] = exact(math.max(1, next_token() - earlier))
-        queued[#queued + 1] = entry
-        waiting = waiting + 1
+        append(queued, { ticket_for(request), request.text })
         answers[i] = blocked_by == 'key' and -4 or 0
-        overtakes = overtakes or earlier > 0 or may_pass
-        if keyed then
-          keyed.queued(blocked_by, tail, blocked_by == 'limit' and permits > effective_limit)
+        overtakes = overtakes or request.ahead > 0 or may_pass
+        local too_heavy = request.permits > most
+        if keyed then keyed.queued(request, blocked_by, too_heavy) end
+        if fair and blocked_by == 'limit' and not too_heavy then
+          state.blocked_until = state.blocked_until or math.huge
         end
-        if fair and blocked_by == 'limit' and permits <= effective_limit then open = false end
       end
     end
   end
@@ -135,5 +138,9 @@ first_expiry = #grants > 0 and first_expiry
 write()
 -- Those that were passed by do not know of an expiry that is earlier than all others.
 if first_expiry and (first_expiry < 0 or lease < first_expiry) then notify_head() end
-if overtakes then serve() end  -- one may be the first now, and fit where that one did not
+if overtakes then  -- one may be the first now, and fit where that one did not
+  state.blocked_until = nil
+  start_over()
+  serve()
+end
 return append(reply_with_limit(served, keyed and keyed.queues_of(REQUESTS, answers)), answers)

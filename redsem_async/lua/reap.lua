@@ -1,16 +1,13 @@
 -- reap: remove expired holders and dead waiters, then serve the queue.
 --
--- KEYS     as in the head
 -- ARGV     none of its own
 -- RETURNS  {tag, next_ms, waiting, own_grants, reaped}: next_ms is 0 when there is more to remove
--- USES     load_state, holder_count, purge, forget_dead_hubs, remove_dead_waiters, serve, append,
---          reply_head
 
 load_state()
-local before = holder_count
+local before = state.holding
 purge()
-local reaped = before - holder_count
+local reaped = before - state.holding
 forget_dead_hubs()
-reaped = reaped + remove_dead_waiters()
+if state.waiting > 0 then reaped = reaped + drop_dead() end
 serve()
 return append(reply_head(), { reaped })

@@ -1,6 +1,5 @@
 -- release: give permits back, then serve the queue.
 --
--- KEYS     as in the head
 -- ARGV     owner    hub of the ids; it gets a push message when it is not the caller's hub
 --          hold     for how long requests of the caller's process hold their permits lately, in ms
 --                   times permits; '' mostly
@@ -10,37 +9,35 @@
 --          numbers  from here on: of the ids
 -- RETURNS  {tag, next_ms, waiting, own_grants, held...}, where nobody asks about the queue -1 and 0
 --          in place of next_ms and waiting; held being 1, or 0 when the id held nothing
--- USES     load_state, parse_ids, now, remove_holders,
---          raise_mark, publish_to, waiting, purge, serve, append, reply_head,
---          fields, usual_hold, exact, serve_own, slotted, more, own_grants
 
 local owner, hold, own = ARGV[5], tonumber(ARGV[6]), ARGV[7]
 local NUMBERS = 8
 
 load_state()
 local ids, highest = parse_ids(owner, NUMBERS)
-local held, removed, seen = {}, {}, {}
+local held, leaving, numbers, seen = {}, {}, {}, {}
 for i, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
   -- Of an id that occurs twice in one call, the second is not held.
   held[i] = expiry and tonumber(expiry) > now and not seen[ids[i]] and 1 or 0
+  if expiry and not seen[ids[i]] then leaving[#leaving + 1] = ids[i] end
+  if held[i] == 1 then numbers[#numbers + 1] = ARGV[NUMBERS + i - 1] end
   seen[ids[i]] = true
-  if held[i] == 1 then removed[#removed + 1] = ARGV[NUMBERS + i - 1] end
 end
-remove_holders(ids)  -- first, as in allow_writes_at_maxmemory()
+allow_writes_at_maxmemory()
+if #leaving > 0 then remove_holders(leaving) end
 if owner == hub then
   raise_mark(highest)
-elseif #removed > 0 then
-  publish_to(owner, 'revoked', table.concat(removed, ','))
+elseif #numbers > 0 then
+  publish_to(owner, 'revoked', table.concat(numbers, ','))
 end
-if hold and fields[1] then
+if hold and state.mode then
   if usual_hold >= 0 then hold = (usual_hold + hold) / 2 end
   call('HSET', meta, 'hold', exact(math.ceil(hold)))
 end
-if waiting > 0 then
+if state.waiting > 0 then
   purge()
-  serve_own(own)
-  serve()
+  serve(own_requests(own))
 end
 local reply = { tag, -1, 0, slotted and slotted.tell({}) or {} }
-if own ~= '' or more or #own_grants > 0 then reply = reply_head() end
+if own ~= '' or state.more or #own_grants > 0 then reply = reply_head() end
 return append(reply, held)

@@ -1,54 +1,63 @@
 -- status: the state of the semaphore, from one read.
 --
--- KEYS     as in the head
 -- ARGV     max_entries  how many holders, how many waiters and how many keys to list at most
 --          [after]      the key after which to list keys, '' to begin; only where there are keys
 -- RETURNS  {tag, set limit or -1 as in an acquire's reply, permits in use, requests waiting, now_us,
---          usual hold or -1, holders, queue, hubs}: holders is id, ms left, token, permits ...; queue
---          is the entries of list_queue(); hubs is hub, facts about it ... for the hubs that occur.
---          With keys, also key, permits in use, requests waiting, set limit or -1 ... of keys that
---          hold or wait; the key of each holder in the list; and {1 if a request waits that only
---          the overall limit delays, how many limits of keys are set}. With slots, also {the list
---          of slots, slots of each holder in the list}
--- USES     load_state, exact, now, extra_permits, permits_of, list_queue, set_limit, now_us,
---          keyed, slotted, usual_hold, with_back_off, fields
+--          usual hold or -1, holders, queue, hubs, set, back_off}: holders is id, ms left, facts ...;
+--          queue is request, ticket ...; hubs is hub, facts about it ... for the hubs that occur;
+--          set and back_off are what is stored of the set limit and the back-off, '' for none.
+--          With slots, also the longest list of them. With keys, also what keyed.list() returns
 
+local MAX_ENDED = 5000  -- expired holders and requests of the dead, which do not count
 local max_entries = tonumber(ARGV[5])
 
 load_state()
-local in_use = call('ZCOUNT', holders, '(' .. exact(now), '+inf') + extra_permits()
-
-local held, seen, owners = {}, {}, {}
-local function list_owner(owner)
+local owners, seen = {}, {}
+local function list_owner(id)
+  local owner = string.match(id, '^%x+')
   if not seen[owner] then
     seen[owner] = true
-    owners[#owners + 1] = owner
-    owners[#owners + 1] = call('HGET', meta, owner .. ':client') or ''
+    append(owners, { owner, call('HGET', meta, owner .. ':client') or '' })
   end
 end
-if max_entries > 0 then
-  local live = call('ZRANGEBYSCORE', holders, '(' .. exact(now), '+inf', 'WITHSCORES',
-    'LIMIT', 0, max_entries)
-  for i = 1, #live, 2 do
-    local id = live[i]
-    held[#held + 1] = id
-    held[#held + 1] = live[i + 1] - now
-    held[#held + 1] = call('HGET', tokens, id) or '0'
-    held[#held + 1] = exact(permits_of(id))
-    list_owner(string.match(id, '^%x+'))
+
+local ended, expired, dead = 0, {}, {}  -- permits, and by key permits and requests
+for _, id in ipairs(call('ZRANGEBYSCORE', holders, '-inf', now, 'LIMIT', 0, MAX_ENDED)) do
+  local permits, key = string.match(call('HGET', facts, id) or '', '^%d+:(%d+):[^:]*:(.*)$')
+  ended = ended + (permits or 1)
+  if key then expired[key] = (expired[key] or 0) + permits end
+end
+
+local held = {}
+local live = max_entries > 0 and call('ZRANGEBYSCORE', holders, '(' .. exact(now), '+inf',
+  'WITHSCORES', 'LIMIT', 0, max_entries) or {}
+for i = 1, #live, 2 do
+  append(held, { live[i], live[i + 1] - now, call('HGET', facts, live[i]) or '0:1::' })
+  list_owner(live[i])
+end
+
+-- More than are listed are read where requests of the dead may be among them.
+local waits, entries, read = state.waiting, {}, max_entries
+local looked = string.match(state.looked or '', '^(%d+)$')
+if not looked or call('ZCOUNT', hubs, '(' .. looked, now) > 0 then
+  read = math.max(max_entries, MAX_ENDED)
+end
+local rows = read > 0 and call('ZRANGE', queue, 0, read - 1, 'WITHSCORES') or {}
+for i = 1, #rows, 2 do
+  local request = parse_request(rows[i])
+  if hub_state(request.owner).alive_until <= now then
+    waits = waits - 1
+    if keyed then dead[request.key] = (dead[request.key] or 0) + 1 end
+  elseif #entries < 2 * max_entries then
+    append(entries, { rows[i], exact(rows[i + 1]) })
+    list_owner(rows[i])
   end
 end
-local waits, entries = list_queue(max_entries)
-for i = 1, #entries, 2 do list_owner(string.match(entries[i], '^%x+')) end
+
 local reply = {
-  tag, with_back_off(set_limit or -1, fields[7]), in_use, waits, now_us, usual_hold,
-  held, entries, owners,
+  tag, with_back_off(state.set_limit or -1, state.back_off), state.holding + state.heavy - ended,
+  waits, now_us, usual_hold, held, entries, owners, call('GET', limit) or '', state.back_off or '',
 }
-if keyed then
-  reply[10] = keyed.list(max_entries, ARGV[6])
-  reply[11] = {}
-  for i = 1, #held, 4 do reply[11][(i + 3) / 4] = keyed.key_of(held[i]) end
-  reply[12] = { keyed.queue_is_blocked() and 1 or 0, keyed.limits_set() }
-end
-if slotted then reply[#reply + 1] = slotted.list(held) end
+if slotted then reply[#reply + 1] = call('HGET', meta, 'slots') or '' end
+if keyed then append(reply, keyed.list(max_entries, ARGV[6], expired, dead)) end
 return reply

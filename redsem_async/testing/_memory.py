@@ -164,13 +164,12 @@ class _Store:
     def _keep_waiters(self, address: Address, ms: int) -> None:
         """Let connected hubs live, and requests wait, through the time that is about to pass."""
         command, now_ms = self.redis.command, self.now_us() // 1000
-        _, _, meta, hubs, _, _, queue = address.keys
+        _, _, meta, hubs, _, queue, *of_keys = address.keys
         for hub in {link.hub for link in self.links}:
             alive_until = int(command("ZSCORE", hubs, hub) or 0)
             if alive_until > now_ms:
                 command("ZADD", hubs, alive_until + ms, hub)
-                command("HSET", meta, f"{hub}:until", alive_until + ms)
-        for key in (meta, hubs, queue, *address.first_keys):
+        for key in (meta, hubs, queue, *of_keys):
             if (left := command("PTTL", key)) > 0:
                 command("PEXPIRE", key, left + ms)
 

@@ -74,6 +74,8 @@ class SortedSet:
     def by_text(self, low: bytes, high: bytes) -> list[tuple[float, bytes]]:
         """Rows between two texts, if all scores are equal."""
         start = (bisect_right if low[:1] == b"(" else bisect_left)(self.rows, low[1:], key=_member)
+        if high == b"+":
+            return self.rows[start:]
         end = (bisect_left if high[:1] == b"(" else bisect_right)(self.rows, high[1:], key=_member)
         return self.rows[start:end]
 
@@ -243,6 +245,12 @@ class _Database:
     @_command
     def zscore(self, key: bytes, member: bytes) -> bytes | None:
         return _text(self._sorted(key).scores.get(member))
+
+    @_command
+    def zrank(self, key: bytes, member: bytes) -> int | None:
+        value = self._sorted(key)
+        score = value.scores.get(member)
+        return None if score is None else bisect_left(value.rows, (score, member))
 
     @_command
     def zmscore(self, key: bytes, *members: bytes) -> list[bytes | None]:

@@ -1,7 +1,7 @@
 """The contract of each script agrees with its binding and with its body.
 
 A contract is the comment that opens a script. It names the KEYS and ARGV, which the binding passes
-and the body uses, and under USES what the body takes from the files before it.
+and the body uses.
 """
 
 import re
@@ -25,18 +25,23 @@ WHO = HubInfo("somebody")
 CALLS: dict[str, op.AnyOperation] = {
     "acquire": op.Acquire([7], 1000, 3, hub_info=WHO),
     "release": op.Release(HUB, [7]),
-    "refresh": op.Refresh([7], 1000, {7: 2}),
+    "refresh": op.Refresh([7], 1000),
     "abandon": op.Abandon([REQUEST]),
     "heartbeat": op.Heartbeat(1000, [REQUEST], hub_info=WHO),
     "adopt": op.Adopt(HUB, 7, 8, 1000, WHO),
     "detach": op.Detach(7, 1000),
     "status": Status(10),
     "set_limit": op.SetLimit(3),
+    "back_off": op.StartBackOff(1000, 5, 1),
     "reap": op.Reap(),
     "delete": op.Delete(),
 }
+KEYWORDS = {
+    *("and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in"),
+    *("local", "nil", "not", "or", "repeat", "return", "then", "true", "until", "while"),
+}
+FUNCTIONS = {"ipairs", "pairs", "tonumber", "type", "unpack", "pcall"}
 COMMON_ARGUMENTS = ["tag", "clock_us", "mode", "hub"]
-SHARED = ("prelude", "queue", "serve")
 LUA = Path(str(resources.files("redsem_async"))) / "lua"
 
 
@@ -99,55 +104,6 @@ def test_the_body_uses_every_argument(operation: str) -> None:
             assert f"ARGV[{position}]" in body, name
 
 
-@pytest.mark.parametrize("operation", CALLS)
-def test_the_contract_names_what_the_body_takes_from_the_preludes(operation: str) -> None:
-    """USES shows where each name of a script comes from, without a search through the preludes."""
-    preludes = [LUA / "tell" / "hub.lua", *(LUA / f"{name}.lua" for name in SHARED)]
-    shared = shared_names(LUA / "head.lua", *preludes)
-    uses_match(source(operation), shared)
-
-
-@pytest.mark.parametrize(
-    "path", sorted(str(path.relative_to(LUA)) for path in LUA.rglob("quick/*"))
-)
-def test_the_contract_of_a_quick_path_names_what_it_takes_from_the_head(path: str) -> None:
-    """It stands before the preludes, and uses the head alone, and how messages are sent."""
-    text = (LUA / path).read_text()
-    preludes = [LUA / f"{name}.lua" for name in SHARED]
-    body = code(text)
-    assert not (names_in(body) - declared_in(body)) & shared_names(*preludes)
-    of_keys = [LUA / "keyed" / "keys.lua"] * path.startswith("keyed")
-    uses_match(
-        text,
-        shared_names(LUA / "head.lua", LUA / "tell" / "hub.lua", LUA / "settled.lua", *of_keys),
-    )
-
-
-def uses_match(text: str, shared: set[str]) -> None:
-    """USES of *text* lists every name in *shared* that its body has, and no other."""
-    body = code(text)
-    assert not declared_in(body) & shared, "a local that hides a shared one"
-    used, changed = uses(text)
-    assert not used & changed, "what a body sets is listed once, after 'sets'"
-    assert changed == assigned_in(body) & shared
-    assert used | changed == names_in(body) & shared
-
-
-def uses(text: str) -> tuple[set[str], set[str]]:
-    section = re.search(r"^-- USES +(.*(?:\n-- {10}.*)*)", text, re.MULTILINE)
-    assert section is not None
-    read, _, changed = re.sub(r"\n-- +", " ", section[1]).partition("sets ")
-    return (set(re.findall(r"\w+", read)), set(re.findall(r"\w+", changed)))
-
-
-def shared_names(*paths: Path) -> set[str]:
-    """What *paths* define for the files after them, without the keys and arguments of all."""
-    head = (LUA / "head.lua").read_text()
-    common = {"call", *contract(head, "KEYS"), *contract(head, "ARGV")}
-    lines = "\n".join(code(path.read_text()) for path in paths).splitlines()
-    return declared_in("\n".join(line for line in lines if line.startswith("local "))) - common
-
-
 def code(text: str) -> str:
     """*text* without comments and without what stands in quotes."""
     return re.sub(r"--.*|'[^']*'", "''", text)
@@ -158,19 +114,11 @@ def names_in(body: str) -> set[str]:
 
 
 def declared_in(body: str) -> set[str]:
+    """Locals, parameters and the variables of loops."""
     found = re.findall(r"\blocal (?:function )?([\w, ]+)", body)
+    found += re.findall(r"\bfunction [\w.]*\(([\w, ]*)", body)
+    found += re.findall(r"\bfor ([\w, ]+?) (?:=|in)", body)
     return {name.strip() for names in found for name in names.split(",")}
-
-
-def assigned_in(body: str) -> set[str]:
-    """The names that *body* sets and does not declare."""
-    statements = re.findall(r"(?:^|\bthen|\bdo|\belse)\s*([\w, ]+?) = ", body, re.MULTILINE)
-    return {
-        name
-        for names in statements
-        if not names.startswith(("local ", "for "))
-        for name in names.split(", ")
-    }
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -178,8 +126,9 @@ def assigned_in(body: str) -> set[str]:
 def test_every_name_in_a_script_is_declared(mode: Mode, operation: str) -> None:
     """A global is an error in Redis, at run time, on the path that reaches it."""
     text = code(script(mode, operation).text)
-    shared = {LUA / f"{name}.lua" for name in ("head", *SHARED)} | {*LUA.rglob("prelude.lua")}
-    assert names_in(text) & shared_names(*shared) <= declared_in(text)
+    fields = re.compile(r"(?<=[{,])\s*\w+ = ")
+    globals_ = names_in(fields.sub("", text)) - declared_in(text) - KEYWORDS
+    assert globals_ <= {"KEYS", "ARGV", "redis", "string", "table", "math"} | FUNCTIONS
     members = set(re.findall(r"function (\w+\.\w+)", text))
     for member in set(re.findall(r"\b(?:keyed|slotted)\.\w+(?=\()", text)):
         absent = not re.search(rf"^{member.partition('.')[0]} = ", text, re.MULTILINE)

@@ -3,9 +3,8 @@
 The state is random, and each call is carried out in one database as it is, and in a copy of it by
 the script without its quick path. Reply, messages and every member of every key have to agree.
 
-Two things may differ. A key may expire earlier, though no earlier than it has to: an expiry is set
-to three times what is needed. And what ``passed`` says of the queue may be less, though not
-untrue (see serve.lua).
+One thing may differ: a key may expire earlier, though no earlier than it has to. An expiry is set
+to three times what is needed.
 
 The seeds are fixed, but for those of a ``REDSEM_STATEFUL_RUNS`` above the default: they are fresh.
 """
@@ -17,7 +16,6 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -27,7 +25,7 @@ from redis.exceptions import ResponseError
 import redsem_async._protocol.operations as op
 from redsem_async._core.config import Clock
 from redsem_async._core.keys import Address, Mode, channel
-from redsem_async._protocol.hub_info import NO_PUSH, UNCHANGED, UNCOUNTED, HubInfo
+from redsem_async._protocol.hub_info import HubInfo
 from redsem_async._protocol.replies import Holding, Reply
 from redsem_async._redis import codec
 from redsem_async._redis.scripts import Script, script
@@ -40,7 +38,7 @@ RUNS = int(os.environ.get("REDSEM_STATEFUL_RUNS", FIXED))
 STEPS = 60
 LEASES_MS = (10_000, 10_000, 30_000, 90_000)
 INFO = HubInfo("x")
-INFOS = (INFO, HubInfo("x", NO_PUSH), HubInfo("x", UNCOUNTED))
+INFOS = (INFO, HubInfo("x", no_push=True), HubInfo("x", uncounted=True))
 MODES = ("fair", "zset", "fair+keys", "fair+share")
 KEYS = (None, "a", "a", "a0", "b")
 
@@ -119,14 +117,15 @@ class Pair:
         self.wild = draw.choice((0.03, 0.1, 0.3))  # how often something unusual happens
         self.numbers = dict.fromkeys(HUBS, 0)
         self.requests: dict[str, list[op.QueuedRequest]] = {hub: [] for hub in HUBS}
-        self.sent: list[tuple[str, op.AnyOperation]] = []
+        self.sent: list[tuple[str, op.Operation]] = []
         self.taken = Counter[type]()
         self.here.flushdb()
         self.here.hset("present", mapping={channel("p", hub): 1 for hub in HUBS})
         keys = self.address.keys
-        self.holders, self.meta, self.queue = keys[0], keys[2], keys[6]
+        self.holders, self.facts, self.meta = keys[:3]
+        self.queue = keys[5]
 
-    def call(self, hub: str, call: op.AnyOperation) -> None:
+    def call(self, hub: str, call: op.Operation) -> None:
         self.tag += 1
         self.sent = [*self.sent[-20:], (hub, call)]
         used, arguments = self.codec.encode(call, self.tag, hub)
@@ -135,13 +134,13 @@ class Pair:
         here.evalsha(self.load(edited(used.text, NOTED)), *arguments)
         here.getdel("quick")
         _, raw, is_quick = here.execute(raise_on_error=False)
-        reply = str(raw) if isinstance(raw, ResponseError) else call.reply(raw, self.address)
+        reply = str(raw) if isinstance(raw, ResponseError) else self.codec.reply(call, raw)
         if is_quick:
             self.taken[type(call)] += 1
             expected = self.copy.evalsha(self.load(edited(used.text, "")), *arguments)
-            self.agree(plain(reply), plain(call.reply(expected, self.address)), call)
+            self.agree(plain(reply), plain(self.codec.reply(call, expected)), call)
         elif isinstance(call, op.Acquire) and "UNKNOWNHUB" in str(reply):
-            self.call(hub, replace(call, hub_info=INFO))
+            self.call(hub, call._replace(hub_info=INFO))
 
     def read(self, client: Any) -> tuple[dict[tuple[str, str], str], dict[str, int]]:
         """What each key has, and in how many milliseconds it expires."""
@@ -157,31 +156,22 @@ class Pair:
     def members(self, key: str) -> list[str]:
         return [each.decode() for each in self.here.zrange(key, 0, -1)]
 
-    def agree(self, reply: object, expected: object, call: op.AnyOperation) -> None:
+    def agree(self, reply: object, expected: object, call: op.Operation) -> None:
         assert reply == expected, call
         (one, expires), (other, latest) = self.read(self.here), self.read(self.copy)
         self.check_passed(one)
-        passed = (self.meta, "passed")
-        assert {**one, passed: ""} == {**other, passed: ""}, call
-        # Tokens of holders that were lost serve nobody, however long they stay.
-        tokens, holders = self.address.keys[1], self.holders
-        latest |= (
-            {tokens: min(latest[tokens], latest[holders])}
-            if {tokens, holders} <= latest.keys()
-            else {}
-        )
+        assert one == other, call
         for key, left in expires.items():
             assert (left < 0) == (latest[key] < 0) and 3 * left + 1000 >= latest[key], (call, key)
 
     def check_passed(self, found: dict[tuple[str, str], str]) -> None:
         """No request up to a ticket fits while so many permits are in use."""
-        pairs = re.findall(r"(\d+):(\d+)", found.get((self.meta, "passed"), ""))
+        ticket, used, of = found.get((self.meta, "passed"), "0:0:-").split(":")
         for (key, request), score in found.items():
-            if key != self.queue or float(score) < 0:
-                continue
-            limit, permits = map(int, request.split(":")[2:4])
-            behind = [used for ticket, used in pairs if float(score) <= int(ticket)]
-            assert all(int(used) + permits > limit for used in behind), (request, pairs)
+            if key == self.queue and float(score) <= float(ticket):
+                limit, permits = map(int, request.split(":")[2:4])
+                most = limit if of == "-" else int(of)
+                assert int(used) + permits > most, (request, ticket, used)
 
     # -- steps
 
@@ -207,8 +197,8 @@ class Pair:
         self.requests[hub] += requests_of(call)
         if wild:
             bound, after = draw.choice((None, 2)), draw.choice((0, 0, numbers[-1]))
-            info = draw.choice((UNCHANGED, *INFOS))
-            call = replace(call, max_waiters=bound, after=after, hub_info=info)
+            info = draw.choice((None, *INFOS))
+            call = call._replace(max_waiters=bound, after=after, hub_info=info)
         self.call(hub, call)
 
     def options(self) -> op.RequestOptions:
@@ -244,8 +234,8 @@ class Pair:
         self.calls += 1
         limit: Any = draw.choice((None, None, None, 0, 1, 2, 6, "pause", "resume", "resume"))
         pause_ms = draw.choice((0, 900, 20_000))
-        calls: list[tuple[str, op.AnyOperation]] = [
-            (hub, op.Heartbeat(10_000, requests[-3:], draw.choice((UNCHANGED, *INFOS)))),
+        calls: list[tuple[str, op.Operation]] = [
+            (hub, op.Heartbeat(10_000, requests[-3:], draw.choice((None, *INFOS)))),
             (hub, op.Reap()),
             (HUBS[0], op.SetLimit(limit, self.calls)),
             (HUBS[0], op.StartBackOff(pause_ms, None, self.calls)),
@@ -271,7 +261,7 @@ class Pair:
     def evict(self, _: str) -> None:
         address = self.address
         often = address.keys[:3] * 3
-        self.here.delete(self.draw.choice((*often, *address.keys, *address.first_keys)))
+        self.here.delete(self.draw.choice((*often, *address.keys)))
 
 
 @pytest.fixture
@@ -314,11 +304,12 @@ def test_permits_that_a_loss_set_free_are_granted_by_the_next_call(
     one, other, third = HUBS
     pair.call(one, op.Acquire([1], 10_000, 3, {1: op.RequestOptions(3)}))
     pair.call(other, op.Acquire([1], 10_000, 3))
-    pair.call(third, op.Reap())
     pair.call(third, op.Heartbeat(10_000, [], INFO))
-    pair.here.delete(pair.address.keys[4])  # the permits beyond the first of each holder
+    pair.here.delete(pair.holders)
     pair.call(third, op.Acquire([1], 10_000, 1))
-    assert pair.members(pair.holders) == [f"{one}.1", f"{other}.1"]
+    assert pair.members(pair.holders) == [f"{other}.1"]
+    pair.call(other, op.Release(other, [1]))
+    assert pair.members(pair.holders) == [f"{third}.1"]
 
 
 def test_a_request_is_served_although_the_clock_was_set_back_at_a_loss(
@@ -334,7 +325,7 @@ def test_a_request_is_served_although_the_clock_was_set_back_at_a_loss(
     pair.call(one, op.Heartbeat(10_000, [heavy], INFO))
     pair.call(other, op.Acquire([1, 2, 3], 10_000, 3))
     pair.call(other, op.Release(other, [1], hold_ms=7))
-    assert pair.members(pair.holders) == [f"{one}.1", f"{other}.2", f"{other}.3"]
+    assert {*pair.members(pair.holders)} == {f"{one}.1", f"{other}.2", f"{other}.3"}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -348,7 +339,7 @@ def test_a_set_limit_that_is_lost_after_meta_holds_nobody_up(
     pair.call(hub, op.Acquire([1, 2], 10_000, 3, {2: op.RequestOptions(2)}))
     pair.here.delete(pair.meta)
     pair.call(hub, op.Heartbeat(10_000, [op.QueuedRequest(2, 10_000, 3, 2)], INFO))
-    pair.here.delete(pair.address.keys[5])
+    pair.here.delete(pair.address.keys[4])
     pair.call(hub, op.Reap())
     assert pair.members(pair.holders) == [f"{hub}.1", f"{hub}.2"]
 
@@ -376,9 +367,9 @@ UNUSUAL: dict[str, Callable[[Pair], None]] = {
     "the request behind never fits": comes(0),
     "no message reaches the next": notes(f"{HUBS[2]}:no_push", "1"),
     "a hub died": dies,
-    "parked requests return": notes("returns", "-inf"),
-    "the set limit is lost": notes("limit", "2"),
-    "permits were lost": notes("passed", f"{START_US}:3"),
+    "facts were lost": lambda pair: pair.here.delete(pair.facts),
+    "the set limit is lost": notes("passed", "inf:0:2"),
+    "permits were lost": notes("passed", f"{START_US}:3:-"),
     "the queue was not looked through": notes("looked", f"{START_US // 1000}:1"),
 }
 

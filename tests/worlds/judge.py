@@ -163,7 +163,7 @@ class Judge:
             yield Broken(ASKED, f"{both} hold and wait")
         if after.slotted:
             for identity, held in after.live.items():
-                if len(held.slots) != held.permits:
+                if held.token and len(held.slots) != held.permits:
                     yield Broken(SLOTS, f"{identity} has {held.slots} for {held.permits}")
             yield from twice({identity: held.slots for identity, held in after.live.items()})
 
@@ -269,7 +269,9 @@ class Judge:
         match call:
             case op.Release() | op.Refresh():
                 owner = call.owner if isinstance(call, op.Release) else hub
-                held = [int(permit_id(owner, n) in before.live) for n in call.numbers]
+                found = [before.live.get(permit_id(owner, n)) for n in call.numbers]
+                asks = isinstance(call, op.Refresh)  # and is told no where the facts were lost
+                held = [int(one is not None and (one.token > 0 or not asks)) for one in found]
                 if isinstance(call, op.Release):  # twice in one call, the second finds nothing
                     first = {n: i for i, n in reversed(list(enumerate(call.numbers)))}
                     held = [one * (first[call.numbers[i]] == i) for i, one in enumerate(held)]
@@ -332,7 +334,7 @@ def next_in_turn(look: Look, room: Room) -> list[Waiter]:
 
 def forgotten(look: Look) -> Waiter | None:
     """A request that waits although its limits have room, and nothing has precedence over it."""
-    if not look.line:
+    if not look.line or look.has_lost_facts:
         return None
     room = look.room()
     turns = next_in_turn(look, room)
@@ -354,8 +356,7 @@ def grants_of(
     """What *call* of *hub* granted: *ids*, which were in line before or are asked for by it."""
     asked = {waiter.id: Grant(waiter.id, waiter.request, waiter.ticket) for waiter in before.line}
     if isinstance(call, op.Release) and call.own and after.by_server:
-        parked = {waiter.id: waiter.parked for waiter in (*before.line, *after.line)}
-        oldest = min((w.ticket for w in before.line if not parked[w.id]), default=math.inf)
+        oldest = min((waiter.ticket for waiter in before.line), default=math.inf)
         if 0 <= after.now_us - oldest <= YOUNG_US:
             named = {permit_id(hub, request.number) for request in call.own} & asked.keys()
             asked |= {identity: asked[identity]._replace(may_pass=True) for identity in named}
@@ -376,10 +377,10 @@ def broken_turn(before: Look, grants: Sequence[Grant], after: Look) -> str | Non
     may have come too late for its first grants. A grant that nobody received was in the way of
     others until that was known. Which of the requests of its process it was is not known.
     """
-    reached = {waiter.id for waiter in before.line if not waiter.unreachable}
+    left = {waiter.id for waiter in after.line} | {grant.id for grant in grants}
     undelivered = Counter[str | None]()
-    for waiter in after.line:
-        if waiter.unreachable and waiter.id in reached:
+    for waiter in before.line:
+        if waiter.alive_until > after.now and waiter.id not in left:
             undelivered[waiter.key] += waiter.request.permits
     counted = _passed(before, grants, after, undelivered)
     return counted and _passed(before, grants, after, Counter())

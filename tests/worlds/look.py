@@ -19,8 +19,6 @@ from redsem_async._protocol.replies import Ramp
 
 HUB = 32  # characters of its id
 DOUBLINGS = 20  # of a ramp, which is over when it allows a million permits
-# The score of a parked request is its ticket less this, or twice if its hub is unreachable.
-PARKED = 2**52
 
 Contents = Mapping[str, Mapping[str, Any]]
 """What each kind of key has: scores and fields by member. A text, as the set limit is one, is the
@@ -86,8 +84,6 @@ class Waiter(NamedTuple):
     request: QueuedRequest
     ticket: float
     alive_until: int  # its process
-    unreachable: bool = False
-    parked: bool = False
 
     @property
     def key(self) -> str | None:
@@ -193,6 +189,11 @@ class Look:
     def idle(self) -> bool:
         return not (self.live or self.line) and self.set_limit is None
 
+    @property
+    def has_lost_facts(self) -> bool:
+        """Whether it is not known what some hold: nothing is granted until they have ended."""
+        return any(not held.token for held in self.live.values())
+
     def room(self, now: int | None = None, without: Collection[str] = ()) -> Room:
         """Also at a later moment, when some of the permits have expired."""
         now, uses = self.now if now is None else now, Counter[str | None]()
@@ -205,9 +206,7 @@ class Look:
     def eligible(self, room: Room) -> Iterator[Waiter]:
         """The requests in line that are not passed over."""
         for waiter in self.line:
-            alive = waiter.alive_until > self.now and not waiter.unreachable
-            passed_over = room.is_too_heavy(waiter.request) and room.fits_key(waiter.request)
-            if alive and not passed_over:
+            if waiter.alive_until > self.now and not room.is_too_heavy(waiter.request):
                 yield waiter
 
     @property
@@ -243,18 +242,16 @@ def look_of(contents: Contents, address: Address, now_us: int) -> Look:
     """How the semaphore stands at *now_us* by its own clock."""
     meta, hubs, line = contents["meta"], contents["hubs"], list[Waiter]()
     for member, score in contents["queue"].items():
-        below = (score < 0) + (score < -PARKED)
         identity, request = _request(member)
         hub = identity.partition(".")[0]
-        facts = int(hubs.get(hub, 0)), f"{hub}:unreachable" in meta, below > 0
-        line.append(Waiter(identity, request, int(score) + below * PARKED, *facts))
+        line.append(Waiter(identity, request, int(score), int(hubs.get(hub, 0))))
     limit = contents["limit"].get("")
     return Look(
         now_us,
         holders_in(contents),
         sorted(line, key=lambda waiter: (waiter.ticket, waiter.id)),
-        None if limit is None else int(limit.split()[0]),
-        {unquote(key): int(most) for key, most in contents["key-limits"].items()},
+        None if limit is None else _limit(limit),
+        {unquote(key): _limit(most) for key, most in contents["key-limits"].items()},
         address.mode.startswith("zset"),
         "+share" in address.mode,
         address.slotted,
@@ -266,39 +263,26 @@ def look_of(contents: Contents, address: Address, now_us: int) -> Look:
 
 
 def holders_in(contents: Contents) -> dict[str, Permit]:
-    """Every holder, the expired among them."""
-    permits, keys = dict.fromkeys(contents["holders"], 1), keys_of_holders(contents)
-    for member in contents["extra"]:
-        identity, _, power = member.rpartition(":")
-        if identity in permits:
-            permits[identity] += 2 ** int(power)
-    tokens, slots = contents["tokens"], contents["slots"]
-    return {
-        identity: Permit(
-            int(expiry),
-            int(tokens.get(identity, 0)),
-            permits[identity],
-            keys.get(identity),
-            tuple(int(slot) for slot in slots.get(identity, "").split("+") if slot),
-        )
-        for identity, expiry in contents["holders"].items()
-    }
+    """Every holder, the expired among them. One whose facts were lost has no token."""
+    found: dict[str, Permit] = {}
+    for identity, expiry in contents["holders"].items():
+        token, permits, slots, key = contents["facts"].get(identity, "0:1::").split(":")
+        its_slots = tuple(map(int, slots.split("+"))) if slots else ()
+        held = int(expiry), int(token), int(permits)
+        found[identity] = Permit(*held, unquote(key) or None, its_slots)
+    return found
 
 
-def keys_of_holders(contents: Contents) -> dict[str, str]:
-    """The key of each holder that has one."""
-    texts = (text.split(":") for text in contents["keys"] if text.startswith("i:"))
-    return {identity: unquote(key) for _, identity, _, key in texts if key}
+def _limit(value: str) -> int:
+    return int(value.partition(":")[0])
 
 
 def _back_offs(contents: Contents) -> dict[str | None, BackOff]:
     found: dict[str | None, BackOff] = {}
-    if of_all := contents["meta"].get("back_off"):
-        found[None] = BackOff(*map(int, of_all.split(":")))
-    for text in contents["keys"]:
-        if text.startswith("b:"):
-            key, _, facts = text[2:].partition("!")
-            found[unquote(key)] = BackOff(*map(int, facts.split(":")[1:]))
+    for name, value in contents["meta"].items():
+        kind, _, key = name.partition(":")
+        if kind == "back_off":
+            found[unquote(key) or None] = BackOff(*map(int, value.split(":")[:3]))
     return found
 
 

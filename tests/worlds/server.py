@@ -74,7 +74,7 @@ class ScriptServer:
                 same = last.now_us == now_us + ahead
                 return last if same else replace(last, now_us=now_us + ahead)
         found, until = self.contents(address)
-        ahead = int(found["meta"].get("ahead", 0))
+        ahead = int(found["meta"].get("lead", 0))
         look = look_of(found, address, now_us + ahead)
         self._looks[state] = until, ahead, look
         return look

@@ -2,119 +2,119 @@
 --
 -- The result is that of acquire. The quick path is taken when all of this is true:
 --
---   1. the batch before has run, and the hub is known and was not found unreachable
---   2. the semaphore exists, and the call has no facts about the hub to record
---   3. the hub counts as alive for long enough: meta then has an expiry that is far enough away
---   4. there is no back-off, no holder is heavy, and no limit is set
---   5. every number is higher than the one before it, and no request is heavy
---   6. no holder has expired
+--   1. usual_mark and usual_state() find nothing unusual
+--   2. every number is higher than the one before it, and no request is heavy
 --
--- and either no request waits and all of these fit, or they have to wait, and
+-- and one of these:
 --
---   7. the queue has no bound
---   8. if others wait: queue_is_settled(), somebody holds a permit, and (fair) the first request
---      may be served one day, though not now
+--   3. no request waits, or with keys none of these keys, and all of these fit
+--   4. without keys, they have to wait, and the queue has no bound; if others wait, somebody holds a
+--      permit, and (fair) the first request may be served one day, though not now
 --
 -- RETURNS  {tag, token}: all are granted, and token is the first of their consecutive tokens; or as
 --          acquire does
--- USES     mark, unknown_hub, unreachable, fields, alive_until, now, liveness_timeout,
---          last, now_us, keep, wall_us, SLACK, PARKED, usual_hold, queue_is_settled
 
-local lease, declared = tonumber(ARGV[5]), ARGV[6]
-local is_fair = string.find(mode, 'fair', 1, true)
-
--- Saves the counter, which is at *token* now, and the mark, for *need* ms at least.
-local function save(token, highest, need)
-  call('HSET', meta, 'counter', token, hub, highest)
-  -- A counter ahead of the clock has to be kept for longer. A caller's clock is not the one that
-  -- expires keys.
-  if token > wall_us or clock_us ~= '' then
-    keep(meta, need + (token - wall_us) / 1000 + SLACK)
+-- What the keys of the requests have in use with them, and the virtual times; *found* is one table a
+-- request, of number, limit and weight of the key, and key. nil where one of them has to wait.
+local function uses_with(found, waiting)
+  local in_use, times, virtual = {}, {}, nil
+  for _, request in ipairs(found) do
+    local _, declared, weight, key = unpack(request)
+    if waiting > 0 and call('ZLEXCOUNT', lines, '[' .. key .. '!', '(' .. key .. '"') > 0 then
+      return
+    end
+    in_use[key] = (in_use[key] or tonumber(call('ZSCORE', uses, key)) or 0) + 1
+    if key ~= '' and in_use[key] > (tonumber(declared) or math.huge) then return end
+    if key ~= '' and turns then  -- with share, its virtual time moves on
+      local stored = times[key] and {} or call('HMGET', meta, 'virtual', 'virtual:' .. key)
+      virtual = math.max(virtual or tonumber(stored[1]) or 0, times[key] or tonumber(stored[2]) or 0)
+      times[key] = tonumber(string.format('%.6f', virtual + 1 / weight))
+    end
   end
-end
-
-local function grant_all(used, token)
-  local expiry = string.format('%.0f', now + lease)
-  local scores, names = {}, {}
-  for i = 11, #ARGV do
-    local id = hub .. '.' .. ARGV[i]
-    scores[2 * i - 21], scores[2 * i - 20] = expiry, id
-    names[2 * i - 21], names[2 * i - 20] = id, token + i - 11
+  local counts, moved = {}, virtual and { 'virtual', string.format('%.6f', virtual) } or {}
+  for key, permits in pairs(in_use) do
+    counts[#counts + 1], counts[#counts + 2] = permits, key
   end
-  -- The first write can fail: Redis refuses it at maxmemory, and the script has not read this key,
-  -- which may have a wrong type. The acquire then fails with nothing written.
-  call('HSET', tokens, unpack(names))
-  call('ZADD', holders, unpack(scores))
-  if used == 0 then
-    call('PEXPIRE', holders, 3 * lease)
-    call('PEXPIRE', tokens, 3 * lease)
-  else
-    keep(holders, lease)
-    keep(tokens, lease)
+  for key, time in pairs(times) do
+    moved[#moved + 1], moved[#moved + 2] = 'virtual:' .. key, string.format('%.6f', time)
   end
-  return { tag, token }
-end
-
-local function queue_all(waiting, head, token, next_expiry)
-  local entries = {}
-  for i = 11, #ARGV do
-    entries[2 * i - 21] = token + i - 11
-    entries[2 * i - 20] = hub .. '.' .. ARGV[i] .. ':' .. ARGV[5] .. ':' .. declared .. ':1'
-  end
-  call('ZADD', queue, unpack(entries))
-  keep(queue, liveness_timeout(lease))
-  local moment = next_expiry
-  if head and is_fair then
-    local owner = string.match(head, '^%x+')
-    local dies = owner == hub and alive_until or tonumber(call('HGET', meta, owner .. ':until'))
-    moment = math.min(moment, dies or now)
-  end
-  if waiting > 0 then
-    waiting = waiting - call('ZCOUNT', queue, '-inf', string.format('(%.0f', -PARKED))
-  end
-  local next_ms = moment < math.huge and math.max(0, moment - now) or -1
-  local count = #ARGV - 10
-  local reply = { tag, next_ms, waiting + count, {}, -1, usual_hold }
-  for i = 1, count do reply[6 + i] = 0 end
-  return reply
+  return counts, moved
 end
 
 local function grant_or_queue_all()
-  if tonumber(ARGV[8]) > mark or unknown_hub or unreachable or not fields[1] or ARGV[9] ~= ''
-      or alive_until < now + liveness_timeout(lease) or fields[7] then
-    return
-  end
-  local highest = mark
+  local mark, is_fair = usual_mark, string.find(mode, 'fair', 1, true)
+  if not mark or is_fair and passed then return end
+  local found = {}
   for i = 11, #ARGV do
     local number = tonumber(ARGV[i])
-    if not number or number <= highest then return end
-    highest = number
+    if uses then
+      local request = number and { ARGV[i], '', '1', '' }
+        or { string.match(ARGV[i], '^(%d+):1:[012]:%d*:(%d*):([%d.]+):%d+:([^:]*)$') }
+      number, found[i - 10] = tonumber(request[1]), request
+    end
+    if not number or number <= mark then return end
+    mark = number
   end
-  local waiting, used, next_expiry = 0, call('ZCARD', holders), math.huge
-  local unusual = call('EXISTS', extra, limit, queue)
-  if unusual > 0 then
-    waiting = call('ZCARD', queue)
-    if unusual > 1 or waiting == 0 or not queue_is_settled(used) then return end
+  local used, waiting, next_expiry = usual_state()
+  if not used then return end
+  local lease, declared, count = tonumber(ARGV[5]), tonumber(ARGV[6]), #ARGV - 10
+  local token = math.max(counter + 1, now_us)
+  local entries, scores = {}, {}
+  if used + count <= declared and (uses or waiting == 0) then
+    local counts, moved = nil, {}
+    if uses then counts, moved = uses_with(found, waiting) end
+    if not moved then return end
+    local expiry = string.format('%.0f', now + lease)
+    for i = 1, count do
+      local id = hub .. '.' .. (uses and found[i][1] or ARGV[10 + i])
+      scores[2 * i - 1], scores[2 * i] = expiry, id
+      entries[2 * i - 1] = id
+      entries[2 * i] = string.format('%.0f:1::', token + i - 1) .. (uses and found[i][4] or '')
+    end
+    -- The first write can fail: Redis refuses it at maxmemory. The acquire then fails with nothing
+    -- written.
+    call('HSET', facts, unpack(entries))
+    call('ZADD', holders, unpack(scores))
+    keep_holders(lease, used)
+    if uses then
+      call('ZADD', uses, unpack(counts))
+      keep(uses, lease)
+    end
+    save(token + count - 1, mark, lease, unpack(moved))
+    if waiting == 0 then return { tag, token } end
+    local reply = { tag, math.min(next_expiry, now + lease) - now, waiting, {}, -1, -1, {} }
+    for i = 1, count do reply[i + 7] = token + i - 1 end
+    return reply
   end
-  if used > 0 then
-    next_expiry = tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2])
-    if next_expiry <= now then return end
-  end
-  local count, room = #ARGV - 10, tonumber(declared) - used
-  local head = waiting > 0 and call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]
+  local head = waiting > 0 and call('ZRANGE', queue, 0, 0)[1]
+  if uses or used < declared and not (head and is_fair) or ARGV[7] ~= '-1' then return end
   if head then
     local its_limit, permits = string.match(head, '^[^:]*:%d+:(%d+):(%d+)$')
     local most = tonumber(its_limit) - permits
     if used == 0 or is_fair and (most < 0 or used <= most) then return end
   end
-  local token = math.max(last + 1, now_us)
-  local reply, need = nil, lease
-  if waiting == 0 and count <= room then
-    reply = grant_all(used, token)
-  elseif (room <= 0 or head and is_fair) and ARGV[7] == '-1' then
-    reply, need = queue_all(waiting, head, token, next_expiry), liveness_timeout(lease)
+  for i = 11, #ARGV do
+    entries[2 * i - 21] = string.format('%.0f', token + i - 11)
+    entries[2 * i - 20] = hub .. '.' .. ARGV[i] .. ':' .. ARGV[5] .. ':' .. ARGV[6] .. ':1'
   end
-  if reply then save(token + count - 1, highest, need) end
+  local need = liveness_timeout(lease)
+  call('ZADD', queue, unpack(entries))
+  keep(queue, need)
+  -- What `passed` says after the requests have joined the queue (zset): see order.lua.
+  local ticket, needed = string.match(passed or '', '^(%w+):(%d+):%-$')
+  if waiting == 0 then ticket, needed = 'inf', 0 end
+  if ticket and not is_fair then
+    local text = string.format('%s:%.0f:-', ticket, math.max(tonumber(needed), declared))
+    save(token + count - 1, mark, need, 'passed', text)
+  else
+    save(token + count - 1, mark, need)
+  end
+  if head and is_fair then
+    next_expiry = math.min(next_expiry, alive_until(string.match(head, '^%x+')))
+  end
+  local next_ms = next_expiry < math.huge and math.max(0, next_expiry - now) or -1
+  local reply = { tag, next_ms, waiting + count, {}, -1, usual_hold }
+  for i = 1, count do reply[6 + i] = 0 end
   return reply
 end
 

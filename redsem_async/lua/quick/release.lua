@@ -3,54 +3,34 @@
 --
 -- The result is that of release. The quick path is taken when all of this is true:
 --
---   1. the ids are of the caller's hub, and the call tells no hold
---   2. no holder is heavy
---   3. every number is higher than the one before it, so that none occurs twice, and has been used
---   4. every id holds a permit
+--   1. usual_ids() finds nothing unusual
 --
 -- and where requests wait:
 --
---   5. no limit is set, and queue_is_settled()
---   6. no holder has expired
---   7. the next requests are for one permit each and fit, and those that are not of the caller's hub
+--   2. usual_state() finds nothing unusual
+--   3. with keys, no request waits for one of these keys. Without, the next requests are for one permit each and fit, and those that are not of the caller's hub
 --      are of one that receives push messages
---   8. the request behind them may be served one day, though not now. (Zset: none fits, because none
+--   4. the request behind them may be served one day, though not now. (Zset: none fits, because none
 --      did before.)
 --
 -- RETURNS  {tag}: all were held, and no request of the caller's hub waits; or as release does
--- USES     now, mark, last, now_us, alive_until, liveness_timeout, keep, wall_us, SLACK,
---          YOUNG, PARKED, publish_to, queue_is_settled
 
-local is_fair = string.find(mode, 'fair', 1, true)
-
--- The requests that get *count* permits: of the releasing hub first, where those may pass.
-local function next_requests(count)
-  if mode == 'zset server' and #ARGV[7] > 1 then
-    local head = call('ZRANGEBYSCORE', queue, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-    local age = head[2] and now_us - head[2]
-    if age and age >= 0 and age <= YOUNG then
-      local own = {}
-      for name in string.gmatch(ARGV[7], '[^,]+') do own[#own + 1] = hub .. '.' .. name end
-      if #own < count then return end
-      for _, score in ipairs(call('ZMSCORE', queue, unpack(own))) do
-        if not score or tonumber(score) < 0 then return end
-      end
-      return own
+-- Whom to grant what, in place of *count* holders of *used* permits: ids, facts and expiries, and what the push
+-- message says, if there is to be one; or nil.
+local function hand_over(count, used)
+  local is_fair, requests = string.find(mode, 'fair', 1, true), call('ZRANGE', queue, 0, count)
+  local age = mode == 'zset server' and #ARGV[7] > 1 and now_us - call('ZSCORE', queue, requests[1])
+  if age and age >= 0 and age <= YOUNG then
+    requests = {}  -- of the releasing hub, which may pass those of others
+    for name in string.gmatch(ARGV[7], '[^,]+') do requests[#requests + 1] = hub .. '.' .. name end
+    if #requests < count then return end
+    for _, ticket in ipairs(call('ZMSCORE', queue, unpack(requests))) do
+      if not ticket then return end
     end
   end
-  return call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, count + 1)
-end
-
--- Whom to grant what, in place of *count* holders: ids, tokens and expiries, and what the push
--- message says, if there is to be one; or nil.
-local function hand_over(count)
-  local used = call('ZCARD', holders)
-  if not queue_is_settled(used) or call('ZCOUNT', holders, '-inf', now) > 0 then return end
-  local requests = next_requests(count)
-  if not requests then return end
   used = used - count
-  local token = math.max(last + 1, now_us) - 1
-  local plan = { requests = {}, names = {}, scores = {}, own = {}, grants = {}, longest = 0 }
+  local token = math.max(counter + 1, now_us) - 1
+  local plan = { requests = {}, facts = {}, scores = {}, own = {}, grants = {}, longest = 0 }
   for i, request in ipairs(requests) do
     local owner, number, lease, declared, permits =
       string.match(request, '^(%x+)%.(%d+):(%d+):(%d+):(%d+)$')
@@ -63,7 +43,6 @@ local function hand_over(count)
     if not fits or permits ~= '1' or owner ~= hub and owner ~= (plan.other or owner) then return end
     lease, token = tonumber(lease), token + 1
     if owner == hub then
-      if alive_until < now + liveness_timeout(lease) then return end
       plan.own[#plan.own + 1] = tonumber(number)
       plan.own[#plan.own + 1] = token
     else
@@ -71,66 +50,73 @@ local function hand_over(count)
       plan.grants[#plan.grants + 1] = string.format('%s:%.0f:%d', number, token, lease)
     end
     plan.requests[i] = request
-    plan.names[2 * i - 1], plan.names[2 * i] = owner .. '.' .. number, token
+    plan.facts[2 * i - 1] = owner .. '.' .. number
+    plan.facts[2 * i] = string.format('%.0f:1::', token)
     plan.scores[2 * i - 1], plan.scores[2 * i] = now + lease, owner .. '.' .. number
     plan.longest = math.max(plan.longest, lease)
   end
   plan.last = token
+  if plan.own[1] and alive_until(hub) < now + liveness_timeout(plan.longest) then return end
   if plan.other then
-    local state = call('HMGET', meta, plan.other .. ':until', plan.other .. ':no_push',
-      plan.other .. ':unreachable')
-    if (tonumber(state[1]) or 0) <= now or state[2] ~= '0' or state[3] then return end
-    call('HLEN', tokens)  -- an error of its type comes before the message
-    if publish_to(plan.other, 'granted', table.concat(plan.grants, ',')) == 0 then return end
+    if alive_until(plan.other) <= now or call('HGET', meta, plan.other .. ':no_push') ~= '0'
+        or publish_to(plan.other, 'granted', table.concat(plan.grants, ',')) == 0 then
+      return
+    end
   end
   return plan
 end
 
+-- What the keys of *ids* have in use without them. nil where a request waits for one of the keys.
+local function uses_without(ids, waiting)
+  local in_use = {}
+  for _, text in ipairs(call('HMGET', facts, unpack(ids))) do
+    local key = text and string.match(text, '^%d+:1::([^:]*)$')
+    local use = key and (in_use[key] or tonumber(call('ZSCORE', uses, key)))
+    if not use or waiting > 0
+        and call('ZLEXCOUNT', lines, '[' .. key .. '!', '(' .. key .. '"') > 0 then
+      return
+    end
+    in_use[key] = use - 1
+  end
+  return in_use
+end
+
 local function give_back_all()
-  if ARGV[5] ~= hub or ARGV[6] ~= '' then return end
-  local waiting, unusual = 0, call('EXISTS', extra, limit, queue)
-  if unusual > 0 then
-    waiting = call('ZCARD', queue)
-    if waiting > 0 and unusual > 1 or waiting == 0 and call('EXISTS', extra) > 0 then return end
+  local ids, used, waiting, plan, in_use = usual_ids(), nil, 0, nil, nil
+  if not ids then return end
+  if call('EXISTS', unpack({ queue, ramps })) > 0 then
+    used, waiting = usual_state()
+    plan = used and not uses and hand_over(#ids, used)
+    if not used or not uses and not plan then return end
   end
-  local ids, highest = {}, 0
-  for i = 8, #ARGV do
-    local number = tonumber(ARGV[i])
-    if number <= highest or number > mark then return end
-    highest = number
-    ids[i - 7] = hub .. '.' .. ARGV[i]
-  end
-  for _, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
-    if not expiry or tonumber(expiry) <= now then return end
-  end
-  local plan = waiting > 0 and hand_over(#ids)
-  if waiting > 0 and not plan then return end
-  -- The first write can fail, because the script has not read this key: nothing is written then.
-  call('HDEL', tokens, unpack(ids))
+  if uses then in_use = uses_without(ids, waiting) end
+  if uses and not in_use then return end
+  -- The first write can fail, because the script may not have read this key: nothing is written then.
+  call('HDEL', facts, unpack(ids))
   call('ZREM', holders, unpack(ids))
-  if not plan then return { tag } end
+  for key, permits in pairs(in_use or {}) do
+    if permits > 0 then
+      call('ZADD', uses, permits, key)
+    else  -- a key that neither holds nor waits has no virtual time
+      call('ZREM', uses, key)
+      if turns then call('HDEL', meta, 'virtual:' .. key) end
+    end
+  end
+  if waiting == 0 then return { tag } end
+  plan = plan or { requests = {}, own = {} }
   if #plan.requests > 0 then
     call('ZREM', queue, unpack(plan.requests))
-    call('HSET', tokens, unpack(plan.names))
+    call('HSET', facts, unpack(plan.facts))
     call('ZADD', holders, unpack(plan.scores))
-    keep(tokens, plan.longest)
-    keep(holders, plan.longest)
-    call('HSET', meta, 'counter', plan.last)
-    if plan.last > wall_us or clock_us ~= '' then
-      keep(meta, plan.longest + (plan.last - wall_us) / 1000 + SLACK)
-    end
+    keep_holders(plan.longest, used)
+    save(plan.last, highest, plan.longest)
   end
   if ARGV[7] == '' and #plan.own == 0 then return { tag } end
   waiting = waiting - #plan.requests
-  local next_ms = -1
-  if waiting > 0 then
-    local first = call('ZRANGE', holders, 0, 0, 'WITHSCORES')
-    local head_dies = plan.behind and call('HGET', meta, plan.behind .. ':until')
-    local moment = math.min(tonumber(first[2]) or math.huge, tonumber(head_dies) or math.huge)
-    if moment < math.huge then next_ms = math.max(0, moment - now) end
-    waiting = waiting - call('ZCOUNT', queue, '-inf', string.format('(%.0f', -PARKED))
-  end
-  local reply = { tag, next_ms, waiting, plan.own }
+  local moment = plan.behind and waiting > 0 and alive_until(plan.behind) or math.huge
+  local first = waiting > 0 and call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2]
+  moment = math.min(moment, tonumber(first) or math.huge)
+  local reply = { tag, moment < math.huge and math.max(0, moment - now) or -1, waiting, plan.own }
   for i = 1, #ids do reply[4 + i] = 1 end
   return reply
 end

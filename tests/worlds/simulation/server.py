@@ -67,8 +67,6 @@ class Server:
         if isinstance(call, Acquire) and not isinstance(answer, CommandError):
             judge.arrived(call, hub, link.process)
         world.note("run", link.process.name, hub[:4], address.name, call, "->", answer)
-        if _unreachable(before, hub) > _unreachable(after, hub):
-            world.fault("hub back in its place")
         network = self._network
         around = Around(frozenset(network.notified), frozenset(network.reached), not link.open)
         trusted = network.holdings.trusted(address.name)
@@ -137,8 +135,3 @@ class Server:
         self.stalled_until = min(self.stalled_until, self._world.now + FLUSH_TIME)
         self.busy_until = self.demoted_until = self.full_until = self.strict_until = 0.0
         self.forgetful = 0.0
-
-
-def _unreachable(look: Look, hub: str) -> int:
-    """How many requests of *hub* wait, which no message reached."""
-    return sum(waiter.unreachable and waiter.id.startswith(hub) for waiter in look.line)

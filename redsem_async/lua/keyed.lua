@@ -1,0 +1,420 @@
+-- keyed: whose turn it is, where requests have keys. A request counts against the limit for all and
+-- against the limit of its key. One that only its own key holds up does not hold up other keys.
+--
+-- KEYS after those of the head:
+--          uses        ZSET, key -> permits in use, of each key that holds, waits or is paused
+--          lines       ZSET, all scores 0, '<key>!<ticket>:<request>' for each request in the queue:
+--                      the line of each key, in its order. A '!' is less than any character of a key
+--          ready       ZSET, key -> place: the keys whose first request fits under the limit of the
+--                      key. The place is the ticket of that request; with share, the time when its
+--                      patience ends: a lease after that, for a request without a key. '!' -> inf is a
+--                      member while anybody waits, so that a loss is noticed
+--          key_limits  HASH, key -> the limit that is set for it, as in set_limit. It has no expiry
+--          ramps       ZSET, key -> when the ramp of its back-off changes, in ms
+--          turns       ZSET, with share: '<virtual time>:<place>:<key>' of each ready key -> its use
+--                      for its weight, which is 0 without a key
+-- meta     back_off:<key>  the back-off of a key; key_back_offs -> that there are some
+--          ready_for       'limit' or 'limit key': for which set limit `ready` is right ('-' for
+--                          none); where there is a key, as far as that key, in the order of lines
+--          virtual         the present virtual time; virtual:<key> -> that of a key
+--
+-- What ties the keys: look_at() computes from its line, its use and its limits whether a key is ready.
+-- Whoever changes one of these calls it, so no wake-up is lost. If lines and queue differ in their
+-- number, one was lost: both are dropped, and the requests are asked for again. If something else was
+-- lost, or the set limit has changed, all lines are looked at anew.
+--
+-- Within a key, requests are served in their order: one that is heavier than the limit of its key
+-- holds up those behind it. One that is heavier than the set limit is passed over. With share, keys
+-- with the same use for their weight take turns by their virtual time.
+
+
+local MAX_LOOKED = 200  -- lines that one call looks at anew
+local shares = string.find(mode, 'share', 1, true)
+
+keyed = {}
+local use = {}        -- of keys, read once in a call
+local set_limits = {}  -- and the limits that are set for them
+
+function keyed.parse_tail(request, tail)
+  local limit, weight, patience, key = string.match(tail, '^:(%d*):([%d.]+):(%d+):([^:]*)$')
+  request.key_limit, request.weight = tonumber(limit) or math.huge, tonumber(weight) or 1
+  request.patience, request.key = tonumber(patience) or 0, key or ''
+  return request
+end
+local function key_in(text)
+  return string.match(text, '([^:]*)$')
+end
+-- The texts of *key* in lines, as a range.
+local function line_of(key)
+  return '[' .. key .. '!', '(' .. key .. '"'
+end
+local function padded(ticket)
+  return string.format('%017.0f', ticket)
+end
+
+local function use_of(key)
+  use[key] = use[key] or tonumber(call('ZSCORE', uses, key)) or 0
+  return use[key]
+end
+-- The limit that is set for *key*, or *declared*.
+local function limit_of(key, declared)
+  if key == '' then return math.huge end
+  if set_limits[key] == nil then set_limits[key] = limit_in(call('HGET', key_limits, key)) or false end
+  return set_limits[key] or declared
+end
+function keyed.back_off_of(key)
+  return state.key_back_offs and call('HGET', meta, 'back_off:' .. key)
+end
+-- Whether a request for *permits* of *key* fits under the limit of the key, which it declares as
+-- *declared*.
+local function fits_key(key, permits, declared)
+  if key == '' then return true end
+  local most = room_in(limit_of(key, declared), use_of(key), (ramp_of(keyed.back_off_of(key))))
+  return use_of(key) + permits <= most
+end
+-- The first request of *key* that is not heavier than the set limit, and its ticket as text.
+local function head_of(key)
+  local from, to = line_of(key)
+  local first, count = 0, 1
+  repeat
+    local texts = call('ZRANGEBYLEX', lines, from, to, 'LIMIT', first, count)
+    for _, text in ipairs(texts) do
+      local ticket, found = string.match(string.sub(text, #key + 2), '^(%d+):(.*)$')
+      local request = parse_request(found)
+      if request.permits <= limit_for(request.declared) then return request, ticket end
+    end
+    first, count = first + count, 100
+  until #texts == 0 or first > MAX_SCANNED
+end
+local function waits_of(key)
+  return call('ZLEXCOUNT', lines, line_of(key))
+end
+local function is_ready(key)
+  return call('ZSCORE', ready, key)
+end
+
+-- The present virtual time, and that of *key*: with the same use for their weight, the key with the
+-- lowest has its turn.
+local function virtual_times(key)
+  local times = call('HMGET', meta, 'virtual', 'virtual:' .. key)
+  return tonumber(times[1]) or 0, tonumber(times[2]) or 0
+end
+local function turn_of(key, virtual, place)
+  return string.format('%023.6f:', virtual) .. padded(place) .. ':' .. key
+end
+local function note_virtual(key, virtual)
+  note('virtual:' .. key, string.format('%.6f', virtual))
+end
+-- Takes *key* from the ready ones.
+local function unready(key)
+  local place = is_ready(key)
+  if not place then return end
+  call('ZREM', ready, key)
+  if shares then
+    local _, virtual = virtual_times(key)
+    call('ZREM', turns, turn_of(key, virtual, place))
+  end
+end
+
+-- Computes anew whether *key* is ready, and in which place.
+local function look_at(key)
+  local request, ticket
+  if state.waiting > 0 then
+    unready(key)
+    request, ticket = head_of(key)
+  end
+  local back_off = keyed.back_off_of(key)
+  local _, changes = ramp_of(back_off)
+  if changes then call('ZADD', ramps, changes, key) end
+  if not request then
+    if use_of(key) == 0 and not back_off and (state.waiting == 0 or waits_of(key) == 0) then
+      call('ZREM', uses, key)
+      if shares then call('HDEL', meta, 'virtual:' .. key) end
+    end
+    return
+  end
+  if not fits_key(key, request.permits, request.key_limit) then return end
+  if shares then
+    local present, virtual = virtual_times(key)
+    if virtual < present then
+      virtual = present
+      note_virtual(key, virtual)
+    end
+    local patience = key == '' and request.lease or request.patience
+    ticket = exact(ticket + 1000 * patience)
+    local share = key == '' and 0 or use_of(key) / request.weight
+    call('ZADD', turns, string.format('%.6f', share), turn_of(key, virtual, ticket))
+  end
+  call('ZADD', ready, ticket, key)
+end
+local function look_at_all(changed)
+  for key in pairs(changed) do look_at(key) end
+end
+
+-- Counts *permits* of *key* as in use.
+function keyed.occupy(key, permits)
+  use[key] = use_of(key) + permits
+  call('ZADD', uses, use[key], key)
+  if permits < 0 then look_at(key) end
+end
+-- *freed* permits of keys are not in use any more.
+function keyed.free(freed)
+  for key, permits in pairs(freed) do keyed.occupy(key, -math.min(permits, use_of(key))) end
+end
+-- The uses of keys are *counted*.
+function keyed.recount(counted)
+  local known = call('ZRANGE', uses, 0, -1)
+  use = counted
+  for _, key in ipairs(known) do counted[key] = counted[key] or 0 end
+  for key, permits in pairs(counted) do call('ZADD', uses, permits, key) end
+  keep(uses, SLACK)
+  keyed.look_from = '*'
+end
+function keyed.keep(need)
+  keep(uses, need)
+end
+-- *request* is granted, which moves the virtual time of its key on.
+function keyed.advance(request)
+  if not shares then return end
+  unready(request.key)
+  local present, virtual = virtual_times(request.key)
+  virtual = math.max(present, virtual)
+  note('virtual', string.format('%.6f', virtual))
+  note_virtual(request.key, virtual + request.permits / request.weight)
+end
+
+local function line_text(request, ticket)
+  return request.key .. '!' .. padded(ticket) .. ':' .. request.text
+end
+-- Removes *requests* from the queue.
+local function leave_queue(requests)
+  local changed, texts = {}, {}
+  if #requests == 0 then return end
+  for i, ticket in ipairs(call('ZMSCORE', queue, unpack(requests))) do
+    if ticket then
+      local request = parse_request(requests[i])
+      texts[#texts + 1] = line_text(request, ticket)
+      changed[request.key] = true
+    end
+  end
+  if #texts > 0 then call('ZREM', lines, unpack(texts)) end
+  state.waiting = state.waiting - call('ZREM', queue, unpack(requests))
+  if state.waiting == 0 then call('UNLINK', ready, turns or ready) end
+  look_at_all(changed)
+end
+local function keep_queue(need)
+  for _, key in ipairs({ queue, lines, ready, uses, turns }) do keep(key, need) end
+end
+-- Adds *entries*, ticket and request in turn, to the queue, for at least *need* ms.
+local function join_queue(entries, need)
+  local changed, texts = {}, {}
+  for i = 1, #entries, 2 do
+    local request = parse_request(entries[i + 1])
+    texts[i], texts[i + 1] = 0, line_text(request, entries[i])
+    if not changed[request.key] then call('ZADD', uses, use_of(request.key), request.key) end
+    changed[request.key] = true
+  end
+  if state.waiting == 0 then
+    call('UNLINK', ready, turns or ready)
+    call('ZADD', ready, 'inf', '!')
+    note('ready_for', keyed.limit_in_force)
+  end
+  state.waiting = state.waiting + call('ZADD', queue, unpack(entries))
+  call('ZADD', lines, unpack(texts))
+  look_at_all(changed)
+  keep_queue(need)
+end
+
+-- The queue and what is kept for it differ, because one was lost.
+local function drop_queue()
+  call('UNLINK', queue, lines, ready, turns or ready)
+  state.waiting = 0
+end
+
+function keyed.load_state()
+  local fields = call('HMGET', meta, 'key_back_offs', 'ready_for')
+  state.key_back_offs = fields[1]
+  keyed.limit_in_force = state.set_limit and exact(state.set_limit) or '-'
+  local of, after = string.match(fields[2] or '', '^(%S+) ?(.*)$')
+  local is_right = of == keyed.limit_in_force and state.waiting > 0
+  local ready_count = call('ZCARD', ready)
+  local turn_count = shares and call('ZCARD', turns) or ready_count - 1
+  local ramp_count = state.key_back_offs and call('ZCARD', ramps) or 1
+  if is_right and (ready_count == 0 or turn_count ~= ready_count - 1 or ramp_count == 0) then
+    is_right = false
+  end
+  keyed.look_from = not is_right and '*' or after ~= '' and after or nil
+  keyed.queue_lost = call('ZCARD', lines) ~= state.waiting
+  call('HLEN', key_limits)
+  local is_used = call('ZCOUNT', uses, '(0', '+inf') > 0
+  if is_used ~= (state.holding > 0) then state.doubtful = true end
+end
+-- Looks at all lines anew, where that is due; some in each call. Returns whether it is done.
+local function look_at_lines()
+  local from = keyed.look_from
+  if not from then return true end
+  if from == '*' then
+    call('UNLINK', ready, turns or ready)
+    call('ZADD', ready, 'inf', '!')
+    keep(ready, SLACK)
+  end
+  for _ = 1, MAX_LOOKED do
+    local after = from == '*' and '-' or '(' .. from .. '"'
+    local text = call('ZRANGEBYLEX', lines, after, '+', 'LIMIT', 0, 1)[1]
+    if not text then
+      keyed.look_from = nil
+      note('ready_for', keyed.limit_in_force)
+      return true
+    end
+    from = string.match(text, '^[^!]*')
+    look_at(from)
+  end
+  keyed.look_from = from
+  note('ready_for', keyed.limit_in_force .. ' ' .. from)
+end
+
+-- The ready key whose turn it is.
+local function next_key()
+  local first = call('ZRANGE', ready, 0, 0, 'WITHSCORES')
+  if not first[1] or first[1] == '!' then return end
+  if not shares or now_us > tonumber(first[2]) then return first[1] end
+  return key_in(call('ZRANGE', turns, 0, 0)[1])
+end
+-- The request that is served next, which is still in the queue; or nil.
+local function next_request()
+  if not look_at_lines() then return stop_early() end
+  for _ = 1, MAX_LOOKED do
+    local key = next_key()
+    if not key then return end
+    local request = head_of(key)
+    if hub_state(request.owner).alive_until > now then
+      return may_be_next(request) and request or nil
+    end
+    leave_queue({ request.text })
+  end
+  return stop_early()
+end
+local function start_over() end
+-- No request passes an older one because its hub releases.
+local function own_requests()
+  return {}
+end
+
+-- Of keys of which this call queues requests: what holds up the next one, and how many are queued.
+local blocked, queued_of = {}, {}
+
+-- What a new *request* has to wait for: 'limit', 'key', or nothing.
+local function held_up(permits, most, request)
+  local key = request.key
+  if blocked[key] then return blocked[key] end
+  if state.waiting > 0 and head_of(key) and not is_ready(key) then
+    return key == '' and 'limit' or 'key'
+  end
+  if not fits_key(key, permits, request.key_limit) then return 'key' end
+  if state.blocked_until or state.used + permits > room_in(most, state.used, state.ramp) then
+    return 'limit'
+  end
+  if key ~= '' then keyed.advance(request) end  -- one without a key has waited for no turn
+end
+-- *request* is queued at the end of the call, because of *by*.
+function keyed.queued(request, by, too_heavy)
+  local key = request.key
+  if not too_heavy then blocked[key] = blocked[key] or by end
+  queued_of[key] = (queued_of[key] or 0) + 1
+end
+function keyed.none_queued()
+  queued_of = {}
+end
+local function queue_is_full(max_waiters, queued, request)
+  local most, most_of_key = string.match(max_waiters, '^(-?%d+):?(%d*)$')
+  most, most_of_key = tonumber(most), tonumber(most_of_key)
+  if most >= 0 and state.waiting + queued >= most then return -3 end
+  local key = request.key
+  return most_of_key and key ~= '' and waits_of(key) + (queued_of[key] or 0) >= most_of_key and -6
+end
+local function queue_answer(text)
+  return is_ready(key_in(text)) and 0 or -4
+end
+-- What a reply says of the keys of those requests, which ARGV names from position *first* on, that
+-- are not served, as *answers* say: how many keys are ready; then key, how many of its requests wait,
+-- and the limit that is set for it or -1, ...
+function keyed.queues_of(first, answers)
+  local queues, seen = {}, { [''] = true }
+  for i = first, #ARGV do
+    local key = string.find(ARGV[i], ':', 1, true) and key_in(ARGV[i]) or ''
+    local answer = answers[i - first + 1]
+    if not seen[key] and (answer == 0 or type(answer) == 'number' and answer < -1) then
+      seen[key] = true
+      if #queues == 0 then queues[1] = math.max(0, call('ZCARD', ready) - 1) end
+      append(queues, { key, waits_of(key), with_back_off(limit_of(key, -1), keyed.back_off_of(key)) })
+    end
+  end
+  return queues
+end
+
+-- Sets the limit of *key* to the text *value*, '' for none.
+function keyed.set_limit(key, value)
+  if value == '' then
+    call('HDEL', key_limits, key)
+  else
+    call('HSET', key_limits, key, value)
+  end
+  set_limits[key] = nil
+  look_at(key)
+end
+-- Sets the back-off of *key*, nil for none. One that is over is forgotten.
+function keyed.set_back_off(key, back_off)
+  local _, changes = ramp_of(back_off)
+  if changes then
+    note('back_off:' .. key, back_off, 'key_back_offs', '1')
+    call('ZADD', uses, use_of(key), key)
+    call('ZADD', ramps, changes, key)
+    state.key_back_offs = '1'
+    for _, kept in ipairs({ uses, ramps }) do keep(kept, changes - now + SLACK) end
+    keyed.ramps_change = math.min(keyed.ramps_change or math.huge, changes)
+  else
+    call('HDEL', meta, 'back_off:' .. key)
+    call('ZREM', ramps, key)
+  end
+  look_at(key)
+end
+-- Drops a queue that is lost in part, and looks at keys where the ramp of a back-off has changed.
+function keyed.follow_ramps()
+  if keyed.queue_lost then drop_queue() end
+  if not state.key_back_offs then return end
+  local due = call('ZRANGEBYSCORE', ramps, '-inf', now, 'LIMIT', 0, MAX_PURGED)
+  state.more = state.more or #due == MAX_PURGED
+  for _, key in ipairs(due) do keyed.set_back_off(key, keyed.back_off_of(key)) end
+  local first = call('ZRANGE', ramps, 0, 0, 'WITHSCORES')
+  keyed.ramps_change = tonumber(first[2])
+  if not first[1] and not keyed.look_from then
+    call('HDEL', meta, 'key_back_offs')
+    state.key_back_offs = nil
+  end
+end
+
+-- What a status says of keys: at most *most* that hold, wait or are paused, the ones with the most
+-- permits first, and from the one behind *after* on, as key, permits in use, requests waiting, set
+-- limit or -1, ...; 1 if a request waits that only the overall limit delays; how many limits are set.
+-- The permits of *expired* holders and requests of *dead* hubs do not count, by key.
+function keyed.list(most, after, expired, dead)
+  local rows, read = {}, 0
+  local last = call('ZCARD', uses) - 1
+  local rank = after ~= '' and call('ZRANK', uses, after)
+  if rank then last = rank - 1 end
+  while #rows < 4 * most and last >= 0 and read < 5000 do
+    local found = call('ZRANGE', uses, math.max(0, last - 99), last, 'WITHSCORES')
+    last, read = last - 100, read + 100
+    for i = #found - 1, 1, -2 do
+      local key = found[i]
+      local permits = found[i + 1] - (expired[key] or 0)
+      local waits = waits_of(key) - (dead[key] or 0)
+      local told = with_back_off(limit_of(key, -1), keyed.back_off_of(key))
+      local pauses = type(told) == 'table' and told[3] == 0
+      if key ~= '' and #rows < 4 * most and (permits > 0 or waits > 0 or pauses) then
+        append(rows, { key, exact(permits), waits, told })
+      end
+    end
+  end
+  return { rows, call('ZCARD', ready) > 1 and 1 or 0, call('HLEN', key_limits) }
+end
