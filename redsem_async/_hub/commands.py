@@ -173,7 +173,13 @@ class AcquireBatch(Batch[Reply, Request], Acquire):
                 request.written()
                 requests.append(request)
                 numbers.append(number)
-                if request.permits != 1 or not request.waits or request.ahead or request.key:
+                if (
+                    request.permits != 1
+                    or not request.waits
+                    or request.ahead
+                    or request.key
+                    or request.again
+                ):
                     options[number] = request.options
             heappop(new)
         info = UNCHANGED if state.introduction.sent else state.introduction.take()

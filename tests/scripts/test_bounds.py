@@ -67,7 +67,7 @@ class Walk:
         chosen()
         self.rest(HUBS[0])
 
-    def run(self, hub: str, call: op.Operation) -> None:
+    def run(self, hub: str, call: op.AnyOperation) -> None:
         self.state.call(hub, call)
         self.rest(hub)
 
@@ -175,9 +175,9 @@ def test_a_long_line_that_is_lost_is_dropped(
     slots = ("a",) if address.slotted else None
     scripts = Codec(address)
 
-    def call(hub: str, operation: op.Operation) -> Reply:
+    def call(hub: str, operation: op.AnyOperation) -> Reply:
         used, arguments = scripts.encode(operation, 1, hub)
-        said = scripts.reply(operation, client.eval(used.text, *arguments))
+        said = operation.reply(client.eval(used.text, *arguments), address)
         assert isinstance(said, Reply)
         return said
 

@@ -16,6 +16,7 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -25,7 +26,7 @@ from redis.exceptions import ResponseError
 import redsem_async._protocol.operations as op
 from redsem_async._core.config import Clock
 from redsem_async._core.keys import Address, Mode, channel
-from redsem_async._protocol.hub_info import HubInfo
+from redsem_async._protocol.hub_info import NO_PUSH, UNCHANGED, UNCOUNTED, HubInfo
 from redsem_async._protocol.replies import Holding, Reply
 from redsem_async._redis import codec
 from redsem_async._redis.scripts import Script, script
@@ -38,7 +39,7 @@ RUNS = int(os.environ.get("REDSEM_STATEFUL_RUNS", FIXED))
 STEPS = 60
 LEASES_MS = (10_000, 10_000, 30_000, 90_000)
 INFO = HubInfo("x")
-INFOS = (INFO, HubInfo("x", no_push=True), HubInfo("x", uncounted=True))
+INFOS = (INFO, HubInfo("x", NO_PUSH), HubInfo("x", UNCOUNTED))
 MODES = ("fair", "zset", "fair+keys", "fair+share")
 KEYS = (None, "a", "a", "a0", "b")
 
@@ -117,7 +118,7 @@ class Pair:
         self.wild = draw.choice((0.03, 0.1, 0.3))  # how often something unusual happens
         self.numbers = dict.fromkeys(HUBS, 0)
         self.requests: dict[str, list[op.QueuedRequest]] = {hub: [] for hub in HUBS}
-        self.sent: list[tuple[str, op.Operation]] = []
+        self.sent: list[tuple[str, op.AnyOperation]] = []
         self.taken = Counter[type]()
         self.here.flushdb()
         self.here.hset("present", mapping={channel("p", hub): 1 for hub in HUBS})
@@ -125,7 +126,7 @@ class Pair:
         self.holders, self.facts, self.meta = keys[:3]
         self.queue = keys[5]
 
-    def call(self, hub: str, call: op.Operation) -> None:
+    def call(self, hub: str, call: op.AnyOperation) -> None:
         self.tag += 1
         self.sent = [*self.sent[-20:], (hub, call)]
         used, arguments = self.codec.encode(call, self.tag, hub)
@@ -134,13 +135,13 @@ class Pair:
         here.evalsha(self.load(edited(used.text, NOTED)), *arguments)
         here.getdel("quick")
         _, raw, is_quick = here.execute(raise_on_error=False)
-        reply = str(raw) if isinstance(raw, ResponseError) else self.codec.reply(call, raw)
+        reply = str(raw) if isinstance(raw, ResponseError) else call.reply(raw, self.address)
         if is_quick:
             self.taken[type(call)] += 1
             expected = self.copy.evalsha(self.load(edited(used.text, "")), *arguments)
-            self.agree(plain(reply), plain(self.codec.reply(call, expected)), call)
+            self.agree(plain(reply), plain(call.reply(expected, self.address)), call)
         elif isinstance(call, op.Acquire) and "UNKNOWNHUB" in str(reply):
-            self.call(hub, call._replace(hub_info=INFO))
+            self.call(hub, replace(call, hub_info=INFO))
 
     def read(self, client: Any) -> tuple[dict[tuple[str, str], str], dict[str, int]]:
         """What each key has, and in how many milliseconds it expires."""
@@ -156,7 +157,7 @@ class Pair:
     def members(self, key: str) -> list[str]:
         return [each.decode() for each in self.here.zrange(key, 0, -1)]
 
-    def agree(self, reply: object, expected: object, call: op.Operation) -> None:
+    def agree(self, reply: object, expected: object, call: op.AnyOperation) -> None:
         assert reply == expected, call
         (one, expires), (other, latest) = self.read(self.here), self.read(self.copy)
         self.check_passed(one)
@@ -197,8 +198,8 @@ class Pair:
         self.requests[hub] += requests_of(call)
         if wild:
             bound, after = draw.choice((None, 2)), draw.choice((0, 0, numbers[-1]))
-            info = draw.choice((None, *INFOS))
-            call = call._replace(max_waiters=bound, after=after, hub_info=info)
+            info = draw.choice((UNCHANGED, *INFOS))
+            call = replace(call, max_waiters=bound, after=after, hub_info=info)
         self.call(hub, call)
 
     def options(self) -> op.RequestOptions:
@@ -234,8 +235,8 @@ class Pair:
         self.calls += 1
         limit: Any = draw.choice((None, None, None, 0, 1, 2, 6, "pause", "resume", "resume"))
         pause_ms = draw.choice((0, 900, 20_000))
-        calls: list[tuple[str, op.Operation]] = [
-            (hub, op.Heartbeat(10_000, requests[-3:], draw.choice((None, *INFOS)))),
+        calls: list[tuple[str, op.AnyOperation]] = [
+            (hub, op.Heartbeat(10_000, requests[-3:], draw.choice((UNCHANGED, *INFOS)))),
             (hub, op.Reap()),
             (HUBS[0], op.SetLimit(limit, self.calls)),
             (HUBS[0], op.StartBackOff(pause_ms, None, self.calls)),
