@@ -17,11 +17,11 @@ from ._integrations.admission import (
     TRY_AGAIN_LATER,
     Admission,
     ClientDisconnected,
-    OnOutage,
     Rejected,
     RetryAfter,
     logger,
 )
+from ._integrations.outage import OnOutage
 
 __all__ = ["ConcurrencyLimitMiddleware", "header"]
 

@@ -14,10 +14,10 @@ from ._integrations.admission import (
     UNAVAILABLE,
     Admission,
     ClientDisconnected,
-    OnOutage,
     Rejected,
     RetryAfter,
 )
+from ._integrations.outage import OnOutage
 
 try:
     import fastapi

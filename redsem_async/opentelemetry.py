@@ -20,6 +20,7 @@ from typing import ClassVar, NoReturn, final
 from weakref import WeakValueDictionary
 
 from ._api.semaphore import AnySemaphore
+from ._integrations.outage import OnOutage, OutageObserver
 from ._observers.events import (
     Abandoned,
     BackedOff,
@@ -28,7 +29,6 @@ from ._observers.events import (
     Failed,
     Granted,
     Lost,
-    Observer,
     Outcome,
     PermitEvent,
     Queued,
@@ -239,7 +239,7 @@ class _Status:
 
 
 @final
-class _Telemetry(Observer):
+class _Telemetry(OutageObserver):
     def __init__(
         self,
         meter_provider: MeterProvider | None,
@@ -282,6 +282,9 @@ class _Telemetry(Observer):
         )
         self._back_offs = meter.create_counter(
             "redsem.back_offs", "{back_off}", "Back-offs that this process began"
+        )
+        self._outages = meter.create_counter(
+            "redsem.outages", "{change}", "Outages of Redis that made on_outage apply, or ended"
         )
 
     # -- requests
@@ -377,6 +380,14 @@ class _Telemetry(Observer):
 
     def backed_off(self, event: BackedOff) -> None:
         self._back_offs.add(1, self._attributes(event))
+
+    def outage_changed(self, name: str, rule: OnOutage, *, began: bool) -> None:
+        facts: Attributes = {
+            "redsem.semaphore": self._metric_name(name),
+            "redsem.on_outage": str(rule),
+            "redsem.change": "began" if began else "ended",
+        }
+        self._outages.add(1, facts)
 
     def _attributes(self, event: Event | Reclaimed | BackedOff) -> Attributes:
         facts = {**_facts(event), "redsem.semaphore": self._metric_name(event.name)}

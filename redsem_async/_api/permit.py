@@ -15,6 +15,7 @@ from redsem_async._core.config import Slot
 from redsem_async._core.errors import BackendError, PermitLost, SemaphoreError
 from redsem_async._core.lease import Outcome, reply_timeout
 from redsem_async._hub import trust
+from redsem_async._hub.estimates import usual_hold
 from redsem_async._hub.lease import Guard, Lease, LeaseState
 from redsem_async._hub.pending import BackOffCall, Confirmed
 from redsem_async._protocol.operations import BackOff
@@ -388,6 +389,13 @@ class Permit:
         )
         if state is LeaseState.HELD:
             warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
+
+
+def usual_hold_of(permit: Permit) -> float | None:
+    """For how long permits of this semaphore were held lately, in seconds, if that is known."""
+    bound = permit._bound  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    hold = usual_hold(bound.remote.state)
+    return None if hold is None else hold / permit.permits
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -13,6 +13,7 @@ from redsem_async._protocol.operations import Delete, Reap, SetLimit, Status
 from redsem_async._protocol.replies import Reply, StatusReply
 
 from .awaitables import AwaitableBool
+from .backends import STAND_INS
 from .bound import Bound
 from .status import SemaphoreStatus, status_of
 
@@ -242,14 +243,17 @@ class StoredSemaphore:
     def _bound(self) -> Bound:
         """What this semaphore is bound to in the running loop."""
         bound = self._last_bound  # read once, because loops may run in several threads
-        if bound is None:
+        if bound is None or STAND_INS:
             return self._bind()
         here = bound.loop is asyncio.get_running_loop() and bound.remote.identity.usable
         return bound if here else self._bind()
 
     def _bind(self) -> Bound:
-        hub = hub_for(self._backend)
+        stand_in = STAND_INS[-1] if STAND_INS else None
+        hub = hub_for(stand_in or self._backend)
         remote = hub.semaphore(self._address, self._label)
         remote.state.introduction.terms = self._terms
-        bound = self._last_bound = Bound(remote, hub.refresher, hub.identity.loop)
+        bound = Bound(remote, hub.refresher, hub.identity.loop)
+        if stand_in is None:
+            self._last_bound = bound
         return bound

@@ -18,8 +18,9 @@ from typing import Final, Generic, NoReturn, Self, TypeVar
 from redsem_async._api.group import SemaphoreGroup
 from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core import config
+from redsem_async._integrations.outage import Acquire, OnOutage, acquirer
 from redsem_async._integrations.overload import BackOff, backing_off, check_back_off
-from redsem_async._integrations.selector import Acquire, acquirer
+from redsem_async._integrations.selector import AcquireOptions
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -39,6 +40,7 @@ def throttled_map(
     cancel_on_loss: bool | None = None,
     max_tasks: int | None = None,
     back_off: BackOff | None = None,
+    on_outage: OnOutage = "closed",
 ) -> AbstractAsyncContextManager[AsyncIterator[R]]:
     """Call ``fn(item)`` for each of *items* with a permit, and yield results in completion order.
 
@@ -77,12 +79,16 @@ def throttled_map(
             number that the declared limit allows, and 100 for a group of semaphores.
         back_off: a function from an exception of a call to the number of seconds for which the
             whole fleet backs off (``permit.back_off``), or ``None`` for no back-off.
+        on_outage: what happens to calls while Redis is unavailable or rejects commands. With
+            ``"closed"`` the error of ``acquire`` is raised, with ``"open"`` they run without a
+            permit, and with a number that many at once do, in this process.
 
     Raises:
         ValueError, TypeError: for invalid arguments.
     """
     check_back_off(back_off)
-    acquire = acquirer(sem, key, timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss)
+    options = AcquireOptions(timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss)
+    acquire = acquirer(sem, key, on_outage, **options)
     if not isinstance(items, Iterable | AsyncIterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"items must be iterable or async iterable, not {items!r}")
     if not callable(fn):
