@@ -1,8 +1,10 @@
 """A transport for httpx's ``AsyncClient`` that limits outbound calls."""
 
+from typing import ClassVar
+
 from ._core.errors import AcquireTimeout, QueueFull
 from ._integrations.outbound import ReleasingStream
-from ._integrations.transport import Transport
+from ._integrations.transport import Library, Transport
 
 try:
     import httpx
@@ -83,7 +85,4 @@ class SemaphoreTransport(
         ValueError, TypeError: (of the constructor) for invalid arguments.
     """
 
-    _http = httpx
-    _timeout = PermitTimeout
-    _queue_full = PermitsQueueFull
-    _body = _Body
+    _library: ClassVar = Library(httpx, PermitTimeout, PermitsQueueFull, _Body)

@@ -1,8 +1,10 @@
 """A transport for httpx2's ``AsyncClient`` that limits outbound calls."""
 
+from typing import ClassVar
+
 from ._core.errors import AcquireTimeout, QueueFull
 from ._integrations.outbound import ReleasingStream
-from ._integrations.transport import Transport
+from ._integrations.transport import Library, Transport
 
 try:
     import httpx2
@@ -34,7 +36,4 @@ class SemaphoreTransport(
 ):
     """As in ``redsem_async.httpx``, which describes its arguments."""
 
-    _http = httpx2
-    _timeout = PermitTimeout
-    _queue_full = PermitsQueueFull
-    _body = _Body
+    _library: ClassVar = Library(httpx2, PermitTimeout, PermitsQueueFull, _Body)

@@ -11,7 +11,6 @@ from redsem_async._api.group import SemaphoreGroup
 from redsem_async._api.permit import Permit
 from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core import config
-from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import BackendError, BackendUnavailable, SemaphoreFull
 from redsem_async._observers.events import Observer
 from redsem_async._observers.registry import observers
@@ -62,7 +61,7 @@ class Outage:
             BackendError: Redis grants no permits, and the rule lets no more requests through.
             SemaphoreError: as ``acquire`` of the semaphore does.
         """
-        name, began = choice.semaphore.name, clock()
+        name = choice.semaphore.name
         try:
             permit = await self._ask(choice, timeout)
         except SemaphoreFull:
@@ -74,11 +73,9 @@ class Outage:
                 raise
             if isinstance(self._rule, str):
                 return _WithoutPermit(None)
-            most = choice.timeout if timeout is ... else timeout
-            left = None if most is None else max(0.0, began + most - clock())
             place = self._place(self._rule)
-            try:
-                async with asyncio.timeout(left):
+            try:  # anew, because those that noticed the outage have waited in vain until now
+                async with asyncio.timeout(choice.timeout if timeout is ... else timeout):
                     await place.acquire()
             except TimeoutError:
                 raise error from error.__cause__

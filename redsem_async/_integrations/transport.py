@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from types import EllipsisType, TracebackType
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast
 
 from redsem_async._api.group import SemaphoreGroup
 from redsem_async._api.semaphore import AnySemaphore
@@ -18,17 +18,22 @@ Response = TypeVar("Response")
 Wrapped = TypeVar("Wrapped")
 
 
+class Library(NamedTuple):
+    """A client library, and what is both this package's and the library's."""
+
+    http: Any
+    timeout: type[AcquireTimeout]
+    queue_full: type[QueueFull]
+    body: type[ReleasingStream]
+
+
 class Transport(Generic[Request, Response, Wrapped]):
     """Sends requests, each with a permit, by the transport that it wraps.
 
-    A subclass names its library, and the errors of a request that gets no permit. They are those
-    of this package, and the library's too.
+    A subclass says what it is made of. That is all in which the transports differ.
     """
 
-    _http: ClassVar[Any]
-    _timeout: ClassVar[type[AcquireTimeout]]
-    _queue_full: ClassVar[type[QueueFull]]
-    _body: ClassVar[type[ReleasingStream]]
+    _library: ClassVar[Library]
 
     def __init__(
         self,
@@ -52,19 +57,21 @@ class Transport(Generic[Request, Response, Wrapped]):
         )
         self._overloads = Overloads(back_off)
         self._outage = Outage(on_outage)
-        self._wrapped: Any = self._http.AsyncHTTPTransport() if wrapped is None else wrapped
-        library, bases = self._http.__name__, type(self._wrapped).__mro__
+        http = self._library.http
+        self._wrapped: Any = http.AsyncHTTPTransport() if wrapped is None else wrapped
+        bases = type(self._wrapped).__mro__
         made_by = {base.__module__.partition(".")[0] for base in bases} & {"httpx", "httpx2"}
-        foreign = made_by and library not in made_by
+        foreign = made_by and http.__name__ not in made_by
         if foreign or not hasattr(self._wrapped, "handle_async_request"):
-            raise TypeError(f"wrapped must be an async transport of {library}, not {wrapped!r}")
+            what = f"an async transport of {http.__name__}"
+            raise TypeError(f"wrapped must be {what}, not {wrapped!r}")
 
     async def handle_async_request(self, request: Request) -> Response:
         """Acquire a permit and send *request*. The client calls this."""
-        if not isinstance(request, self._http.Request):
+        if not isinstance(request, self._library.http.Request):
             library = type(request).__module__.partition(".")[0]
             raise TypeError(f"this is a client of {library}: use redsem_async.{library} in it")
-        return await self._send(request)
+        return cast("Response", await self._send(request))
 
     async def _send(self, request: Any) -> Any:
         choice = self._choose(request)
@@ -76,15 +83,16 @@ class Transport(Generic[Request, Response, Wrapped]):
         held = HeldPermit(choice.semaphore, self._outage.held(choice, timeout))
         try:
             await held.begin()
-        except (AcquireTimeout, QueueFull) as full:
-            kind = self._timeout if isinstance(full, AcquireTimeout) else self._queue_full
-            raise kind(*full.__reduce__()[1]) from full
+        except AcquireTimeout as full:
+            raise self._library.timeout(*full.__reduce__()[1]) from full
+        except QueueFull as full:
+            raise self._library.queue_full(*full.__reduce__()[1]) from full
         try:
             with held.guarded():
                 response = await self._wrapped.handle_async_request(request)
             self._overloads.note(held.permit, choice.key, held.granted_at, response)
             if not response.is_closed:
-                response.stream = self._body(self._async_body(response), held)
+                response.stream = self._library.body(self._async_body(response), held)
                 held.expect_reading(f"{request.method} {request.url.host}")
                 return response
         except BaseException:
@@ -94,9 +102,10 @@ class Transport(Generic[Request, Response, Wrapped]):
         return response
 
     def _async_body(self, response: Any) -> Any:
-        if not isinstance(response.stream, self._http.AsyncByteStream):
-            library = self._http.__name__
-            raise TypeError(f"the wrapped transport's response has no async body of {library}")
+        http = self._library.http
+        if not isinstance(response.stream, http.AsyncByteStream):
+            said = f"has no async body of {http.__name__}"
+            raise TypeError(f"the wrapped transport's response {said}")
         return response.stream
 
     async def aclose(self) -> None:

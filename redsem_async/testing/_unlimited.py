@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from itertools import count
 
 from redsem_async._api.backends import STAND_INS
 from redsem_async._core.keys import Address
@@ -67,6 +68,7 @@ class _Grants(OneNode):
         self.lock = threading.RLock()
         self.links: list[MemoryLink] = []
         self._token = 0
+        self._turns = count()
         self._held: dict[tuple[str, int], AdoptReply] = {}  # as who adopts it is told
 
     async def connect(self, listener: Listener) -> Link:
@@ -110,8 +112,8 @@ class _Grants(OneNode):
 
     def _holding(self, lease_ms: int, slots: Sequence[str | int] | None, permits: int) -> Holding:
         """A permit that nobody has. Its token grows with the time, as Redis's do."""
-        first, self._token = self._token, max(self._token + 1, _now_us())
-        own = [(first + each) % len(slots) for each in range(permits)] if slots else ()
+        self._token = max(self._token + 1, _now_us())
+        own = [next(self._turns) % len(slots) for _ in range(permits)] if slots else ()
         return Holding(self._token, lease_ms, own)
 
     def _adopt(self, asked: Adopt, hub: str, *, known: bool) -> AdoptReply:
