@@ -117,11 +117,10 @@ class ConcurrencyLimitMiddleware:
         if not limited or (self._exempt is not None and self._exempt(scope)):
             await self._app(scope, receive, send)
             return
-        choice = self._admission.choose(scope)
         inbox = _Inbox(receive)
         answer = _Answer(scope, send, inbox)
         try:
-            async with self._admission.admitted(choice, inbox.gone) as permit:
+            async with self._admission.admitted(scope, inbox.gone) as permit:
                 answer.permit = permit
                 inside = {**scope, "redsem_async.permit": permit}
                 await self._app(inside, inbox.receive, answer.send)

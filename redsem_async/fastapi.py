@@ -131,12 +131,11 @@ class RequirePermit:
         if self in held:  # FastAPI caches dependencies by their security scopes too
             yield held[self]
             return
-        choice = self._admission.choose(connection)
         watch = None
         try:
             if await _only_disconnect_follows(connection):
                 watch = asyncio.create_task(_until_gone(connection))
-            async with self._admission.admitted(choice, watch) as permit:
+            async with self._admission.admitted(connection, watch) as permit:
                 await _end(watch)
                 held[self] = permit
                 yield permit

@@ -392,7 +392,7 @@ class Permit:
 
 
 def usual_hold_of(permit: Permit) -> float | None:
-    """For how long permits of this semaphore were held lately, in seconds, if that is known."""
+    """For how many seconds permits of this semaphore were held recently, if that is known."""
     bound = permit._bound  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     hold = usual_hold(bound.remote.state)
     return None if hold is None else hold / permit.permits

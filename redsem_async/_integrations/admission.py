@@ -86,13 +86,9 @@ class Admission(Generic[Request]):
             config.check_function(retry_after, "retry_after")
         self._retry_after = retry_after
 
-    def choose(self, request: Request) -> Choice:
-        """The permit that *request* needs."""
-        return self._choose(request)
-
     @asynccontextmanager
     async def admitted(
-        self, choice: Choice, gone: "asyncio.Future[Any] | None"
+        self, request: Request, gone: "asyncio.Future[Any] | None"
     ) -> AsyncGenerator[Permit | None]:
         """Hold a permit for the block. ``None`` where an outage lets requests through without.
 
@@ -101,7 +97,7 @@ class Admission(Generic[Request]):
             ClientDisconnected: *gone* was done first.
         """
         try:
-            block = await self._acquire(choice, gone)
+            block = await self._acquire(self._choose(request), gone)
         except AcquireTimeout as full:
             reason = _REASONS[full.blocked_by]
             raise Rejected(self.status, reason, self._seconds(full)) from full

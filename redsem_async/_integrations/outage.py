@@ -28,6 +28,9 @@ Block = AbstractAsyncContextManager[Permit | None]
 Acquire = Callable[..., Block]
 """Acquires what a call with these arguments needs. Takes any, as a key function may."""
 
+BackOff = Callable[[Exception], float | None]
+"""For how many seconds an exception has the fleet back off. None where it does not."""
+
 
 class OutageObserver(Observer):
     """An observer that also learns when an outage makes a rule apply, and when it ends."""
@@ -151,9 +154,14 @@ class _WithoutPermit(AbstractAsyncContextManager[None, None]):
 
 class _Held(AbstractAsyncContextManager[Permit | None, bool | None]):
     def __init__(
-        self, outage: Outage, choice: Choice, timeout: float | EllipsisType | None
+        self,
+        outage: Outage,
+        choice: Choice,
+        timeout: float | EllipsisType | None = ...,
+        back_off: BackOff | None = None,
     ) -> None:
         self._asked = outage, choice, timeout
+        self._back_off = back_off
 
     async def __aenter__(self) -> Permit | None:
         outage, choice, timeout = self._asked
@@ -166,22 +174,35 @@ class _Held(AbstractAsyncContextManager[Permit | None, bool | None]):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        return await self._block.__aexit__(exc_type, exc, traceback)
+        block = self._block
+        try:
+            if self._back_off is not None and isinstance(exc, Exception):
+                seconds = self._back_off(exc)
+                if seconds is not None and isinstance(block, Permit):
+                    block.back_off(seconds)
+        finally:
+            ends = await block.__aexit__(exc_type, exc, traceback)
+        return ends
 
 
 def acquirer(
     source: AnySemaphore | SemaphoreGroup,
     key: Key | str | EllipsisType | None,
     on_outage: OnOutage,
+    back_off: BackOff | None = None,
     **options: Unpack[AcquireOptions],
 ) -> Acquire:
     """Return what acquires a permit for a call, given its arguments.
 
+    An exception of its block has the fleet back off, if the function *back_off* says so.
+
     Raises:
         ValueError, TypeError: for arguments that cannot be meant, saying what to do.
     """
+    if back_off is not None:
+        config.check_function(back_off, "back_off")
     choose, outage = Selector(source, key, **options), Outage(on_outage)
-    return lambda *args, **kwargs: outage.held(choose(*args, **kwargs))
+    return lambda *args, **kwargs: _Held(outage, choose(*args, **kwargs), back_off=back_off)
 
 
 def on_outage_of(value: object) -> OnOutage:

@@ -6,8 +6,8 @@ import random
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
@@ -23,27 +23,6 @@ FIRST_PAUSE = 1.0  # seconds, where the upstream does not say how long
 LONGEST_PAUSE = 32.0
 BARE = 3  # responses 429 that say nothing, within a usual hold, are an overload
 EPOCH = 1e9  # a larger number is no duration but a time, in seconds or milliseconds
-
-BackOff = Callable[[Exception], float | None]
-"""For how many seconds an exception has the fleet back off. None where it does not."""
-
-
-@contextmanager
-def backing_off(permit: Permit | None, seconds_of: BackOff | None) -> Generator[None]:
-    """Have the fleet back off for as long as *seconds_of* says of an exception of the block."""
-    try:
-        yield
-    except Exception as error:
-        seconds = None if seconds_of is None else seconds_of(error)
-        if seconds is not None and permit is not None:
-            permit.back_off(seconds)
-        raise
-
-
-def check_back_off(back_off: object) -> None:
-    """Raise TypeError unless *back_off* is None or a function."""
-    if back_off is not None:
-        config.check_function(back_off, "back_off")
 
 
 class Response(Protocol):

@@ -111,7 +111,7 @@ class _Grants(OneNode):
         return holding
 
     def _holding(self, lease_ms: int, slots: Sequence[str | int] | None, permits: int) -> Holding:
-        """A permit that nobody has. Its token grows with the time, as Redis's do."""
+        """A new permit. Its token grows with the time, as Redis's do."""
         self._token = max(self._token + 1, _now_us())
         own = [next(self._turns) % len(slots) for _ in range(permits)] if slots else ()
         return Holding(self._token, lease_ms, own)

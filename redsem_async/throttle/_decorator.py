@@ -8,8 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from redsem_async._api.group import SemaphoreGroup
 from redsem_async._api.semaphore import AnySemaphore
-from redsem_async._integrations.outage import OnOutage, acquirer
-from redsem_async._integrations.overload import BackOff, backing_off, check_back_off
+from redsem_async._integrations.outage import BackOff, OnOutage, acquirer
 from redsem_async._integrations.selector import AcquireOptions
 
 P = ParamSpec("P")
@@ -65,9 +64,8 @@ def throttled(
             semaphore with keys, or one of these without *key*.
         ValueError: an invalid timeout or number of permits.
     """
-    check_back_off(back_off)
     options = AcquireOptions(timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss)
-    acquire = acquirer(sem, key, on_outage, **options)
+    acquire = acquirer(sem, key, on_outage, back_off, **options)
 
     def decorate(
         function: Callable[P, Coroutine[Any, Any, R]],
@@ -76,9 +74,8 @@ def throttled(
 
         @wraps(function)
         async def with_permit(*args: P.args, **kwargs: P.kwargs) -> R:
-            async with acquire(*args, **kwargs) as permit:
-                with backing_off(permit, back_off):
-                    return await function(*args, **kwargs)
+            async with acquire(*args, **kwargs):
+                return await function(*args, **kwargs)
 
         return with_permit
 

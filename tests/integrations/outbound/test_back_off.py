@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -180,7 +181,7 @@ async def test_bare_429s_count_within_a_usual_hold(
 ) -> None:
     sem, clock = FairSemaphore(backend, "upstream", 3), iter(times)
     monkeypatch.setattr(overload, "clock", clock.__next__)
-    monkeypatch.setattr(overload, "usual_hold_of", lambda _: hold)
+    monkeypatch.setattr(overload, "usual_hold_of", Mock(return_value=hold))
     client = client_of(sem, answering(429, {}), back_off=True)
     for _ in times:
         await client.get("/")
