@@ -11,15 +11,17 @@ from ._api.group import SemaphoreGroup
 from ._api.permit import Permit
 from ._api.semaphore import AnySemaphore
 from ._core import config
-from ._core.cancellation import finish
 from ._core.errors import PermitLost
 from ._integrations.admission import (
+    DISCONNECTS,
+    READ_AHEAD,
     TRY_AGAIN_LATER,
     Admission,
     ClientDisconnected,
     Rejected,
     RetryAfter,
     logger,
+    stop,
 )
 from ._integrations.outage import OnOutage
 
@@ -31,9 +33,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-READ_AHEAD = 65_536  # bytes that are read before the application asks for them
 MESSAGE = 256  # bytes that a message counts besides its content, because it may be empty
-DISCONNECTS = frozenset({"http.disconnect", "websocket.disconnect"})
 
 
 class ConcurrencyLimitMiddleware:
@@ -132,7 +132,7 @@ class ConcurrencyLimitMiddleware:
             if not inbox.left:
                 raise  # another middleware's
         finally:
-            await inbox.close()
+            await stop(inbox.reader)
 
 
 def header(name: str, default: str = "") -> Callable[[Scope], str]:
@@ -169,7 +169,7 @@ class _Inbox:
         self._last: Message | None = None
         self._listening = 0
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._reader = asyncio.create_task(self._read())
+        self.reader = asyncio.create_task(self._read())
 
     @property
     def left(self) -> bool:
@@ -188,8 +188,8 @@ class _Inbox:
             while not self._messages:
                 if self._last is not None:
                     return self._last
-                if self._reader.done():
-                    self._reader.result()  # raises the error of the server
+                if self.reader.done():
+                    self.reader.result()  # raises the error of the server
                 await self._next_change()
         finally:
             self._listening -= 1
@@ -220,13 +220,6 @@ class _Inbox:
 
     async def _next_change(self) -> None:
         await self._changed.wait()
-
-    async def close(self) -> None:
-        """Stop reading."""
-        self._reader.cancel()
-        await finish(self._reader, 1.0)
-        if not self._reader.cancelled():
-            self._reader.exception()  # the application got it, if it asked
 
 
 class _Answer:

@@ -8,14 +8,16 @@ from typing import Any
 from ._api.group import SemaphoreGroup
 from ._api.permit import Permit
 from ._api.semaphore import AnySemaphore
-from ._core.cancellation import finish
 from ._integrations.admission import (
+    DISCONNECTS,
+    READ_AHEAD,
     TRY_AGAIN_LATER,
     UNAVAILABLE,
     Admission,
     ClientDisconnected,
     Rejected,
     RetryAfter,
+    stop,
 )
 from ._integrations.outage import OnOutage
 
@@ -48,7 +50,6 @@ def _see_that_responses_are_covered(version: str) -> None:
 _see_that_responses_are_covered(fastapi.__version__)
 
 HELD = "redsem_async.permits"  # in the scope: the permits that the request holds
-READ_AHEAD = 65_536  # bytes of a body that is read before the permit is acquired
 WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
 CLIENT_CLOSED_REQUEST = 499  # what proxies log for a client that disconnected
 
@@ -136,7 +137,8 @@ class RequirePermit:
             if await _only_disconnect_follows(connection):
                 watch = asyncio.create_task(_until_gone(connection))
             async with self._admission.admitted(connection, watch) as permit:
-                await _end(watch)
+                if watch is not None:
+                    await stop(watch)  # the next receive raises its error again
                 held[self] = permit
                 yield permit
         except Rejected as refused:
@@ -145,7 +147,8 @@ class RequirePermit:
             raise _goodbye_message(connection) from None
         finally:
             held.pop(self, None)
-            await _end(watch)
+            if watch is not None:
+                await stop(watch)
 
     @property
     def responses(self) -> dict[int | str, dict[str, Any]]:
@@ -196,19 +199,8 @@ def _is_small(request: Request) -> bool:
 async def _until_gone(connection: HTTPConnection) -> None:
     """Wait until the client has disconnected."""
     assert isinstance(connection, Request | WebSocket)
-    kind = ""
-    while kind not in ("http.disconnect", "websocket.disconnect"):
-        kind = (await connection.receive())["type"]
-
-
-async def _end(watch: "asyncio.Task[None] | None") -> None:
-    if watch is None:
-        return
-    if not watch.done():
-        watch.cancel()
-        await finish(watch, 1.0)
-    if watch.done() and not watch.cancelled():
-        watch.exception()  # the next receive raises it again
+    while (await connection.receive())["type"] not in DISCONNECTS:
+        pass
 
 
 def _error_for(connection: HTTPConnection, refused: Rejected) -> Exception:

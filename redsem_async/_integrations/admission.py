@@ -14,6 +14,7 @@ from redsem_async._api.group import SemaphoreGroup
 from redsem_async._api.permit import Permit
 from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core import config
+from redsem_async._core.cancellation import finish
 from redsem_async._core.errors import (
     AcquireTimeout,
     BackendError,
@@ -42,6 +43,8 @@ LONGEST = 10**9  # seconds in Retry-After
 
 UNAVAILABLE = 503
 TRY_AGAIN_LATER = 1013  # a WebSocket's close code
+READ_AHEAD = 65_536  # bytes of a body that are read before the application asks for them
+DISCONNECTS = frozenset({"http.disconnect", "websocket.disconnect"})
 
 Request = TypeVar("Request")
 
@@ -147,6 +150,14 @@ class Admission(Generic[Request]):
         if block is None:
             raise ClientDisconnected
         return block
+
+
+async def stop(task: "asyncio.Task[Any]") -> None:
+    """Cancel *task*, and wait for its end. Its error is known already, or does not matter."""
+    task.cancel()
+    await finish(task, 1.0)
+    if task.done() and not task.cancelled():
+        task.exception()
 
 
 def status_of(value: object) -> int:

@@ -135,7 +135,7 @@ def told_by(headers: Mapping[str, str], *, limits: bool) -> float | None:
     """
     told = [seconds_of(headers[name] + unit) for name, unit in _RETRY_AFTER if name in headers]
     if limits:
-        resets = (seconds_of(reset) for reset in _resets(headers))
+        resets = [seconds_of(reset) for reset, left in _limits(headers) if not _is_left(left)]
         told.append(max((each for each in resets if each is not None), default=None))
     known = [each for each in told if each is not None]
     return next(filter(None, known), 0.0 if known else None)
@@ -146,29 +146,22 @@ _RESET = re.compile(r"rate-?limit-(.+-)?reset\b")  # as in x-ratelimit-reset-tok
 _FIELD = re.compile(r"(\w+)\s*=\s*\"?([^\s;,\"]+)")
 
 
-def _resets(headers: Mapping[str, str]) -> Iterator[str]:
-    """When each rate limit of *headers* is reset, unless something is left of it."""
+def _limits(headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The reset of each rate limit, and how much is left of it. Empty if that is not told."""
     for name, value in headers.items():
-        if name == "ratelimit":  # by the drafts of the IETF
-            fields = dict(_FIELD.findall(value))
-            each = (
-                [fields] if "reset" in fields else map(dict, map(_FIELD.findall, value.split(",")))
-            )
-            for limit in each:
-                reset, left = (
-                    limit.get("reset", limit.get("t")),
-                    limit.get("remaining", limit.get("r")),
-                )
-                if reset is not None and _is_used_up(left):
-                    yield reset
-        elif _RESET.search(name) and _is_used_up(headers.get(name.replace("reset", "remaining"))):
-            yield value
+        if _RESET.search(name):
+            yield value, headers.get(name.replace("reset", "remaining"), "")
+        elif name == "ratelimit":  # by the IETF's drafts, for one limit or for several
+            for part in [value] if "reset" in value else value.split(","):
+                limit = dict(_FIELD.findall(part))
+                reset, left = limit.get("reset", ""), limit.get("remaining", "")
+                yield limit.get("t", reset), limit.get("r", left)
 
 
-def _is_used_up(left: str | None) -> bool:
-    with suppress(TypeError, ValueError):
-        return float(left or "") <= 0
-    return True  # it is not told
+def _is_left(left: str) -> bool:
+    with suppress(ValueError):
+        return float(left) > 0
+    return False
 
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
