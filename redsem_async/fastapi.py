@@ -84,9 +84,9 @@ class RequirePermit:
             forever, 0 does not wait.
         on_outage: what happens to requests while Redis is unavailable or rejects commands, as
             with full memory or a missing permission. With ``"closed"`` they get 503. With
-            ``"open"`` all run. With a number, up to that many run at once in this
-            process, and the others get 503. A handler that runs without a permit gets ``None``,
-            so annotate it ``Permit | None``.
+            ``"open"`` all run. With a number, up to that many run at once in this process. The
+            others wait for them, and get 503 when their timeout ends. A handler that runs without
+            a permit gets ``None``, so annotate it ``Permit | None``.
         status: the status code when no permit is free, such as 503 or 429.
         permits: how many permits each request takes.
         cancel_on_loss: whether a lost permit cancels the handler. By default as the semaphore

@@ -74,8 +74,9 @@ class SemaphoreTransport(
             the response to the number of seconds, or to ``None`` for no back-off, replaces these
             rules.
         on_outage: what happens to requests while Redis is unavailable or rejects commands. With
-            ``"closed"`` the error is raised, with ``"open"`` they are sent without a permit, and
-            with a number that many at once are, in this process.
+            ``"closed"`` the error is raised. With ``"open"`` all are sent without a permit. With a
+            number that many at once are, in this process, and the others wait for them, for up to
+            their timeout.
 
     Raises:
         PermitTimeout: (of a request) no permit became free in time.

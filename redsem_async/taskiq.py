@@ -72,8 +72,9 @@ class SemaphoreMiddleware(TaskiqMiddleware):
         cancel_on_loss: whether a lost permit cancels the task. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
         on_outage: what happens to tasks while Redis is unavailable or rejects commands. With
-            ``"closed"`` they fail with the error of ``acquire``, with ``"open"`` they run without
-            a permit, and with a number that many at once do, in this process.
+            ``"closed"`` they fail with the error of ``acquire``. With ``"open"`` all run without a
+            permit. With a number that many at once do, in this process, and the others wait for
+            them, for up to their timeout.
 
     Raises:
         ValueError, TypeError: for invalid arguments. A function that is not async raises

@@ -84,6 +84,8 @@ class HeldPermit:
 
         *request* is method and host, and nothing that may be secret.
         """
+        if self.permit is None:
+            return
         lease, now = self._semaphore.lease, self._loop.time()
         is_read = self._scope is not None  # a caller waits for the upstream
         left = (now if is_read else self._used_at) + lease - now

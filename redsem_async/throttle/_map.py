@@ -78,8 +78,9 @@ def throttled_map(
         back_off: a function from an exception of a call to the number of seconds for which the
             whole fleet backs off (``permit.back_off``), or ``None`` for no back-off.
         on_outage: what happens to calls while Redis is unavailable or rejects commands. With
-            ``"closed"`` the error of ``acquire`` is raised, with ``"open"`` they run without a
-            permit, and with a number that many at once do, in this process.
+            ``"closed"`` the error of ``acquire`` is raised. With ``"open"`` all run without a
+            permit. With a number that many at once do, in this process, and the others wait for
+            them, for up to their timeout.
 
     Raises:
         ValueError, TypeError: for invalid arguments.
