@@ -17,7 +17,3 @@ def backend_of(client: object) -> Backend:
     if callable(getattr(client, "connect", None)) and hasattr(client, "place"):
         return cast("Backend", client)
     return redis_backend(client)
-
-
-STAND_INS: list[Backend] = []
-"""While there are any, semaphores use the last of them, and not their own backends."""

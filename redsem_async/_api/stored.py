@@ -13,8 +13,8 @@ from redsem_async._protocol.operations import Delete, Reap, SetLimit, Status
 from redsem_async._protocol.replies import Reply, StatusReply
 
 from .awaitables import AwaitableBool
-from .backends import STAND_INS
 from .bound import Bound
+from .stand_ins import STAND_INS
 from .status import SemaphoreStatus, status_of
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from itertools import count
 
-from redsem_async._api.backends import STAND_INS
+from redsem_async._api.stand_ins import STAND_INS
 from redsem_async._core.keys import Address
 from redsem_async._protocol.backend import Link, Listener, OneNode
 from redsem_async._protocol.operations import (
