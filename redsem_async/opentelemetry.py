@@ -29,6 +29,7 @@ from ._observers.events import (
     Failed,
     Granted,
     Lost,
+    Observer,
     Outcome,
     PermitEvent,
     Queued,
@@ -239,7 +240,7 @@ class _Status:
 
 
 @final
-class _Telemetry(OutageObserver):
+class _Telemetry(Observer, OutageObserver):
     def __init__(
         self,
         meter_provider: MeterProvider | None,

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from types import EllipsisType, TracebackType
@@ -12,7 +13,6 @@ from redsem_async._api.permit import Permit
 from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core import config
 from redsem_async._core.errors import BackendError, BackendUnavailable, SemaphoreFull
-from redsem_async._observers.events import Observer
 from redsem_async._observers.registry import observers
 
 from .selector import AcquireOptions, Choice, Key, Selector
@@ -32,9 +32,10 @@ BackOff = Callable[[Exception], float | None]
 """For how many seconds an exception has the fleet back off. None where it does not."""
 
 
-class OutageObserver(Observer):
+class OutageObserver(ABC):
     """An observer that also learns when an outage makes a rule apply, and when it ends."""
 
+    @abstractmethod
     def outage_changed(self, name: str, rule: OnOutage, *, began: bool) -> None:
         """Redis grants no permits of *name*, or grants them again."""
 
