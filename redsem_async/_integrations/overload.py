@@ -153,7 +153,7 @@ def _limits(headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield value, headers.get(name.replace("reset", "remaining"), "")
         elif name == "ratelimit":  # by the IETF's drafts, for one limit or for several
             for part in [value] if "reset" in value else value.split(","):
-                limit = dict(_FIELD.findall(part))
+                limit: dict[str, str] = dict(_FIELD.findall(part))
                 reset, left = limit.get("reset", ""), limit.get("remaining", "")
                 yield limit.get("t", reset), limit.get("r", left)
 

@@ -84,9 +84,11 @@ class Transport(Generic[Request, Response, Wrapped]):
         try:
             await held.begin()
         except AcquireTimeout as full:
-            raise self._library.timeout(*full.__reduce__()[1]) from full
+            timed_out = (full.name, full.waited, full.retry_after, full.blocked_by, full.nested)
+            raise self._library.timeout(*timed_out) from full
         except QueueFull as full:
-            raise self._library.queue_full(*full.__reduce__()[1]) from full
+            queue_full = (full.name, full.max_waiters, full.retry_after, full.for_key)
+            raise self._library.queue_full(*queue_full) from full
         try:
             with held.guarded():
                 response = await self._wrapped.handle_async_request(request)
