@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -12,12 +13,15 @@ from redsem_async._api.group import SemaphoreGroup
 from redsem_async._api.permit import Permit
 from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core import config
+from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import BackendError, BackendUnavailable, SemaphoreFull
 from redsem_async._observers.registry import observers
 
 from .selector import AcquireOptions, Choice, Key, Selector
 
 logger = logging.getLogger("redsem_async")
+
+ASK_AGAIN = 5.0  # seconds, after which one that waits for others to end asks Redis again
 
 OnOutage = Literal["closed", "open"] | int
 """What happens to requests while Redis grants no permits. A number is a limit for this process."""
@@ -65,6 +69,31 @@ class Outage:
             BackendError: Redis grants no permits, and the rule lets no more requests through.
             SemaphoreError: as ``acquire`` of the semaphore does.
         """
+        rule, ends = self._rule, math.inf
+        most = choice.timeout if timeout is ... else timeout
+        waits = False
+        while True:
+            try:
+                return await self._granted(choice, timeout)
+            except BackendError as error:
+                if rule == "closed":
+                    raise
+                if isinstance(rule, str):
+                    return _WithoutPermit(None)
+                now, place = clock(), self._place(rule)
+                if not waits and most is not None:
+                    ends = now + most  # anew, because those that noticed it waited for Redis
+                waits = True
+                try:
+                    async with asyncio.timeout(min(ASK_AGAIN, max(0.0, ends - now))):
+                        await place.acquire()
+                    return _WithoutPermit(place)
+                except TimeoutError:
+                    if clock() >= ends:
+                        raise error from error.__cause__
+
+    async def _granted(self, choice: Choice, timeout: float | EllipsisType | None) -> Permit:
+        """Acquire a permit, and note whether Redis grants any."""
         name = choice.semaphore.name
         try:
             permit = await self._ask(choice, timeout)
@@ -73,17 +102,7 @@ class Outage:
             raise
         except BackendError as error:  # unreachable, or it refuses: out of memory, NOPERM, ...
             self._note(name, error)
-            if self._rule == "closed":
-                raise
-            if isinstance(self._rule, str):
-                return _WithoutPermit(None)
-            place = self._place(self._rule)
-            try:  # anew, because those that noticed the outage have waited in vain until now
-                async with asyncio.timeout(choice.timeout if timeout is ... else timeout):
-                    await place.acquire()
-            except TimeoutError:
-                raise error from error.__cause__
-            return _WithoutPermit(place)
+            raise
         self._note(name, None)
         return permit
 

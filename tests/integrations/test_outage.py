@@ -18,6 +18,7 @@ from redsem_async import (
     ModeMismatch,
     Semaphore,
 )
+from redsem_async._integrations import outage
 from redsem_async.httpx import SemaphoreTransport
 from redsem_async.opentelemetry import instrument
 from redsem_async.testing import MemoryBackend
@@ -191,6 +192,26 @@ async def test_who_gets_no_place_in_time_gets_the_error(
         await cancelled(running)
         assert load.now == 0
     assert load.began == 2
+
+
+@pytest.mark.parametrize("form", KEPT)
+async def test_who_waits_for_a_place_gets_a_permit_when_redis_is_back(
+    form: Make, sem: FairSemaphore, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although those in the places run on, and nothing else asks."""
+    monkeypatch.setattr(outage, "ASK_AGAIN", 0.05)
+    load = Load()
+    run = form(sem, timeout=5.0, on_outage=1)
+    backend.down()
+    first = asyncio.create_task(outcome(run, load.stays))
+    await until(lambda: load.now == 1, within=10)
+    second = asyncio.create_task(outcome(run, load.stays))
+    await asyncio.sleep(0.2)
+    assert load.now == 1
+    backend.up()
+    await until(lambda: load.now == 2, within=10)
+    assert (await sem.status()).held == 1
+    await cancelled(first, second)
 
 
 @pytest.mark.parametrize("form", KEPT)
