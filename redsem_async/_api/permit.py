@@ -340,7 +340,8 @@ class Permit:
         if lease.state is not LeaseState.ENDED:
             if asyncio.get_running_loop() is not self._bound.loop:
                 self._loop()  # raises
-            _give_back(self._bound, lease, self._since, now)
+            self._bound.refresher.remove(lease)
+            _ = self._bound.remote.release(lease, now, now - self._since)
         if lost and self._cancel_on_loss and (exc is None or cancelled_by_loss):
             raise lease.loss() from exc
 
@@ -408,15 +409,22 @@ def _release_dropped(bound: Bound, lease: Lease, since: float, acquired_at: str 
 class EnteredBlock:
     """One ``async with semaphore``, whose exit the task *looked_up_by* has looked up.
 
-    The statement keeps its exit alive, and with it the block. Code that only checks whether there
-    is an exit does not.
+    It is that exit. The statement keeps it alive, and code that only checks whether there is an
+    exit does not.
 
     Attributes:
         permit: with which it was entered, until it is left.
     """
 
-    looked_up_by: "asyncio.Task[Any] | None" = None
-    permit: Permit | None = None
+    __slots__ = ("__weakref__", "leave", "looked_up_by", "permit", "semaphore")
+
+    semaphore: object
+    leave: Callable[..., Any]
+    looked_up_by: "asyncio.Task[Any] | None"
+    permit: Permit | None
+
+    def __call__(self, *error: Any) -> Any:
+        return self.leave(self.semaphore, *error, block=self)
 
 
 class EnteredPermits:
@@ -488,10 +496,14 @@ class _ExitOfBlock:
     def __get__(self, semaphore: Any, owner: type) -> Callable[..., Any]:
         if semaphore is None:  # as an exit stack looks it up
             return self._leave
-        block = EnteredBlock()
+        block = (
+            EnteredBlock()
+        )  # without a constructor, because each block in the program makes one
+        block.semaphore, block.leave = semaphore, self._leave
+        block.looked_up_by = block.permit = None
         try:
             block.looked_up_by = asyncio.current_task()
         except RuntimeError:  # no loop runs, so nothing is entered
-            block.looked_up_by = None
+            return block
         semaphore._entered.looked_up = weakref.ref(block)  # noqa: SLF001 - a part of its class
-        return partial(self._leave, semaphore, block=block)
+        return block

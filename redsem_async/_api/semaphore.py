@@ -238,8 +238,8 @@ class AnySemaphore:
             return None
 
     async def __aenter__(self) -> Permit:
-        block = self._entered.looked_up  # first, because it was looked up just now
-        entered = None if block is None else block()
+        # First, because it was looked up just now.
+        entered = None if self._entered.looked_up is None else self._entered.looked_up()
         if entered is not None and entered.looked_up_by is asyncio.current_task():
             self._entered.looked_up = entered.looked_up_by = None
         else:

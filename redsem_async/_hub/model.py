@@ -15,7 +15,7 @@ import math
 import weakref
 from collections.abc import Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any, NamedTuple
 
 from redsem_async._core.config import Terms
@@ -292,11 +292,11 @@ class QueueReport(NamedTuple):
 _calls = itertools.count(1)
 
 
-@dataclass(slots=True, weakref_slot=True, eq=False)
-class Request:
+@dataclass(slots=True, eq=False, repr=False)
+class Request(asyncio.Future[None]):
     """A request for permits of one semaphore.
 
-    The future wakes the caller and carries nothing, because the facts are here.
+    As a future it wakes the caller and carries nothing, because the facts are here.
 
     Attributes:
         terms: of the semaphore that it was made with.
@@ -321,7 +321,7 @@ class Request:
     permits: int
     started: float
     waits: bool
-    future: "asyncio.Future[None]"
+    loop: InitVar[asyncio.AbstractEventLoop]
     deadline: float = math.inf
     ahead: float = 0.0
     key: KeyTerms | None = None
@@ -337,6 +337,9 @@ class Request:
     look_at: float = math.inf
     replies_since: float | None = None
     order: int = field(default_factory=_calls.__next__)
+
+    def __post_init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.Future.__init__(self, loop=loop)
 
     # -- transitions
 
@@ -361,8 +364,8 @@ class Request:
         """The caller gets *lease*, which is held from now on."""
         self.state = _SERVED[self.state]
         self.lease = lease
-        if not self.future.done():
-            self.future.set_result(None)
+        if not self.done():
+            self.set_result(None)
 
     def end(self) -> None:
         """The caller left."""
@@ -372,8 +375,8 @@ class Request:
         """The caller gets *error*."""
         self.end()
         self.error = error
-        if not self.future.done():
-            self.future.set_result(None)
+        if not self.done():
+            self.set_result(None)
 
     # -- facts
 

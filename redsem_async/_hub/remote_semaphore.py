@@ -75,9 +75,8 @@ class RemoteSemaphore(SemaphoreState):
         deadline, waits = math.inf, timeout is None or timeout > 0
         if timeout is not None:
             deadline = started + (timeout if waits else reply_timeout(terms.lease))
-        future = self.identity.loop.create_future()
-        address = self.address
-        request = Request(address, terms, permits, started, waits, future, deadline, ahead, key)
+        address, loop = self.address, self.identity.loop
+        request = Request(address, terms, permits, started, waits, loop, deadline, ahead, key)
         if self.identity.closing:
             raise _refused(request, SemaphoreClosed(self.name))
         if terms.lease < self.shortest_lease:
@@ -92,9 +91,9 @@ class RemoteSemaphore(SemaphoreState):
 
     def adopt(self, terms: Terms, permit_id: str) -> Coroutine[Any, Any, Taken]:
         """Take over a permit by its id. Await the result. Cancelled, it releases the permit."""
-        started, future = clock(), self.identity.loop.create_future()
+        started, loop = clock(), self.identity.loop
         deadline = started + 2 * reply_timeout(terms.lease)
-        request = Request(self.address, terms, 1, started, False, future, deadline)  # noqa: FBT003
+        request = Request(self.address, terms, 1, started, False, loop, deadline)  # noqa: FBT003
         known = parse_permit_id(permit_id)
         if known is None:
             raise _refused(request, PermitLost(self.name, permit_id, "not a permit id"))
@@ -111,7 +110,7 @@ class RemoteSemaphore(SemaphoreState):
     async def _outcome(self, request: Request) -> Taken:
         """Wait until *request* is served or refused."""
         try:
-            await request.future
+            await request
         except BaseException:
             # The server may have granted it, or may yet: whatever exists is released.
             self.leave(request)

@@ -67,7 +67,7 @@ async def test_a_cancelled_waiter_hands_on_what_it_was_granted_in_the_same_tick(
 
     def cancel_when_granted() -> None:
         nonlocal met
-        if request.future.done() or waiter.done():
+        if request.done() or waiter.done():
             met = not waiter.done()
             waiter.cancel()
         else:

@@ -155,6 +155,7 @@ async def test_an_operators_call_that_was_lost_is_carried_out_before_a_later_bac
     assert status.held == (what != "delete")
     assert status.set_limit == {"set_limit": 2, "pause": 0}.get(what)
     assert (await left(there) > 2.0) == (what == "back_off")
+    assert await permit.release() == (what != "delete")
 
 
 async def test_operators_are_answered_although_permits_back_off_all_the_time(

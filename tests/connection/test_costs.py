@@ -33,7 +33,7 @@ OURS = str(Path(redsem_async.__file__).parent)
 @pytest.fixture(autouse=True)
 def near_by(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server is near, however slow a busy machine makes it: commands are counted here."""
-    monkeypatch.setattr("redsem_async._hub.window.FAR", math.inf)
+    monkeypatch.setattr("redsem_async._hub.pipeline.FAR", math.inf)
 
 
 async def pairs(semaphore: AnySemaphore, count: int = PAIRS) -> None:

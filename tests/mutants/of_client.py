@@ -275,7 +275,7 @@ OF_CLIENT = (
         "a release does not wait for a back-off's reply",
         "a refused back-off comes before the release",
         "a_back_off_that_was_not_taken_is_not_overtaken_by_its_release",
-        ("Connection._goes_behind", "isinstance(command.operation, Release)", "False"),
+        ("Connection._goes_behind", "isinstance(command, Release)", "False"),
     ),
     mutant(
         "what waits is written behind a refused call",

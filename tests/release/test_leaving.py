@@ -66,7 +66,7 @@ def writes_of(sem: AnySemaphore, monkeypatch: pytest.MonkeyPatch) -> list[list[s
     send = link.send
 
     def count(commands: Any, now: float) -> None:
-        writes.append([type(command).__name__ for command in commands])
+        writes.append([command.script for command in commands])
         send(commands, now)
 
     monkeypatch.setattr(link, "send", count)
@@ -85,7 +85,7 @@ async def test_the_release_and_the_next_acquire_are_one_write(
         async with sem:
             pass
     await all_free(sem)
-    assert writes[:3] == [["Acquire"], ["Release", "Acquire"], ["Release", "Acquire"]]
+    assert writes[:3] == [["acquire"], ["release", "acquire"], ["release", "acquire"]]
 
 
 async def test_a_cancellation_at_the_exit_loses_nothing(make: Make) -> None:

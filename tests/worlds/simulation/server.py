@@ -59,7 +59,7 @@ class Server:
         if isinstance(call, Acquire):
             self._look_for_duplicates(call, hub, link)
         elif isinstance(call, ONCE) and not link.open:
-            world.fault(f"late {type(call).__name__.lower()}")
+            world.fault(f"late {call.script}")
         judge = self.judge(address.name)
         self._network.notified.clear()
         self._network.reached.clear()

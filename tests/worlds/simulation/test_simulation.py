@@ -48,10 +48,10 @@ RARE = {
     "detach failed",
     "hub back in its place",
     "late adopt",
-    "late backoff",
+    "late back_off",
     "late delete",
     "late detach",
-    "late setlimit",
+    "late set_limit",
 }  # that a chunk may do without, and all of them together may not
 
 
