@@ -26,7 +26,6 @@ nox.needs_version = ">=2025.5.1"
 
 CHECKS: dict[str, dict[str, Any]] = tomllib.loads(Path(".config/checks.toml").read_text("utf-8"))
 PYTHONS = nox.project.python_versions(nox.project.load_toml("pyproject.toml"))
-HTTPX2 = Path("redsem_async/httpx2.py")
 ALL = ("-n3", "--dist=worksteal", "-m", "not timing")
 EMBEDDED: Environment = {"REDIS_URL": None, "REDSEM_SERVER_BIN": None}
 
@@ -39,15 +38,6 @@ def lint(session: nox.Session) -> None:
     """Look for mistakes, and at the format."""
     python(session, "ruff", "check", *session.posargs)
     python(session, "ruff", "format", "--check")
-    if HTTPX2.read_text(encoding="utf-8") != httpx2_module():
-        session.error(f"{HTTPX2} is not what `nox -s httpx2` makes of httpx.py")
-
-
-@here(default=False)
-def httpx2(session: nox.Session) -> None:
-    """Write the module for httpx2, which is that for httpx but for the name."""
-    HTTPX2.write_text(httpx2_module(), encoding="utf-8")
-    session.log(f"wrote {HTTPX2}")
 
 
 @here()
@@ -208,13 +198,6 @@ def one_after_the_other(
             failed.append(name)
     if failed or not each:
         session.error("\n".join(["failed:", *(failed or ["there is nothing to test on"])]))
-
-
-def httpx2_module() -> str:
-    """The text of `redsem_async/httpx2.py`."""
-    text = HTTPX2.with_name("httpx.py").read_text(encoding="utf-8")
-    first = "# Generated from httpx.py by `nox -s httpx2`: change that file, and run it.\n"
-    return first + text.replace("httpx", "httpx2")
 
 
 def installed(session: nox.Session) -> Environment:

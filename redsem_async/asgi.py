@@ -11,17 +11,19 @@ from ._api.group import SemaphoreGroup
 from ._api.permit import Permit
 from ._api.semaphore import AnySemaphore
 from ._core import config
-from ._core.cancellation import finish
 from ._core.errors import PermitLost
 from ._integrations.admission import (
+    DISCONNECTS,
+    READ_AHEAD,
     TRY_AGAIN_LATER,
     Admission,
     ClientDisconnected,
-    OnOutage,
     Rejected,
     RetryAfter,
     logger,
+    stop,
 )
+from ._integrations.outage import OnOutage
 
 __all__ = ["ConcurrencyLimitMiddleware", "header"]
 
@@ -31,9 +33,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-READ_AHEAD = 65_536  # bytes that are read before the application asks for them
 MESSAGE = 256  # bytes that a message counts besides its content, because it may be empty
-DISCONNECTS = frozenset({"http.disconnect", "websocket.disconnect"})
 
 
 class ConcurrencyLimitMiddleware:
@@ -67,8 +67,8 @@ class ConcurrencyLimitMiddleware:
             forever, 0 does not wait.
         on_outage: what happens to requests while Redis is unavailable or rejects commands, as
             with full memory or a missing permission. With ``"closed"`` they get 503. With
-            ``"open"`` all run. With a number, up to that many run at once in this
-            process, and the others get 503.
+            ``"open"`` all run. With a number, up to that many run at once in this process. The
+            others wait for them, and get 503 when their timeout ends.
         status: the status code when no permit is free, such as 503 or 429.
         permits: how many permits each request takes.
         cancel_on_loss: whether a lost permit cancels the request. By default as the semaphore
@@ -117,11 +117,10 @@ class ConcurrencyLimitMiddleware:
         if not limited or (self._exempt is not None and self._exempt(scope)):
             await self._app(scope, receive, send)
             return
-        choice = self._admission.choose(scope)
         inbox = _Inbox(receive)
         answer = _Answer(scope, send, inbox)
         try:
-            async with self._admission.admitted(choice, inbox.gone) as permit:
+            async with self._admission.admitted(scope, inbox.gone) as permit:
                 answer.permit = permit
                 inside = {**scope, "redsem_async.permit": permit}
                 await self._app(inside, inbox.receive, answer.send)
@@ -133,7 +132,7 @@ class ConcurrencyLimitMiddleware:
             if not inbox.left:
                 raise  # another middleware's
         finally:
-            await inbox.close()
+            await stop(inbox.reader)
 
 
 def header(name: str, default: str = "") -> Callable[[Scope], str]:
@@ -170,7 +169,7 @@ class _Inbox:
         self._last: Message | None = None
         self._listening = 0
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._reader = asyncio.create_task(self._read())
+        self.reader = asyncio.create_task(self._read())
 
     @property
     def left(self) -> bool:
@@ -189,8 +188,8 @@ class _Inbox:
             while not self._messages:
                 if self._last is not None:
                     return self._last
-                if self._reader.done():
-                    self._reader.result()  # raises the error of the server
+                if self.reader.done():
+                    self.reader.result()  # raises the error of the server
                 await self._next_change()
         finally:
             self._listening -= 1
@@ -221,13 +220,6 @@ class _Inbox:
 
     async def _next_change(self) -> None:
         await self._changed.wait()
-
-    async def close(self) -> None:
-        """Stop reading."""
-        self._reader.cancel()
-        await finish(self._reader, 1.0)
-        if not self._reader.cancelled():
-            self._reader.exception()  # the application got it, if it asked
 
 
 class _Answer:

@@ -8,16 +8,18 @@ from typing import Any
 from ._api.group import SemaphoreGroup
 from ._api.permit import Permit
 from ._api.semaphore import AnySemaphore
-from ._core.cancellation import finish
 from ._integrations.admission import (
+    DISCONNECTS,
+    READ_AHEAD,
     TRY_AGAIN_LATER,
     UNAVAILABLE,
     Admission,
     ClientDisconnected,
-    OnOutage,
     Rejected,
     RetryAfter,
+    stop,
 )
+from ._integrations.outage import OnOutage
 
 try:
     import fastapi
@@ -48,7 +50,6 @@ def _see_that_responses_are_covered(version: str) -> None:
 _see_that_responses_are_covered(fastapi.__version__)
 
 HELD = "redsem_async.permits"  # in the scope: the permits that the request holds
-READ_AHEAD = 65_536  # bytes of a body that is read before the permit is acquired
 WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
 CLIENT_CLOSED_REQUEST = 499  # what proxies log for a client that disconnected
 
@@ -83,9 +84,9 @@ class RequirePermit:
             forever, 0 does not wait.
         on_outage: what happens to requests while Redis is unavailable or rejects commands, as
             with full memory or a missing permission. With ``"closed"`` they get 503. With
-            ``"open"`` all run. With a number, up to that many run at once in this
-            process, and the others get 503. A handler that runs without a permit gets ``None``,
-            so annotate it ``Permit | None``.
+            ``"open"`` all run. With a number, up to that many run at once in this process. The
+            others wait for them, and get 503 when their timeout ends. A handler that runs without
+            a permit gets ``None``, so annotate it ``Permit | None``.
         status: the status code when no permit is free, such as 503 or 429.
         permits: how many permits each request takes.
         cancel_on_loss: whether a lost permit cancels the handler. By default as the semaphore
@@ -131,13 +132,13 @@ class RequirePermit:
         if self in held:  # FastAPI caches dependencies by their security scopes too
             yield held[self]
             return
-        choice = self._admission.choose(connection)
         watch = None
         try:
             if await _only_disconnect_follows(connection):
                 watch = asyncio.create_task(_until_gone(connection))
-            async with self._admission.admitted(choice, watch) as permit:
-                await _end(watch)
+            async with self._admission.admitted(connection, watch) as permit:
+                if watch is not None:
+                    await stop(watch)  # the next receive raises its error again
                 held[self] = permit
                 yield permit
         except Rejected as refused:
@@ -146,7 +147,8 @@ class RequirePermit:
             raise _goodbye_message(connection) from None
         finally:
             held.pop(self, None)
-            await _end(watch)
+            if watch is not None:
+                await stop(watch)
 
     @property
     def responses(self) -> dict[int | str, dict[str, Any]]:
@@ -197,19 +199,8 @@ def _is_small(request: Request) -> bool:
 async def _until_gone(connection: HTTPConnection) -> None:
     """Wait until the client has disconnected."""
     assert isinstance(connection, Request | WebSocket)
-    kind = ""
-    while kind not in ("http.disconnect", "websocket.disconnect"):
-        kind = (await connection.receive())["type"]
-
-
-async def _end(watch: "asyncio.Task[None] | None") -> None:
-    if watch is None:
-        return
-    if not watch.done():
-        watch.cancel()
-        await finish(watch, 1.0)
-    if watch.done() and not watch.cancelled():
-        watch.exception()  # the next receive raises it again
+    while (await connection.receive())["type"] not in DISCONNECTS:
+        pass
 
 
 def _error_for(connection: HTTPConnection, refused: Rejected) -> Exception:

@@ -1,13 +1,10 @@
 """A transport for httpx's ``AsyncClient`` that limits outbound calls."""
 
-from collections.abc import Callable
-from types import EllipsisType, TracebackType
-from typing import Self
+from typing import ClassVar
 
-from ._api.group import SemaphoreGroup
-from ._api.semaphore import AnySemaphore
-from ._core.errors import AcquireTimeout, BlockedBy, QueueFull
-from ._integrations.outbound import OutboundLimiter, ReleasingStream, check_wrapped
+from ._core.errors import AcquireTimeout, QueueFull
+from ._integrations.outbound import ReleasingStream
+from ._integrations.transport import Library, Transport
 
 try:
     import httpx
@@ -26,16 +23,7 @@ class PermitTimeout(AcquireTimeout, httpx.PoolTimeout):
     ``PoolTimeout``, so httpx and SDKs built on it treat it like a wait for a connection.
     """
 
-    def __init__(
-        self,
-        name: str,
-        waited: float,
-        retry_after: float = 0.0,
-        blocked_by: BlockedBy = "limit",
-        nested: bool = False,  # noqa: FBT001, FBT002 - facts are pickled by position
-    ) -> None:
-        super().__init__(name, waited, retry_after, blocked_by, nested)
-        self._request = None  # OSError's constructor does not call the next one
+    _request: httpx.Request | None = None  # OSError's constructor does not call the next one
 
 
 class PermitsQueueFull(QueueFull, httpx.PoolTimeout):
@@ -45,7 +33,14 @@ class PermitsQueueFull(QueueFull, httpx.PoolTimeout):
     """
 
 
-class SemaphoreTransport(httpx.AsyncBaseTransport):
+class _Body(ReleasingStream, httpx.AsyncByteStream):
+    pass
+
+
+class SemaphoreTransport(
+    Transport[httpx.Request, httpx.Response, httpx.AsyncBaseTransport],
+    httpx.AsyncBaseTransport,
+):
     """Sends a request once it has a permit: ``AsyncClient(transport=SemaphoreTransport(sem))``.
 
     The permit is held until the response's body has been read or closed, or the request has
@@ -69,9 +64,19 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
         permits: how many permits each request needs.
         cancel_on_loss: whether a lost permit cancels the request. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
-        back_off: whether the whole fleet backs off (``permit.back_off``) after a response with
-            status 429 or 503, for as long as ``Retry-After`` says, or else for a second, doubled
-            by each further overload in quick succession. The response is returned unchanged.
+        back_off: whether the whole fleet backs off (``permit.back_off``) from an upstream that
+            is overloaded. In a semaphore with keys only the requests of the same key do. The
+            response is returned unchanged. With True, an overload is a response with status 503,
+            or 429 with ``Retry-After`` or a rate-limit header that says how long to wait. If a
+            503 says nothing, the back-off lasts for a second, doubled by each further overload
+            in quick succession. So it does after the third response 429 that says nothing within
+            a usual hold time, because one alone may be about its own request. A function from
+            the response to the number of seconds, or to ``None`` for no back-off, replaces these
+            rules.
+        on_outage: what happens to requests while Redis is unavailable or rejects commands. With
+            ``"closed"`` the error is raised. With ``"open"`` all are sent without a permit. With a
+            number that many at once are, in this process, and the others wait for them, for up to
+            their timeout.
 
     Raises:
         PermitTimeout: (of a request) no permit became free in time.
@@ -81,88 +86,4 @@ class SemaphoreTransport(httpx.AsyncBaseTransport):
         ValueError, TypeError: (of the constructor) for invalid arguments.
     """
 
-    def __init__(
-        self,
-        sem_or_group: AnySemaphore | SemaphoreGroup,
-        wrapped: httpx.AsyncBaseTransport | None = None,
-        *,
-        key: Callable[[httpx.Request], str] | str | EllipsisType | None = ...,
-        timeout: float | EllipsisType | None = ...,
-        permits: int = 1,
-        cancel_on_loss: bool | None = None,
-        back_off: bool = False,
-    ) -> None:
-        self._limiter = OutboundLimiter(
-            sem_or_group,
-            key,
-            _host,
-            timeout=timeout,
-            permits=permits,
-            cancel_on_loss=cancel_on_loss,
-            back_off=back_off,
-        )
-        if wrapped is None:
-            wrapped = httpx.AsyncHTTPTransport()
-        check_wrapped(wrapped, "httpx")
-        self._wrapped = wrapped
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Acquire a permit and send *request*. httpx calls this."""
-        if not isinstance(request, httpx.Request):  # pyright: ignore[reportUnnecessaryIsInstance]
-            library = type(request).__module__.partition(".")[0]
-            raise TypeError(f"this is a client of {library}: use redsem_async.{library} in it")
-        try:
-            timeouts = request.extensions.get("timeout", {})
-            held = await self._limiter.acquire(request, timeouts.get("pool"))
-        except AcquireTimeout as full:
-            raise PermitTimeout(
-                full.name, full.waited, full.retry_after, full.blocked_by, full.nested
-            ) from full
-        except QueueFull as full:
-            raise PermitsQueueFull(
-                full.name, full.max_waiters, full.retry_after, full.for_key
-            ) from full
-        try:
-            with held.guarded():
-                response = await self._wrapped.handle_async_request(request)
-            retry_after = response.headers.get("retry-after")
-            self._limiter.answered(held, response.status_code, retry_after)
-            if not response.is_closed:
-                response.stream = _Body(_async_body(response), held)
-                held.expect_reading(f"{request.method} {request.url.host}")
-                return response
-        except BaseException:
-            await held.end()
-            raise
-        await held.end()  # the response has its content already, as in tests
-        return response
-
-    async def aclose(self) -> None:
-        """Close the wrapped transport. Open responses keep their permits."""
-        await self._wrapped.aclose()
-
-    async def __aenter__(self) -> Self:
-        await self._wrapped.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        await self._wrapped.__aexit__(exc_type, exc_value, traceback)
-
-
-class _Body(ReleasingStream, httpx.AsyncByteStream):
-    pass
-
-
-def _async_body(response: httpx.Response) -> httpx.AsyncByteStream:
-    if not isinstance(response.stream, httpx.AsyncByteStream):
-        raise TypeError("the wrapped transport's response has no async body of httpx")
-    return response.stream
-
-
-def _host(request: httpx.Request) -> str:
-    return request.url.host
+    _library: ClassVar = Library(httpx, PermitTimeout, PermitsQueueFull, _Body)

@@ -20,6 +20,7 @@ from typing import ClassVar, NoReturn, final
 from weakref import WeakValueDictionary
 
 from ._api.semaphore import AnySemaphore
+from ._integrations.outage import OnOutage, OutageObserver
 from .observer import Event, Observation, observe
 
 try:
@@ -223,7 +224,7 @@ class _StatusRun:
 
 
 @final
-class _Telemetry:
+class _Telemetry(OutageObserver):
     def __init__(
         self,
         meter_provider: MeterProvider | None,
@@ -266,6 +267,9 @@ class _Telemetry:
         )
         self._back_offs = meter.create_counter(
             "redsem.back_offs", "{back_off}", "Back-offs that this process began"
+        )
+        self._outages = meter.create_counter(
+            "redsem.outages", "{change}", "Outages of Redis that made on_outage apply, or ended"
         )
 
     def __call__(self, event: Event) -> None:
@@ -351,6 +355,14 @@ class _Telemetry:
         if span is not None:
             span.set_attributes(end)
             _end(span, error)
+
+    def outage_changed(self, name: str, rule: OnOutage, *, began: bool) -> None:
+        facts: Attributes = {
+            "redsem.semaphore": self._metric_name(name),
+            "redsem.on_outage": str(rule),
+            "redsem.change": "began" if began else "ended",
+        }
+        self._outages.add(1, facts)
 
     def _attributes(self, event: Event) -> Attributes:
         facts = {**_facts(event), "redsem.semaphore": self._metric_name(event.name)}

@@ -50,13 +50,14 @@ class SemaphoreLimiter(AbstractConcurrencyLimiter):
         permits: int = 1,
     ) -> None:
         self._choose = Selector(
-            sem_or_group, key, timeout=timeout, permits=permits, cancel_on_loss=False, default=str
+            sem_or_group, key, str, timeout=timeout, permits=permits, cancel_on_loss=False
         )
         self._held: list[tuple[asyncio.Task[Any] | None, HeldPermit]] = []
 
     async def acquire(self, source: str) -> None:
         """Wait for a permit. Pydantic AI calls this."""
-        held = HeldPermit(self._choose(source), ...)
+        choice = self._choose(source)
+        held = HeldPermit(choice.semaphore, choice.acquire())
         await held.begin()
         self._held.append((asyncio.current_task(), held))
 

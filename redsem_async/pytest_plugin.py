@@ -18,15 +18,22 @@ from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
 from redsem_async import aclose, from_url
-from redsem_async.testing import EmbeddedRedis, MemoryBackend, embedded_redis
+from redsem_async.testing import EmbeddedRedis, MemoryBackend, embedded_redis, unlimited
 
-__all__ = ["redsem_memory", "redsem_redis", "redsem_server"]
+__all__ = ["redsem_memory", "redsem_redis", "redsem_server", "redsem_unlimited"]
 
 
 @pytest.fixture
 def redsem_memory() -> MemoryBackend:
     """A new ``MemoryBackend`` for each test, to use instead of a client."""
     return MemoryBackend()
+
+
+@pytest.fixture
+def redsem_unlimited() -> Iterator[None]:
+    """Every semaphore grants every request at once, without a server, while the test runs."""
+    with unlimited():
+        yield
 
 
 @pytest.fixture(scope="session")

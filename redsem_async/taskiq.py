@@ -9,10 +9,10 @@ from types import EllipsisType
 from typing import Any
 from weakref import WeakSet
 
-from ._api.awaitables import Acquisition
 from ._api.group import SemaphoreGroup
 from ._api.semaphore import AnySemaphore
-from ._integrations.selector import acquirer, key_function
+from ._integrations.outage import Block, OnOutage, acquirer
+from ._integrations.selector import AcquireOptions, key_function
 
 try:
     from taskiq import AsyncTaskiqDecoratedTask, TaskiqMessage, TaskiqMiddleware
@@ -71,6 +71,10 @@ class SemaphoreMiddleware(TaskiqMiddleware):
         permits: how many permits a task holds.
         cancel_on_loss: whether a lost permit cancels the task. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
+        on_outage: what happens to tasks while Redis is unavailable or rejects commands. With
+            ``"closed"`` they fail with the error of ``acquire``. With ``"open"`` all run without a
+            permit. With a number that many at once do, in this process, and the others wait for
+            them, for up to their timeout.
 
     Raises:
         ValueError, TypeError: for invalid arguments. A function that is not async raises
@@ -85,14 +89,14 @@ class SemaphoreMiddleware(TaskiqMiddleware):
         timeout: float | EllipsisType | None = ...,
         permits: int = 1,
         cancel_on_loss: bool | None = None,
+        on_outage: OnOutage = "closed",
     ) -> None:
         super().__init__()
         if key is not None and key is not ...:
             key_function(key)  # raises for what is neither a string nor a function
         given = _itself if callable(key) else key
-        self._acquire = acquirer(
-            sem, given, timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss
-        )
+        options = AcquireOptions(timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss)
+        self._acquire = acquirer(sem, given, on_outage, **options)
         self._key = key if callable(key) else None
         self._due: ContextVar[TaskiqMessage | None] = ContextVar("due", default=None)
         self._guarded: WeakSet[AsyncTaskiqDecoratedTask[Any, Any]] = WeakSet()
@@ -123,10 +127,8 @@ class SemaphoreMiddleware(TaskiqMiddleware):
 
         @wraps(function)
         def refused(*args: Any, **kwargs: Any) -> Any:
-            permit = self._permit(name)
-            if permit is None:
+            if self._permit(name) is None:
                 return function(*args, **kwargs)
-            permit.close()
             raise TypeError(
                 f"{name} is not async, and a thread cannot be stopped when its permit"
                 " is lost: make it `async def`, with asyncio.to_thread() inside"
@@ -134,7 +136,7 @@ class SemaphoreMiddleware(TaskiqMiddleware):
 
         return under_a_permit if inspect.iscoroutinefunction(function) else refused
 
-    def _permit(self, name: str) -> Acquisition | None:
+    def _permit(self, name: str) -> Block | None:
         """The permit that the current task has to acquire once, and not for calls from it."""
         message = self._due.get()
         if message is None or message.task_name != name:  # called by a dependency of that task

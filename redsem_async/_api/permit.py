@@ -17,6 +17,7 @@ from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Slot
 from redsem_async._core.errors import BackendError, PermitLost, SemaphoreError
 from redsem_async._core.lease import Outcome, reply_timeout
+from redsem_async._hub.estimates import usual_hold
 from redsem_async._hub.model import BlockGuard, Confirmed, Lease, LeaseState, PendingRelease
 from redsem_async._hub.pending import BackOffCall
 from redsem_async._hub.refresher import Refresher
@@ -369,6 +370,13 @@ class Permit:
         loop.call_soon_threadsafe(release, context=Context())
         if state is LeaseState.HELD:
             warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
+
+
+def usual_hold_of(permit: Permit) -> float | None:
+    """For how many seconds permits of this semaphore were held recently, if that is known."""
+    bound = permit._bound  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    hold = usual_hold(bound.remote)
+    return None if hold is None else hold / permit.permits
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -20,6 +20,7 @@ from .awaitables import Acquisition, AwaitableBool
 from .options import backend_of, how_to_call, key_terms, refuse_pickling
 from .permit import Bound, EnteredBlock, EnteredPermits, Permit, exit_of_block
 from .remarks import line_outside
+from .stand_ins import STAND_INS
 
 if TYPE_CHECKING:
     from .options import AnyRedis
@@ -466,16 +467,19 @@ class AnySemaphore:
     def _bound(self) -> Bound:
         """What this semaphore is bound to in the running loop."""
         bound = self._last_bound  # read once, because loops may run in several threads
-        if bound is None:
+        if bound is None or STAND_INS:
             return self._bind()
         here = bound.loop is asyncio.get_running_loop() and bound.remote.identity.usable
         return bound if here else self._bind()
 
     def _bind(self) -> Bound:
-        hub, terms = hub_for(self._backend), self._terms
+        stand_in, terms = STAND_INS[-1] if STAND_INS else None, self._terms
+        hub = hub_for(stand_in or self._backend)
         remote = hub.semaphore(self._address, terms.label)
         introduction, limit = remote.introduction, terms.key_limit
         introduction.terms = terms
         introduction.declared_of_keys = None if callable(limit) else limit
-        bound = self._last_bound = Bound(remote, hub.refresher, hub.identity.loop)
+        bound = Bound(remote, hub.refresher, hub.identity.loop)
+        if stand_in is None:
+            self._last_bound = bound
         return bound

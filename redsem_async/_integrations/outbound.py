@@ -1,76 +1,24 @@
-"""A permit for each outbound request. The transports of both HTTP clients share this."""
+"""A permit for what begins in one task and ends in another, such as an outbound request."""
 
 import asyncio
 import logging
 import warnings
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
-from types import EllipsisType
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 import anyio
 
-from redsem_async._api.awaitables import Acquisition
-from redsem_async._api.group import SemaphoreGroup
 from redsem_async._api.permit import Permit
 from redsem_async._api.semaphore import AnySemaphore
-from redsem_async._core import config
 from redsem_async._core.cancellation import finish
 from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import PermitLost
 from redsem_async._core.lease import reply_timeout
 
-from .overload import OVERLOADED, OverloadedResponses
-from .selector import Choice, Selector
-
-Request = TypeVar("Request")
+from .outage import Block
 
 logger = logging.getLogger("redsem_async")
-
-
-class OutboundLimiter(Generic[Request]):
-    """Where requests wait for their permits."""
-
-    def __init__(
-        self,
-        source: AnySemaphore | SemaphoreGroup,
-        key: Callable[[Request], str] | str | EllipsisType | None,
-        host: Callable[[Request], str],
-        *,
-        timeout: float | EllipsisType | None,
-        permits: int,
-        cancel_on_loss: bool | None,
-        back_off: bool,
-    ) -> None:
-        self._overloads = OverloadedResponses() if config.flag(back_off, "back_off") else None
-        self._choose = Selector(
-            source,
-            key,
-            timeout=timeout,
-            permits=permits,
-            cancel_on_loss=cancel_on_loss,
-            default=host,
-        )
-
-    async def acquire(self, request: Request, pool_timeout: float | None) -> "HeldPermit":
-        """Wait for a permit. A call that is cancelled meanwhile leaves nothing behind.
-
-        *pool_timeout* is how long the client waits for a connection, and so for a permit, where
-        the transport has no timeout of its own.
-        """
-        choice = self._choose(request)
-        timeout: float | EllipsisType | None = ...
-        if choice.options["timeout"] is ... and pool_timeout is not None:
-            own = choice.semaphore.timeout
-            timeout = pool_timeout if own is None else min(own, pool_timeout)
-        held = HeldPermit(choice, timeout)
-        await held.begin()
-        return held
-
-    def answered(self, held: "HeldPermit", status: int, retry_after: str | None) -> None:
-        """The upstream answered. Have the fleet back off where it is overloaded."""
-        if self._overloads is not None and status in OVERLOADED and held.permit is not None:
-            self._overloads.note(held.permit, held.granted_at, retry_after)
 
 
 class HeldPermit:
@@ -80,13 +28,13 @@ class HeldPermit:
     permit is therefore held in a task of its own, which its loss ends.
 
     Attributes:
-        permit: once it was granted, which was at *granted_at*.
+        permit: once it was granted, which was at *granted_at*. None where an outage lets the
+            request through without.
     """
 
-    def __init__(self, choice: Choice, timeout: float | EllipsisType | None) -> None:
-        acquisition = choice.acquire(timeout)
-        self._semaphore = choice.semaphore
-        self._end_timeout = 2 * reply_timeout(choice.semaphore.lease)
+    def __init__(self, semaphore: AnySemaphore, block: Block) -> None:
+        self._semaphore = semaphore
+        self._end_timeout = 2 * reply_timeout(semaphore.lease)
         self.permit: Permit | None = None
         self.granted_at = 0.0
         self._used_at = 0.0  # when the headers came, or a part of the body, by the loop's clock
@@ -96,7 +44,7 @@ class HeldPermit:
         self._over = asyncio.Event()
         self._scope: anyio.CancelScope | None = None
         self._loss: PermitLost | None = None
-        self._task = asyncio.create_task(self._until_released(acquisition))
+        self._task = asyncio.create_task(self._until_released(block))
         self._task.add_done_callback(_ended)
         _holding.add(self._task)
 
@@ -136,6 +84,8 @@ class HeldPermit:
 
         *request* is method and host, and nothing that may be secret.
         """
+        if self.permit is None:
+            return
         lease, now = self._semaphore.lease, self._loop.time()
         is_read = self._scope is not None  # a caller waits for the upstream
         left = (now if is_read else self._used_at) + lease - now
@@ -162,14 +112,15 @@ class HeldPermit:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._over.set)
 
-    async def _until_released(self, acquisition: Acquisition) -> None:
-        async with acquisition as permit:
+    async def _until_released(self, block: Block) -> None:
+        async with block as permit:
             self.permit, self.granted_at = permit, clock()
             self._granted.set_result(None)
             try:
                 await self._over.wait()
             except asyncio.CancelledError:
-                self._stop(permit)  # first, as releasing a permit may take a while in an outage
+                if permit is not None:
+                    self._stop(permit)  # first, as it may take a while to release in an outage
                 raise
             finally:
                 if self._timer is not None:
@@ -200,18 +151,6 @@ class Stream(Protocol):
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
     async def aclose(self) -> None: ...
-
-
-def check_wrapped(wrapped: object, library: str) -> None:
-    """Whether *wrapped* sends requests as *library* has them.
-
-    Raises:
-        TypeError: it does not.
-    """
-    roots = {cls.__module__.partition(".")[0] for cls in type(wrapped).__mro__}
-    other = roots & {"httpx", "httpx2"}
-    if (other and library not in roots) or not hasattr(wrapped, "handle_async_request"):
-        raise TypeError(f"wrapped must be an async transport of {library}, not {wrapped!r}")
 
 
 class ReleasingStream:

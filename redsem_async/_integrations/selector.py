@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from types import EllipsisType
-from typing import Any, NamedTuple, TypedDict, cast
+from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
 from redsem_async._api.awaitables import Acquisition
 from redsem_async._api.group import SemaphoreGroup, abridged
@@ -11,8 +11,6 @@ from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core import config
 
 Key = Callable[..., str]
-Acquire = Callable[..., Acquisition]
-"""Acquires what a call with these arguments needs. Takes any, as a key function may."""
 
 
 class AcquireOptions(TypedDict):
@@ -30,6 +28,12 @@ class Choice(NamedTuple):
     key: str | None
     options: AcquireOptions
 
+    @property
+    def timeout(self) -> float | None:
+        """For how long a call waits. None for as long as it takes."""
+        timeout = self.options["timeout"]
+        return self.semaphore.timeout if timeout is ... else timeout
+
     def acquire(self, timeout: float | EllipsisType | None = ...) -> Acquisition:
         """Acquire it. *timeout* replaces that of the options."""
         options: AcquireOptions = {**self.options}
@@ -45,11 +49,8 @@ class Selector:
         self,
         source: AnySemaphore | SemaphoreGroup,
         key: Key | str | EllipsisType | None,
-        *,
-        timeout: float | EllipsisType | None,
-        permits: int,
-        cancel_on_loss: bool | None,
         default: Key | None = None,
+        **options: Unpack[AcquireOptions],
     ) -> None:
         """Raises ValueError or TypeError for arguments that cannot be meant.
 
@@ -57,7 +58,7 @@ class Selector:
         limits of keys would have no effect. It accepts None, for requests without a key.
         *default* is the key of a group where *key* says nothing.
         """
-        self._options = checked(source, timeout, permits, cancel_on_loss)
+        self._options = checked(source, **options)
         given = None if key is ... else key
         if not isinstance(source, AnySemaphore):
             given = default if given is None else given
@@ -115,40 +116,20 @@ def _fitting(key: str) -> str:
         return abridged(key, key.encode(errors="replace").decode())
 
 
-def acquirer(
-    source: AnySemaphore | SemaphoreGroup,
-    key: Key | str | EllipsisType | None,
-    *,
-    timeout: float | EllipsisType | None,
-    permits: int,
-    cancel_on_loss: bool | None,
-) -> Acquire:
-    """Return what acquires a permit for a call, given its arguments.
-
-    Raises:
-        ValueError, TypeError: for arguments that cannot be meant, saying what to do.
-    """
-    choose = Selector(source, key, timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss)
-    return lambda *args, **kwargs: choose(*args, **kwargs).acquire()
-
-
 def checked(
-    sem: AnySemaphore | SemaphoreGroup,
-    timeout: float | EllipsisType | None,
-    permits: int,
-    cancel_on_loss: bool | None,  # noqa: FBT001 - as it was given
+    source: AnySemaphore | SemaphoreGroup, **options: Unpack[AcquireOptions]
 ) -> AcquireOptions:
-    """Return the arguments of ``acquire``, if *sem* can be asked for them.
+    """Return the arguments of ``acquire``, if *source* can be asked for them.
 
     Raises:
         ValueError, TypeError: for arguments that cannot be meant.
     """
-    if not isinstance(sem, AnySemaphore | SemaphoreGroup):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"expected a semaphore or a SemaphoreGroup, got {sem!r}")
-    limit = sem.limit if isinstance(sem, AnySemaphore) else sem.declared_limit
-    if timeout is not ...:
-        timeout = config.timeout_of(timeout)
-    if cancel_on_loss is not None:
-        cancel_on_loss = config.flag(cancel_on_loss, "cancel_on_loss")
-    permits = config.permits_of(permits, limit)
-    return {"timeout": timeout, "permits": permits, "cancel_on_loss": cancel_on_loss}
+    if not isinstance(source, AnySemaphore | SemaphoreGroup):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"expected a semaphore or a SemaphoreGroup, got {source!r}")
+    limit = source.limit if isinstance(source, AnySemaphore) else source.declared_limit
+    timeout, cancel = options["timeout"], options["cancel_on_loss"]
+    return {
+        "timeout": timeout if timeout is ... else config.timeout_of(timeout),
+        "permits": config.permits_of(options["permits"], limit),
+        "cancel_on_loss": None if cancel is None else config.flag(cancel, "cancel_on_loss"),
+    }

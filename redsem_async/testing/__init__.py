@@ -1,7 +1,8 @@
-"""For tests of code that uses semaphores: a real server without Docker, or memory."""
+"""For tests of code that uses semaphores: a real server without Docker, memory, or no limits."""
 
 from ._embedded import EmbeddedRedis, ServerDidNotStart, ServerNotFound, embedded_redis
 from ._memory import MemoryBackend
+from ._unlimited import unlimited
 
 __all__ = [
     "EmbeddedRedis",
@@ -9,4 +10,5 @@ __all__ = [
     "ServerDidNotStart",
     "ServerNotFound",
     "embedded_redis",
+    "unlimited",
 ]

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from weakref import WeakSet
 
 from redsem_async import Permit
@@ -224,10 +224,21 @@ def _in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> N
         loop.call_soon_threadsafe(callback, context=Context())
 
 
+class Store(Protocol):
+    """What a `MemoryLink` is connected to, with the links of its clients."""
+
+    links: "list[MemoryLink]"
+    lock: threading.RLock
+
+    def run(self, address: Address, operation: Operation[R], hub: str) -> R | CommandError:
+        """Carry *operation* out and return the reply."""
+        ...
+
+
 class MemoryLink:
     """A link whose commands run when they are sent. Replies arrive in the next loop cycle."""
 
-    def __init__(self, store: _Store, listener: Listener) -> None:
+    def __init__(self, store: Store, listener: Listener) -> None:
         self.fresh_at: float | None = None
         self.uncounted = False
         self.hub = listener.hub_id

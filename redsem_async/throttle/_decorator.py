@@ -8,8 +8,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from redsem_async._api.group import SemaphoreGroup
 from redsem_async._api.semaphore import AnySemaphore
-from redsem_async._integrations.overload import BackOff, backing_off, check_back_off
-from redsem_async._integrations.selector import acquirer
+from redsem_async._integrations.outage import BackOff, OnOutage, acquirer
+from redsem_async._integrations.selector import AcquireOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -23,6 +23,7 @@ def throttled(
     permits: int = 1,
     cancel_on_loss: bool | None = None,
     back_off: BackOff | None = None,
+    on_outage: OnOutage = "closed",
 ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
     """Decorate an async function or method, so that each call holds a permit while it runs.
 
@@ -47,6 +48,10 @@ def throttled(
             says. ``False`` suits a cap on load, because running work continues.
         back_off: a function from an exception of a call to the number of seconds for which the
             whole fleet backs off (``permit.back_off``), or ``None`` for no back-off.
+        on_outage: what happens to calls while Redis is unavailable or rejects commands. With
+            ``"closed"`` the error of ``acquire`` is raised. With ``"open"`` all run without a
+            permit. With a number that many at once do, in this process, and the others wait for
+            them, for up to their timeout.
 
     Returns:
         A decorator that keeps the function's signature, types and name. A decorated call raises
@@ -60,8 +65,8 @@ def throttled(
             semaphore with keys, or one of these without *key*.
         ValueError: an invalid timeout or number of permits.
     """
-    check_back_off(back_off)
-    acquire = acquirer(sem, key, timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss)
+    options = AcquireOptions(timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss)
+    acquire = acquirer(sem, key, on_outage, back_off, **options)
 
     def decorate(
         function: Callable[P, Coroutine[Any, Any, R]],
@@ -70,9 +75,8 @@ def throttled(
 
         @wraps(function)
         async def with_permit(*args: P.args, **kwargs: P.kwargs) -> R:
-            async with acquire(*args, **kwargs) as permit:
-                with backing_off(permit, back_off):
-                    return await function(*args, **kwargs)
+            async with acquire(*args, **kwargs):
+                return await function(*args, **kwargs)
 
         return with_permit
 

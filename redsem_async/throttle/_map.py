@@ -8,7 +8,6 @@ from collections.abc import (
     Awaitable,
     Callable,
     Iterable,
-    Iterator,
     Sized,
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -18,8 +17,8 @@ from typing import Final, Generic, NoReturn, Self, TypeVar
 from redsem_async._api.group import SemaphoreGroup
 from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core import config
-from redsem_async._integrations.overload import BackOff, backing_off, check_back_off
-from redsem_async._integrations.selector import Acquire, acquirer
+from redsem_async._integrations.outage import Acquire, BackOff, OnOutage, acquirer
+from redsem_async._integrations.selector import AcquireOptions
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -39,6 +38,7 @@ def throttled_map(
     cancel_on_loss: bool | None = None,
     max_tasks: int | None = None,
     back_off: BackOff | None = None,
+    on_outage: OnOutage = "closed",
 ) -> AbstractAsyncContextManager[AsyncIterator[R]]:
     """Call ``fn(item)`` for each of *items* with a permit, and yield results in completion order.
 
@@ -77,12 +77,16 @@ def throttled_map(
             number that the declared limit allows, and 100 for a group of semaphores.
         back_off: a function from an exception of a call to the number of seconds for which the
             whole fleet backs off (``permit.back_off``), or ``None`` for no back-off.
+        on_outage: what happens to calls while Redis is unavailable or rejects commands. With
+            ``"closed"`` the error of ``acquire`` is raised. With ``"open"`` all run without a
+            permit. With a number that many at once do, in this process, and the others wait for
+            them, for up to their timeout.
 
     Raises:
         ValueError, TypeError: for invalid arguments.
     """
-    check_back_off(back_off)
-    acquire = acquirer(sem, key, timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss)
+    options = AcquireOptions(timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss)
+    acquire = acquirer(sem, key, on_outage, back_off, **options)
     if not isinstance(items, Iterable | AsyncIterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"items must be iterable or async iterable, not {items!r}")
     if not callable(fn):
@@ -95,7 +99,7 @@ def throttled_map(
         else:
             max_tasks = max(1, sem.limit // permits)
     max_calls = config.whole(max_tasks, "max_tasks", 1)
-    return _Map(_run(_Results(acquire, fn, back_off, on_progress, max_calls), items))
+    return _Map(_run(_Results(acquire, fn, on_progress, max_calls), items))
 
 
 class _Map(AbstractAsyncContextManager[AsyncIterator[R]]):
@@ -155,13 +159,11 @@ class _Results(Generic[T, R]):
         self,
         acquire: Acquire,
         fn: Callable[[T], Awaitable[R]],
-        back_off: BackOff | None,
         on_progress: Callable[[int, int | None], object] | None,
         max_calls: int,
     ) -> None:
         self._acquire = acquire
         self._fn = fn
-        self._back_off = back_off
         self._on_progress = on_progress
         self._max_calls = max_calls
         self._free_calls = asyncio.Semaphore(max_calls)
@@ -200,7 +202,7 @@ class _Results(Generic[T, R]):
 
     async def _feed(self, items: Iterable[T] | AsyncIterable[T], tasks: asyncio.TaskGroup) -> None:
         self._total = len(items) if isinstance(items, Sized) else None
-        source = aiter(items) if isinstance(items, AsyncIterable) else _AsyncIterator(iter(items))
+        source = aiter(items) if isinstance(items, AsyncIterable) else _each_of(items)
         try:
             while True:
                 await self._free_results.acquire()
@@ -223,9 +225,8 @@ class _Results(Generic[T, R]):
     async def _call(self, item: T) -> None:
         has_result = False
         try:
-            async with self._acquire(item) as permit:
-                with backing_off(permit, self._back_off):
-                    result = await self._fn(item)
+            async with self._acquire(item):
+                result = await self._fn(item)
             self._done += 1
             if self._on_progress is not None:
                 self._on_progress(self._done, self._total)
@@ -249,17 +250,6 @@ def _is_being_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-class _AsyncIterator(Generic[T]):
-    """An iterator as an async iterator."""
-
-    def __init__(self, iterator: Iterator[T]) -> None:
-        self._iterator = iterator
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> T:
-        try:
-            return next(self._iterator)
-        except StopIteration:
-            raise StopAsyncIteration from None
+async def _each_of(items: Iterable[T]) -> AsyncGenerator[T]:
+    for item in items:
+        yield item

@@ -7,15 +7,10 @@ from functools import partial
 from types import EllipsisType
 from typing import Any, TypeVar
 
-from redsem_async._api.awaitables import Acquisition
 from redsem_async._api.group import SemaphoreGroup
 from redsem_async._api.semaphore import AnySemaphore
-from redsem_async._integrations.selector import (
-    Acquire,
-    AcquireOptions,
-    acquirer,
-    key_function,
-)
+from redsem_async._integrations.outage import OnOutage, Outage
+from redsem_async._integrations.selector import AcquireOptions, Choice, Selector, key_function
 
 T = TypeVar("T")
 
@@ -45,6 +40,10 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
         permits: how many permits a task holds.
         cancel_on_loss: whether a lost permit cancels its task. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
+        on_outage: what happens to tasks while Redis is unavailable or rejects commands. With
+            ``"closed"`` they fail with the error of ``acquire``. With ``"open"`` all run without a
+            permit. With a number that many at once do, in this process, and the others wait for
+            them, for up to their timeout.
 
     Raises:
         ValueError, TypeError: for invalid arguments.
@@ -58,22 +57,20 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
         timeout: float | EllipsisType | None = ...,
         permits: int = 1,
         cancel_on_loss: bool | None = None,
+        on_outage: OnOutage = "closed",
     ) -> None:
         super().__init__()
-        options: AcquireOptions = {
-            "timeout": timeout,
-            "permits": permits,
-            "cancel_on_loss": cancel_on_loss,
-        }
+        options = AcquireOptions(timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss)
         in_group = isinstance(sem, SemaphoreGroup)
         keyed = not isinstance(sem, AnySemaphore) or sem.keyed
         given = None if key is ... or key is None else key_function(key)
         if given is not None and not keyed:
-            acquirer(sem, given, **options)  # raises, saying what to do
+            Selector(sem, given, **options)  # raises, saying what to do
         self._key = given
-        self._with_key: Acquire | None = acquirer(sem, _itself, **options) if keyed else None
+        self._with_key = Selector(sem, _itself, **options) if keyed else None
         needs_key = in_group or (keyed and key is not None)
-        self._without_key: Acquire | None = None if needs_key else acquirer(sem, None, **options)
+        self._without_key = None if needs_key else Selector(sem, None, **options)
+        self._outage = Outage(on_outage)
 
     def create_task(
         self,
@@ -99,7 +96,7 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
         if not asyncio.iscoroutine(coro):
             raise TypeError(f"a coroutine was expected, got {coro!r}")
         try:
-            running = _run_with_permit(self._permit_for(coro, key), coro)
+            running = self._run(self._choice_for(coro, key), coro)
             try:
                 task = super().create_task(running, name=name, context=context)
             except BaseException:
@@ -112,9 +109,7 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
         task.add_done_callback(lambda _: coro.close())
         return task
 
-    def _permit_for(
-        self, coro: Coroutine[Any, Any, Any], key: str | None
-    ) -> Callable[[], Acquisition]:
+    def _choice_for(self, coro: Coroutine[Any, Any, Any], key: str | None) -> Callable[[], Choice]:
         if key is None and self._key is not None:
             key = self._key(coro)
         if key is None:
@@ -128,11 +123,10 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
             raise TypeError("key= needs a SemaphoreGroup, or a semaphore that has keys")
         return partial(self._with_key, key)
 
+    async def _run(self, choose: Callable[[], Choice], coro: Coroutine[Any, Any, T]) -> T:
+        async with self._outage.held(choose()):
+            return await coro
+
 
 def _itself(key: str) -> str:
     return key
-
-
-async def _run_with_permit(acquire: Callable[[], Acquisition], coro: Coroutine[Any, Any, T]) -> T:
-    async with acquire():
-        return await coro

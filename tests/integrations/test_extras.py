@@ -52,6 +52,13 @@ def test_a_memory_backend_names_its_extra() -> None:
     assert "pip install 'redsem-async[testing]'" in said
 
 
+def test_unlimited_needs_no_extra() -> None:
+    """It runs no script, and an emergency is no time to install one."""
+    code = "import sys; sys.modules['lupa'] = None; from redsem_async.testing import *; "
+    code += "unlimited().__enter__(); sys.exit('entered')"
+    assert last_line_of("-c", code) == "entered"
+
+
 @pytest.mark.release
 @pytest.mark.parametrize(
     ("module", "command", "extra"),

@@ -22,8 +22,9 @@ USED = """
 import asyncio
 
 import pytest
+from redis.asyncio import Redis
 
-from redsem_async import FairSemaphore
+from redsem_async import BackendUnavailable, FairSemaphore
 
 held = []
 
@@ -40,6 +41,18 @@ async def test_real(redsem_redis, redsem_server, turn):
 async def test_memory(redsem_memory):
     async with FairSemaphore(redsem_memory, "jobs", 1, timeout=0):
         pass
+
+nowhere = FairSemaphore(Redis(port=1), "jobs", 1, timeout=0)
+
+{mark}
+async def test_unlimited(redsem_unlimited):
+    async with nowhere, nowhere:
+        pass
+
+{mark}
+async def test_unlimited_no_more():
+    with pytest.raises(BackendUnavailable):
+        await nowhere.acquire()
 """
 BY_ITSELF = """
 import asyncio
@@ -106,7 +119,7 @@ def test_clients_are_closed_by_whoever_runs_the_test(
     written(tmp_path, conftest=ASKED + ON_ASYNCIO, test_it=USED.format(mark=mark))
     done = run(tmp_path, *arguments)
     assert done.returncode == 0, done.stdout
-    assert "3 passed" in done.stdout
+    assert "5 passed" in done.stdout
 
 
 def test_a_test_may_run_a_loop_of_its_own(tmp_path: Path) -> None:
@@ -122,7 +135,7 @@ def test_the_plugin_loads_only_when_asked(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     assert "redsem" not in run(tmp_path, "--fixtures").stdout
     asked = run(tmp_path, "-p", "redsem_async.pytest_plugin", "--fixtures").stdout
-    for fixture in ("redsem_memory", "redsem_server", "redsem_redis"):
+    for fixture in ("redsem_memory", "redsem_server", "redsem_redis", "redsem_unlimited"):
         assert fixture in asked
 
 

@@ -25,7 +25,7 @@ BELOW: dict[str, set[str]] = {
     "_redis": {"_protocol", "_core"},
     "_hub": {"_protocol", "_observers", "_core"},
     "_api": {"_hub", "_redis", "_protocol", "_observers", "_core"},
-    "_integrations": {"_api", "_redis", "_protocol", "_core"},
+    "_integrations": {"_api", "_redis", "_protocol", "_observers", "_core"},
 }
 
 # From the top to the bottom: a module of `_hub` imports only from the lines below its own, and

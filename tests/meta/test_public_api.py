@@ -153,7 +153,7 @@ def test_every_coroutine_says_what_it_raises_and_what_cancellation_does(thing: A
 
 def test_the_test_tools_export_what_is_promised() -> None:
     """Users' tests rest on these."""
-    assert {"MemoryBackend", "embedded_redis"} <= set(testing.__all__)
+    assert {"MemoryBackend", "embedded_redis", "unlimited"} <= set(testing.__all__)
 
 
 def test_every_error_has_the_one_base() -> None:

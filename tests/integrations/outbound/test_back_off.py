@@ -1,16 +1,27 @@
-"""A 429 that one request is told has every process back off."""
+"""Which responses of an upstream have every process back off, and for how long."""
 
 import asyncio
+import logging
+import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from redsem_async import AnySemaphore, FairSemaphore, SemaphoreGroup
-from redsem_async._integrations.overload import LONGEST_PAUSE, DoublingPause, seconds_of
+from redsem_async._integrations import overload
+from redsem_async._integrations.overload import (
+    LONGEST_PAUSE,
+    DoublingPause,
+    seconds_of,
+    told_by,
+)
 from redsem_async.testing import MemoryBackend
 from redsem_async.throttle import throttled, throttled_map
 from tests.harness.wait import soon
@@ -68,17 +79,133 @@ async def test_a_date_says_until_when(
     assert await pause_left(sem) == pytest.approx(30.0, abs=2.0)
 
 
-@pytest.mark.parametrize("headers", [{}, {"Retry-After": "0"}, {"Retry-After": "-3"}], ids=str)
-async def test_without_retry_after_the_pause_doubles(
+LIMITS = [
+    {"retry-after-ms": "20000", "retry-after": "60"},  # the more exact one
+    {"Retry-After": "soon", "x-ratelimit-reset-requests": "20s"},
+    {"x-ratelimit-reset-requests": "500ms", "x-ratelimit-reset-tokens": "0m20s"},
+    {
+        "x-ratelimit-reset-tokens": "6m0s",
+        "x-ratelimit-remaining-tokens": "9",
+        "x-ratelimit-reset": "20",
+    },
+    {"anthropic-ratelimit-requests-reset": "<ISO>", "anthropic-ratelimit-requests-remaining": "0"},
+    {"X-RateLimit-Reset": "<EPOCH>", "X-RateLimit-Remaining": "0"},
+    {"X-RateLimit-Reset": "<EPOCH>000"},
+    {"X-Rate-Limit-Reset": "<EPOCH>"},
+    {"RateLimit-Reset": "20"},
+    {"RateLimit": '"burst";r=0;t=20, "daily";r=9;t=9999'},
+    {"RateLimit": "limit=9, remaining=0, reset=20"},
+]
+
+
+@pytest.mark.parametrize("headers", LIMITS, ids=str)
+async def test_a_rate_limit_that_is_used_up_says_until_when(
     client_of: ClientOf, answering: Answering, backend: MemoryBackend, headers: dict[str, str]
 ) -> None:
-    """Nor where it asks for nothing, as a date does that is over by this clock."""
+    """As upstreams say it, one in this way and one in that."""
     sem = FairSemaphore(backend, "upstream", 3)
-    client = client_of(sem, answering(429, headers), back_off=True)
+    then = datetime.now(UTC) + timedelta(seconds=20)
+    dates = {
+        "<ISO>": then.isoformat().replace("+00:00", "Z"),
+        "<EPOCH>": f"{then.timestamp():.0f}",
+    }
+    for mark, date in dates.items():
+        headers = {name: value.replace(mark, date) for name, value in headers.items()}
+    await client_of(sem, answering(429, headers), back_off=True).get("/")
+    assert await pause_left(sem) == pytest.approx(20.0, abs=2.0)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("headers", [{"Retry-After": "0"}, {"Retry-After": "-3"}], ids=str)
+async def test_without_a_time_the_pause_doubles(
+    client_of: ClientOf,
+    answering: Answering,
+    backend: MemoryBackend,
+    status: int,
+    headers: dict[str, str],
+) -> None:
+    """So it does where it asks for nothing, as a date does that is over by this clock."""
+    sem = FairSemaphore(backend, "upstream", 3)
+    client = client_of(sem, answering(status, headers if status == 429 else {}), back_off=True)
     for least in (1.0, 2.0, 4.0):
         await client.get("/")
         assert least - 0.2 < await pause_left(sem) <= 1.5 * least
         await sem.back_off(0)
+
+
+BARE = [
+    {},
+    {"Retry-After": "soon"},
+    {"x-ratelimit-reset-tokens": "6m", "x-ratelimit-remaining-tokens": "9"},
+]
+
+
+@pytest.mark.parametrize("headers", BARE, ids=str)
+async def test_a_bare_429_is_an_overload_the_third_time(
+    client_of: ClientOf, answering: Answering, backend: MemoryBackend, headers: dict[str, str]
+) -> None:
+    """One says nothing of others: its request may be too large, or its account's quota used up."""
+    sem, other = (FairSemaphore(backend, name, 3) for name in ("upstream", "other"))
+    client = client_of(sem, answering(429, headers), back_off=True)
+    for _ in range(2):
+        await client.get("/")
+        await client_of(other, answering(429, headers), back_off=True).get("/")
+    assert not await pause_left(sem)
+    await client.get("/")
+    assert 0.8 < await pause_left(sem) <= 1.5
+    assert not await pause_left(other)
+
+
+@pytest.mark.parametrize(
+    ("hold", "times", "pauses"),
+    [
+        (
+            0.01,
+            (1.0, 1.4, 1.8),
+            True,
+        ),  # a second at least: what is refused at once is held briefly
+        (0.01, (1.0, 1.8, 2.6, 3.4), False),
+        (30.0, (1.0, 15.0, 29.0), True),
+        (30.0, (1.0, 25.0, 49.0), False),
+        (None, (1.0, 1.4, 1.8), True),
+    ],
+)
+async def test_bare_429s_count_within_a_usual_hold(
+    client_of: ClientOf,
+    answering: Answering,
+    backend: MemoryBackend,
+    monkeypatch: pytest.MonkeyPatch,
+    hold: float | None,
+    times: tuple[float, ...],
+    pauses: bool,
+) -> None:
+    sem, clock = FairSemaphore(backend, "upstream", 3), iter(times)
+    monkeypatch.setattr(overload, "clock", clock.__next__)
+    monkeypatch.setattr(overload, "usual_hold_of", Mock(return_value=hold))
+    client = client_of(sem, answering(429, {}), back_off=True)
+    for _ in times:
+        await client.get("/")
+    assert (await pause_left(sem) > 0) is pauses
+
+
+async def test_a_key_backs_off_alone(
+    client_of: ClientOf, answering: Answering, backend: MemoryBackend
+) -> None:
+    """It is the account of a tenant that is told to wait, and not the upstream of all."""
+    sem = FairSemaphore(backend, "upstream", 9, key_limit=3)
+    answer = answering(429, {"Retry-After": "20"})
+
+    def tenant(request: Any) -> str:
+        found: str = request.url.path
+        return found
+
+    await client_of(sem, answer, back_off=True, key=tenant).get("http://upstream/acme")
+    status = await sem.status()
+    assert status.back_off is None
+    [key] = status.keys
+    assert key.key == "/acme" and key.back_off is not None
+    await client_of(sem, answer, back_off=True, key=None).get("http://upstream/")
+    assert await pause_left(sem) > 15
 
 
 @pytest.mark.parametrize(
@@ -93,6 +220,44 @@ async def test_other_responses_pause_nothing(
     assert not await pause_left(sem)
 
 
+async def test_a_function_of_the_response_decides(
+    client_of: ClientOf, answering: Answering, backend: MemoryBackend
+) -> None:
+    sem = FairSemaphore(backend, "upstream", 3)
+
+    def seconds(response: Any) -> float | None:
+        return 20.0 if response.status_code == 529 else None
+
+    await client_of(sem, answering(429, {"Retry-After": "20"}), back_off=seconds).get("/")
+    assert not await pause_left(sem)
+    await client_of(sem, answering(529, {}), back_off=seconds).get("/")
+    assert await pause_left(sem) > 15
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, "soon", ZeroDivisionError()], ids=str)
+async def test_a_function_that_fails_fails_no_request(
+    client_of: ClientOf,
+    answering: Answering,
+    backend: MemoryBackend,
+    caplog: pytest.LogCaptureFixture,
+    value: Any,
+) -> None:
+    """The upstream did the work, and has answered."""
+    sem = FairSemaphore(backend, "upstream", 3)
+
+    def seconds(_: Any) -> Any:
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    response = await client_of(sem, answering(200, {}), back_off=seconds).get("/")
+    assert response.status_code == 200
+    assert [(r.levelno, getattr(r, "event", "")) for r in caplog.records] == [
+        (logging.WARNING, "back_off")
+    ]
+    assert not await pause_left(sem)
+
+
 async def test_hosts_of_a_group_back_off_apart(
     client_of: ClientOf, answering: Answering, backend: MemoryBackend
 ) -> None:
@@ -103,9 +268,12 @@ async def test_hosts_of_a_group_back_off_apart(
     assert not await pause_left(group["b.example"])
 
 
-def test_back_off_of_a_transport_is_a_flag(leaf: Any, backend: MemoryBackend) -> None:
+@pytest.mark.parametrize("back_off", [1, None, "True", asyncio.sleep])
+def test_back_off_of_a_transport_is_a_flag_or_a_function(
+    leaf: Any, backend: MemoryBackend, back_off: Any
+) -> None:
     with pytest.raises(TypeError, match="back_off"):
-        leaf.SemaphoreTransport(FairSemaphore(backend, "upstream", 1), back_off=1)
+        leaf.SemaphoreTransport(FairSemaphore(backend, "upstream", 1), back_off=back_off)
 
 
 # -- how long
@@ -119,6 +287,14 @@ DATE = "Wed, 21 Oct 2015 07:28:00"
     [
         ("0", 0.0),
         ("120", 120.0),
+        (" 1.5 ", 1.5),
+        ("1h2m3.5s", 3723.5),
+        ("17ms", 0.017),
+        ("1d", 86400.0),
+        ("5s and more", None),
+        ("1.2.3s", None),
+        ("2015-10-21T07:28:00Z", 0.0),
+        ("2015-10-21T07:28:00", 0.0),
         ("-1", 0.0),
         ("inf", None),
         ("nan", None),
@@ -130,6 +306,23 @@ DATE = "Wed, 21 Oct 2015 07:28:00"
 )
 def test_retry_after_in_seconds(text: str, seconds: float | None) -> None:
     assert seconds_of(text) == seconds
+
+
+NAMES = [
+    "retry-after-ms",
+    "retry-after",
+    "ratelimit",
+    "x-ratelimit-reset",
+    "x-ratelimit-remaining",
+]
+ODD = st.text() | st.text('0123456789.,;:=+-"_rt emsdhTZ')
+
+
+@given(headers=st.dictionaries(st.sampled_from(NAMES), ODD))
+def test_no_header_is_an_error(headers: dict[str, str]) -> None:
+    """An upstream may say anything."""
+    told = told_by(headers, limits=True)
+    assert told is None or 0 <= told < math.inf
 
 
 def test_twenty_refusals_of_one_moment_double_nothing() -> None:
