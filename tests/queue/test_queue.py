@@ -12,7 +12,7 @@ from redsem_async._core.clock import now
 from redsem_async._hub import handout
 from redsem_async._protocol.operations import Acquire
 from redsem_async.testing import MemoryBackend
-from tests.harness.clients import Client, Kind, Make, MakePair
+from tests.harness.clients import Client, Kind, Make, MakePair, cut_off, key_of
 from tests.harness.inside import beat, is_in_flight, requests_of
 from tests.harness.memory import Gated
 from tests.harness.proxy import Proxy
@@ -26,6 +26,7 @@ from tests.harness.wait import (
     soon,
     until,
     waiting,
+    waits_in_queue,
 )
 
 # -- order
@@ -118,6 +119,32 @@ async def test_requests_of_one_turn_are_sent_in_the_order_of_their_places(
     assert not later.done()
     assert await there.try_acquire() is None
     await give_back(permit, later)
+
+
+@pytest.mark.fault(19)
+async def test_a_process_that_was_cut_off_keeps_its_place_to_a_round_trip(
+    kind: Kind, client_a: Redis, proxied: Redis, proxy: Proxy, admin: Redis
+) -> None:
+    """Its request leaves the queue, and it asks again with its age, which no bound refuses."""
+    here, absent = (
+        kind(redis, "jobs", 1, lease=30.0, max_waiters=3) for redis in (client_a, proxied)
+    )
+    holder = await here.acquire()
+    oldest = await waits_in_queue(absent)
+    younger = [await waits_in_queue(here, place=place) for place in (2, 3)]
+    await cut_off(proxy, here, admin)
+    assert await holder.release()
+    permit = await soon(younger[0])
+    assert await admin.zcard(key_of(here, "queue")) == 1, "it is in nobody's way"
+    younger += [await waits_in_queue(here, place=place) for place in (2, 3)]
+    with pytest.raises(QueueFull):
+        await here.acquire(timeout=5)
+    proxy.refusing = False
+    await waiting(here, 4)
+    assert await permit.release()
+    permit = await soon(oldest)
+    assert not any(waiter.done() for waiter in younger[1:])
+    await give_back(permit, *younger[1:])
 
 
 # -- Semaphore: a request that does not fit is passed over
