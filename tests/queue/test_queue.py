@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, QueueFull, Semaphore
+from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, Permit, QueueFull, Semaphore
 from redsem_async._core.clock import now
 from redsem_async._hub import handout
 from redsem_async._protocol.operations import Acquire
@@ -145,6 +145,27 @@ async def test_a_process_that_was_cut_off_keeps_its_place_to_a_round_trip(
     permit = await soon(oldest)
     assert not any(waiter.done() for waiter in younger[1:])
     await give_back(permit, *younger[1:])
+
+
+@pytest.mark.fault(30)
+async def test_a_queue_that_is_lost_is_asked_for_again_in_its_order(
+    client_a: Redis, client_b: Redis, admin: Redis
+) -> None:
+    """Each request has its age, to a round trip, whichever heartbeat is the first."""
+    here, there = (FairSemaphore(redis, "jobs", 1, lease=3.0) for redis in (client_a, client_b))
+    holder = await here.acquire()
+    waiters: list[asyncio.Task[Permit]] = []
+    for each in (there, here, there):
+        waiters.append(await queue_up(each))
+        await asyncio.sleep(NOISE)
+    assert await admin.delete(key_of(here, "queue")) == 1
+    await waiting(here, 3)
+    assert await holder.release()
+    for place, waiter in enumerate(waiters):
+        permit = await soon(waiter)
+        assert not any(later.done() for later in waiters[place + 1 :])
+        await permit.release()
+    await all_free(here)
 
 
 # -- Semaphore: a request that does not fit is passed over
