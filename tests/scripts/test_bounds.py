@@ -80,6 +80,7 @@ class Walk:
         else:
             raise AssertionError("it is never done")
         assert not forgotten(self.state.look)
+        assert not self.state.without_expiry
 
     # -- steps
 

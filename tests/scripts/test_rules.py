@@ -293,6 +293,7 @@ def test_the_back_off_of_a_key_for_which_a_request_waits_outlasts_a_loss(mode: M
     state.server.lose(state.address, "ramps")
     state.call(A, op.Reap())
     assert not state.held_by(B)
+    assert not state.without_expiry
     state.pass_time(4000)
     state.call(A, op.Reap())
     assert state.held_by(B) == [1]
