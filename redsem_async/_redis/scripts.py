@@ -47,7 +47,7 @@ def script(mode: Mode, operation: str, sharded: bool = False) -> Script:  # noqa
 
     head = joined("head", "refusal")
     tell = joined("tell/shard" if sharded else "tell/hub")
-    quick = "" if slotted else joined(f"quick/{'keyed_' * keyed}{operation}")
+    quick = "" if slotted else joined(f"quick/{operation}")
     order = "keyed" if keyed else "order"
     shared = joined(*_SHARED, *["slots"] * slotted, "queue", order, "serve")
     text = linked(head, tell + joined("quick/usual"), quick)

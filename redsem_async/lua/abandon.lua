@@ -2,7 +2,6 @@
 --
 -- The caller may not know which: the reply that granted a request may have been lost.
 --
--- KEYS     as in the head
 -- ARGV     void      number of an adoption or a detach that must not run any more; 0 for none
 --          change    the same of a change
 --          requests  from here on: 'number:lease_ms:limit:permits', of requests of the caller's hub

@@ -5,7 +5,6 @@
 -- so nothing happens between drawing a ticket and ranking it; a script that fails leaves no entry
 -- behind; holders are ranked by one clock; and no client's timeout is applied to others' entries.
 --
--- KEYS     as in the head
 -- ARGV     lease_ms     lease of these requests
 --          declared     the caller's own limit, which a set limit overrides; where permits have
 --                       slots, 'limit:slot,slot,...'
@@ -36,7 +35,7 @@ local REQUESTS = 11
 local fair = string.find(mode, 'fair', 1, true)
 
 load_state()
-if not state.known and hub_info == '' then return unknown_hub_error() end
+if not known and hub_info == '' then return unknown_hub_error() end
 if state.mark < after then return redis.error_reply('REORDERED') end
 local listed
 if slotted then declared, listed = slotted.compare(declared) end
@@ -59,7 +58,7 @@ note('mode', mode, 'layout', LAYOUT, hub, state.mark)
 record_hub(hub_info, no_push, lease)
 if listed then note('slots', listed) end
 purge()
-if not state.known and state.waiting > 0 then
+if not known and state.waiting > 0 then
   -- The queue may still have these requests, if the hub was forgotten since: they ask anew.
   local older = {}
   for i, request in ipairs(requests) do older[i] = request.text end
@@ -102,7 +101,7 @@ end
 
 for i, request in ipairs(requests) do
   -- If the hub has been forgotten since, the request may hold a permit although its mark was lost.
-  local holding = (request.value <= old_mark or not state.known) and holding_of(request.id)
+  local holding = (request.value <= old_mark or not known) and holding_of(request.id)
   if holding or request.value <= old_mark then
     answers[i] = holding or ticket_of(request.text) and queue_answer(request.text) or -1
     served = served and answers[i] ~= 0 and answers[i] ~= -4

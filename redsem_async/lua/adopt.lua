@@ -3,7 +3,6 @@
 -- The old id holds nothing afterwards, so a job that is delivered twice cannot run twice under one
 -- permit. The fencing token stays the same.
 --
--- KEYS     as in the head
 -- ARGV     lease_ms  lease of the new holder
 --          hub_info  facts about the caller's hub, '' when sent before
 --          no_push   '1' when no push message reaches the hub, '2' when nobody counts it
@@ -25,7 +24,7 @@ local max_hold = tonumber(ARGV[12] or '')
 local old_id, new_id = owner .. '.' .. old, hub .. '.' .. new
 
 load_state()
-if not state.known and hub_info == '' then return unknown_hub_error() end
+if not known and hub_info == '' then return unknown_hub_error() end
 local grant = grant_of(new_id)
 local before = not grant and grant_of(old_id)
 if slotted then

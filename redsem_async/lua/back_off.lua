@@ -1,6 +1,5 @@
 -- back_off: grant nothing for some time, because an upstream is overloaded, and then up to a ramp.
 --
--- KEYS     as in the head
 -- ARGV     pause     in ms from now on; 0 ends the back-off that runs
 --          token     of the permit that met the overload. Where it is older than the back-off that
 --                    runs, the overload is the same, and only makes the pause longer. '' for one
@@ -24,7 +23,7 @@ local function begun_or_longer(before)
     began, beginner = math.max(state.counter, now_us), by
     -- The usual hold is in ms times permits; a step is a hold, however many permits a holder has.
     local live = math.max(1, call('ZCOUNT', holders, '(' .. exact(now), '+inf'))
-    step = math.max(1, math.ceil(state.hold * live / (live + state.heavy)))
+    step = math.max(1, math.ceil(usual_hold * live / (live + state.heavy)))
   end
   step = math.max(tonumber(step), math.ceil(pause / 10))
   local text = table.concat({ exact(later), exact(began), exact(step), beginner }, ':')

@@ -3,7 +3,6 @@
 -- The numbers that hubs have used stay for about a minute, so that an operation which was sent
 -- before and arrives late does nothing.
 --
--- KEYS     as in the head
 -- ARGV     number  number of this operation, which runs at most once
 -- RETURNS  {tag}
 
@@ -11,18 +10,17 @@ local number = tonumber(ARGV[5])
 
 load_state()
 if already_ran(number, 'changes') then return { tag } end
+local kept = { 'counter', state.counter }
 for _, owner in ipairs(call('ZRANGE', hubs, 0, -1)) do
   if owner ~= hub then publish_to(owner, 'deleted', '-') end
-  call('HDEL', meta, owner .. ':client', owner .. ':no_push')
+  for _, name in ipairs({ owner, owner .. ':calls', owner .. ':changes' }) do
+    append(kept, { name, call('HGET', meta, name) or '0' })
+  end
 end
-if keyed then keyed.delete() end
-call('UNLINK', holders, facts, limit, queue)
-call('HDEL', meta, 'mode', 'layout', 'lead', 'heavy', 'hold', 'looked', 'passed', 'back_off', 'slots')
+call('UNLINK', holders, facts, meta, unpack(KEYS, 5))
 -- A counter ahead of the server's clock stays, because its tokens must not be issued again.
-if state.counter < wall_us then
-  call('HDEL', meta, 'counter')
-  state.counter = 0
-end
+if state.counter < wall_us then state.counter, kept[2] = 0, 0 end
+for i = 1, #kept, 1000 do call('HSET', meta, unpack(kept, i, math.min(i + 999, #kept))) end
 state.mode = nil
 note_call(number, 'changes')
 keep(meta, counter_lead() + SLACK)

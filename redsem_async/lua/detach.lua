@@ -1,6 +1,5 @@
 -- detach: set the expiry of a held permit once, so that another client can adopt it until then.
 --
--- KEYS     as in the head
 -- ARGV     held        number of an id of the caller's hub
 --          expires_ms  from now, or 'expires_ms:max_hold', as for refresh
 --          number      number of this operation, which runs at most once

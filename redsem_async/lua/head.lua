@@ -42,65 +42,45 @@ local SLACK = 60000   -- ms by which meta outlives what it protects
 local STEP = 1000000  -- us by which the clock has to differ to count as set back
 local YOUNG = 50000   -- us for which the oldest request lets those of the releasing hub pass (zset)
 
-local wall_us = tonumber(clock_us)
-if not wall_us then
+-- The server's clock, in us. Some services refuse TIME in scripts: then it is when meta expires, less
+-- the time that is left until then, and where there is no meta, it is made for a moment. It is 0 where
+-- that write is refused, at maxmemory or by a replica: then nothing that is stored depends on it. nil
+-- and why where scripts cannot read it.
+local function read_clock()
   local time = redis.pcall('TIME')
-  if not time.err then
-    wall_us = time[1] * 1000000 + time[2]
-  else
-    -- Some services refuse TIME in scripts. The server's clock is then when a key expires, less the
-    -- time that is left until then. Where nothing is stored that expires, meta is, for a moment.
-    local key, lent
-    for _, stored in ipairs({ meta, unpack(KEYS) }) do
-      if call('PTTL', stored) >= 0 then
-        key = stored
-        break
-      end
-    end
-    if not key then
-      key, lent = meta, redis.pcall('HSET', meta, '', '') == 1
-      if lent then call('PEXPIRE', meta, 60000) end
-    end
-    -- Without an expiry both are equal, and the clock is 0: the write was refused, at maxmemory or
-    -- by a replica, and nothing that is stored depends on the clock.
-    local expires_at = redis.pcall('PEXPIRETIME', key)
-    if type(expires_at) == 'number' then wall_us = 1000 * (expires_at - call('PTTL', key)) end
-    if lent then call('HDEL', meta, '') end
-    if not wall_us then
-      return redis.error_reply('NOCLOCK scripts cannot read the clock of this server, use'
-        .. ' clock="local": ' .. time.err .. '; ' .. expires_at.err)
-    end
-  end
+  if not time.err then return time[1] * 1000000 + time[2] end
+  local lent = call('PTTL', meta) < 0 and redis.pcall('HSET', meta, '', '') == 1
+  if lent then call('PEXPIRE', meta, SLACK) end
+  local expires_at = redis.pcall('PEXPIRETIME', meta)
+  local left = call('PTTL', meta)
+  if lent then call('HDEL', meta, '') end
+  if type(expires_at) == 'number' then return 1000 * (expires_at - left) end
+  return nil, 'NOCLOCK scripts cannot read the clock of this server, use clock="local": ' .. time.err
+    .. '; ' .. expires_at.err
 end
+local wall_us, refused = tonumber(clock_us), nil
+if not wall_us then wall_us, refused = read_clock() end
+if refused then return redis.error_reply(refused) end
 
-local fields = call('HMGET', meta, 'layout', 'mode', 'counter', 'lead', 'heavy', 'hold', 'back_off',
-  'passed', 'looked', hub, hub .. ':no_push')
--- What is stored, and what this call knows and changes of it.
-local state = {
-  layout = fields[1] or fields[2] and '0',  -- a name in use without a number
-  mode = fields[2],
-  counter = tonumber(fields[3]) or 0,
-  lead = tonumber(fields[4]) or 0,
-  heavy = tonumber(fields[5]) or 0,
-  hold = tonumber(fields[6]) or -1,
-  back_off = fields[7],
-  passed = fields[8],
-  looked = fields[9],
-  mark = tonumber(fields[10]) or 0,
-  known = fields[11],  -- meta has facts about the caller's hub
-}
+-- What meta says; `known` is whether it has facts about the caller's hub, and `highest` that hub's mark.
+local layout, stored_mode, counter, lead, heavy, usual_hold, back_off, passed, looked, highest, known =
+  unpack(call('HMGET', meta, 'layout', 'mode', 'counter', 'lead', 'heavy', 'hold', 'back_off', 'passed',
+    'looked', hub, hub .. ':no_push'))
+layout = layout or stored_mode and '0'  -- a name in use without a number
+counter, lead, heavy = tonumber(counter) or 0, tonumber(lead) or 0, tonumber(heavy) or 0
+usual_hold, highest = tonumber(usual_hold) or -1, tonumber(highest) or 0
 
 -- The semaphore's clock is the server's, but never goes back. When the server's clock was set back
 -- by more than STEP, the counter shows it, and the semaphore's clock leads by the difference from
 -- then on. (Less than STEP may be a burst of tokens.) Callers' clocks differ, so with a local clock
 -- each caller would put the semaphore's clock further ahead; it does not follow them.
-if wall_us + state.lead < state.counter - STEP and string.find(mode, 'server', 1, true)
-    and state.mode == mode and state.layout == LAYOUT then
-  state.lead = state.counter - wall_us
+if wall_us + lead < counter - STEP and string.find(mode, 'server', 1, true) and stored_mode == mode
+    and layout == LAYOUT then
+  lead = counter - wall_us
   -- If Redis refuses this write at maxmemory, a later call does it.
-  redis.pcall('HSET', meta, 'lead', state.lead)
+  redis.pcall('HSET', meta, 'lead', lead)
 end
-local now_us = wall_us + state.lead  -- and the next token, unless the last one is as high
+local now_us = wall_us + lead  -- and the next token, unless the last one is as high
 local now = math.floor(now_us / 1000)
 
 -- The interval of heartbeats of a hub with this lease, and how long it counts as alive, in ms.

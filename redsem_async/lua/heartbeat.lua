@@ -1,6 +1,5 @@
 -- heartbeat: keep the hub alive, report on its waiters, serve the queue.
 --
--- KEYS     as in the head
 -- ARGV     lease_ms  the longest lease among the hub's waiters
 --          hub_info  facts about the caller's hub, '' when sent before
 --          no_push   '1' when no push message reaches the hub, '2' when nobody counts it
@@ -13,7 +12,7 @@ local lease, hub_info, no_push = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local REQUESTS = 8
 
 load_state()
-if not state.known and hub_info == '' then return unknown_hub_error() end
+if not known and hub_info == '' then return unknown_hub_error() end
 allow_writes_at_maxmemory()
 record_hub(hub_info, no_push, lease)
 if state.waiting > 0 then keep_queue(liveness_timeout(lease)) end

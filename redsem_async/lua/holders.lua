@@ -12,6 +12,11 @@
 local MAX_PURGED = 500  -- ids that one call purges at most
 local ALL_TAKEN = math.floor(2 ^ 53)  -- permits in use, above any limit, where facts were lost
 
+-- What this call knows of the semaphore, and changes.
+local state = {
+  mode = stored_mode, counter = counter, heavy = heavy, back_off = back_off, passed = passed,
+  looked = looked, mark = highest,
+}
 local keyed    -- functions of a semaphore whose requests have keys: see keyed.lua
 local slotted  -- and of one whose permits have slots: see slots.lua
 

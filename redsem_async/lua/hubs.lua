@@ -19,7 +19,7 @@ local function keep_hub_alive(lease)
     note('counter', state.counter)
   end
   local need = liveness_timeout(lease)
-  if not state.known or alive_until(hub) < now + need then
+  if not known or alive_until(hub) < now + need then
     call('ZADD', hubs, now + math.floor(1.25 * need), hub)
     keep(hubs, need + SLACK)
     keep(meta, need + SLACK)

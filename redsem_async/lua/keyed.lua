@@ -146,7 +146,7 @@ local function look_at(key)
     local patience = key == '' and request.lease or request.patience
     ticket = exact(ticket + 1000 * patience)
     local share = key == '' and 0 or use_of(key) / request.weight
-    call('ZADD', turns, share, turn_of(key, virtual, ticket))
+    call('ZADD', turns, string.format('%.6f', share), turn_of(key, virtual, ticket))
     keep(turns, SLACK)
   end
   call('ZADD', ready, ticket, key)
@@ -395,15 +395,6 @@ function keyed.follow_ramps()
     call('HDEL', meta, 'key_back_offs')
     state.key_back_offs = nil
   end
-end
-function keyed.delete()
-  local paused = state.key_back_offs and call('ZRANGE', ramps, 0, -1) or {}
-  for _, key in ipairs(paused) do call('HDEL', meta, 'back_off:' .. key) end
-  for _, key in ipairs(shares and call('ZRANGE', uses, 0, -1) or {}) do
-    call('HDEL', meta, 'virtual:' .. key)
-  end
-  call('UNLINK', uses, lines, ready, key_limits, ramps, turns or ramps)
-  call('HDEL', meta, 'virtual', 'key_back_offs', 'ready_for')
 end
 
 -- What a status says of keys: at most *most* that hold, wait or are paused, the ones with the most

@@ -1,6 +1,5 @@
 -- reap: remove expired holders and dead waiters, then serve the queue.
 --
--- KEYS     as in the head
 -- ARGV     none of its own
 -- RETURNS  {tag, next_ms, waiting, own_grants, reaped}: next_ms is 0 when there is more to remove
 

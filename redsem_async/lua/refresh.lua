@@ -3,7 +3,6 @@
 -- A refresh never restores a permit that is gone, nor renews one whose facts were lost. It never
 -- lowers an expiry: a short lease does not shorten a long one.
 --
--- KEYS     as in the head
 -- ARGV     lease_ms  from now on; or 'lease_ms:max_hold', where no expiry gets later than max_hold ms
 --                    after its grant
 --          numbers   from here on: of ids of the caller's hub

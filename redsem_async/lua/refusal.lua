@@ -4,19 +4,13 @@
 --         ms meta expires (-1 for never): until then the name is taken
 -- LAYOUT  the layout in use (0 for none), the caller's, the versions that hubs which count as alive
 --         say they have ('-' for none), in how many ms meta expires
-if state.mode and state.mode ~= mode or state.layout and state.layout ~= LAYOUT then
+if stored_mode and stored_mode ~= mode or layout and layout ~= LAYOUT then
   -- Count by the clock in use: the server's, if this caller's is a local one.
-  if clock_us ~= '' and string.find(state.mode or '', 'server', 1, true) then
-    local time = redis.pcall('TIME')
-    local expires_at = time.err and redis.pcall('PEXPIRETIME', meta)
-    if not expires_at then
-      wall_us = time[1] * 1000000 + time[2]
-    elseif type(expires_at) == 'number' then
-      wall_us = 1000 * (expires_at - call('PTTL', meta))
-    end
+  if clock_us ~= '' and string.find(stored_mode or '', 'server', 1, true) then
+    wall_us = read_clock() or wall_us
   end
-  local after = string.format('(%.0f', math.floor((wall_us + state.lead) / 1000))
-  if state.layout ~= LAYOUT then
+  local after = string.format('(%.0f', math.floor((wall_us + lead) / 1000))
+  if layout ~= LAYOUT then
     local versions = {}
     pcall(function()  -- the keys of another layout may be anything
       local who = call('ZRANGEBYSCORE', hubs, after, '+inf', 'LIMIT', 0, 32)
@@ -29,10 +23,10 @@ if state.mode and state.mode ~= mode or state.layout and state.layout ~= LAYOUT 
       end
     end)
     return redis.error_reply(string.format('LAYOUT %s %s %s %.0f',
-      string.match(state.layout, '^%d%d?%d?%d?$') or '0', LAYOUT,
+      string.match(layout, '^%d%d?%d?%d?$') or '0', LAYOUT,
       #versions > 0 and table.concat(versions, ',') or '-', call('PTTL', meta)))
   end
-  return redis.error_reply(string.format('MODE %s %d %d %.0f', state.mode,
+  return redis.error_reply(string.format('MODE %s %d %d %.0f', stored_mode,
     call('ZCOUNT', holders, after, '+inf'), call('ZCOUNT', hubs, after, '+inf'),
     call('PTTL', meta)))
 end

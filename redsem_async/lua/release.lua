@@ -1,6 +1,5 @@
 -- release: give permits back, then serve the queue.
 --
--- KEYS     as in the head
 -- ARGV     owner    hub of the ids; it gets a push message when it is not the caller's hub
 --          hold     for how long requests of the caller's process hold their permits lately, in ms
 --                   times permits; '' mostly
@@ -32,7 +31,7 @@ elseif #numbers > 0 then
   publish_to(owner, 'revoked', table.concat(numbers, ','))
 end
 if hold and state.mode then
-  if state.hold >= 0 then hold = (state.hold + hold) / 2 end
+  if usual_hold >= 0 then hold = (usual_hold + hold) / 2 end
   call('HSET', meta, 'hold', exact(math.ceil(hold)))
 end
 if state.waiting > 0 then

@@ -133,8 +133,8 @@ end
 -- *served*, and *key_queues* if there are keys. See acquire.
 local function reply_with_limit(served, key_queues)
   return append(reply_head(), {
-    with_back_off(state.set_limit or state.known and -1 or -2, state.back_off),
-    served and -1 or state.hold,
+    with_back_off(state.set_limit or known and -1 or -2, state.back_off),
+    served and -1 or usual_hold,
     key_queues,
   })
 end

@@ -3,7 +3,6 @@
 -- The value of the key is '<limit>:<before>:<since>:<by>': the limit that a pause found and 'resume'
 -- gives back, '' for none; when it was set, in ms of the semaphore's clock; who set it.
 --
--- KEYS     as in the head
 -- ARGV     new_limit  the limit, '' for none; 'pause' for 0 until 'resume', which gives back the
 --                     limit that the pause found
 --          number     number of this operation, which runs at most once

@@ -1,6 +1,5 @@
 -- status: the state of the semaphore, from one read.
 --
--- KEYS     as in the head
 -- ARGV     max_entries  how many holders, how many waiters and how many keys to list at most
 --          [after]      the key after which to list keys, '' to begin; only where there are keys
 -- RETURNS  {tag, set limit or -1 as in an acquire's reply, permits in use, requests waiting, now_us,
@@ -57,7 +56,7 @@ end
 
 local reply = {
   tag, with_back_off(state.set_limit or -1, state.back_off), state.holding + state.heavy - ended,
-  waits, now_us, state.hold, held, entries, owners, call('GET', limit) or '', state.back_off or '',
+  waits, now_us, usual_hold, held, entries, owners, call('GET', limit) or '', state.back_off or '',
 }
 if slotted then reply[#reply + 1] = call('HGET', meta, 'slots') or '' end
 if keyed then append(reply, keyed.list(max_entries, ARGV[6], expired, dead)) end

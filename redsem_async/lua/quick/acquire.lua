@@ -5,51 +5,94 @@
 --   1. usual_mark and usual_state() find nothing unusual
 --   2. every number is higher than the one before it, and no request is heavy
 --
--- and either no request waits and all of these fit, or they have to wait, and
+-- and one of these:
 --
---   3. the queue has no bound
---   4. if others wait: somebody holds a permit, and (fair) the first request may be served one day,
---      though not now
+--   3. no request waits, or with keys none of these keys, and all of these fit
+--   4. without keys, they have to wait, and the queue has no bound; if others wait, somebody holds a
+--      permit, and (fair) the first request may be served one day, though not now
 --
 -- RETURNS  {tag, token}: all are granted, and token is the first of their consecutive tokens; or as
 --          acquire does
 
+-- What the keys of the requests have in use with them, and the virtual times; *found* is one table a
+-- request, of number, limit and weight of the key, and key. nil where one of them has to wait.
+local function uses_with(found, waiting)
+  local in_use, times, virtual = {}, {}, nil
+  for _, request in ipairs(found) do
+    local _, declared, weight, key = unpack(request)
+    if waiting > 0 and call('ZLEXCOUNT', lines, '[' .. key .. '!', '(' .. key .. '"') > 0 then
+      return
+    end
+    in_use[key] = (in_use[key] or tonumber(call('ZSCORE', uses, key)) or 0) + 1
+    if key ~= '' and in_use[key] > (tonumber(declared) or math.huge) then return end
+    if key ~= '' and turns then  -- with share, its virtual time moves on
+      local stored = times[key] and {} or call('HMGET', meta, 'virtual', 'virtual:' .. key)
+      virtual = math.max(virtual or tonumber(stored[1]) or 0, times[key] or tonumber(stored[2]) or 0)
+      times[key] = tonumber(string.format('%.6f', virtual + 1 / weight))
+    end
+  end
+  local counts, moved = {}, virtual and { 'virtual', string.format('%.6f', virtual) } or {}
+  for key, permits in pairs(in_use) do
+    counts[#counts + 1], counts[#counts + 2] = permits, key
+  end
+  for key, time in pairs(times) do
+    moved[#moved + 1], moved[#moved + 2] = 'virtual:' .. key, string.format('%.6f', time)
+  end
+  return counts, moved
+end
+
 local function grant_or_queue_all()
   local mark, is_fair = usual_mark, string.find(mode, 'fair', 1, true)
-  if not mark or is_fair and state.passed then return end
+  if not mark or is_fair and passed then return end
+  local found = {}
   for i = 11, #ARGV do
     local number = tonumber(ARGV[i])
+    if uses then
+      local request = number and { ARGV[i], '', '1', '' }
+        or { string.match(ARGV[i], '^(%d+):1:[012]:%d*:(%d*):([%d.]+):%d+:([^:]*)$') }
+      number, found[i - 10] = tonumber(request[1]), request
+    end
     if not number or number <= mark then return end
     mark = number
   end
-  local used, waiting, next_expiry = usual_state(0, 0)
+  local used, waiting, next_expiry = usual_state()
   if not used then return end
   local lease, declared, count = tonumber(ARGV[5]), tonumber(ARGV[6]), #ARGV - 10
-  local head = waiting > 0 and call('ZRANGE', queue, 0, 0)[1]
-  if head then
-    local its_limit, permits = string.match(head, '^[^:]*:%d+:(%d+):(%d+)$')
-    local most = tonumber(its_limit) - permits
-    if used == 0 or is_fair and (most < 0 or used <= most) then return end
-  end
-  local token = math.max(state.counter + 1, now_us)
+  local token = math.max(counter + 1, now_us)
   local entries, scores = {}, {}
-  if waiting == 0 and used + count <= declared then
+  if used + count <= declared and (uses or waiting == 0) then
+    local counts, moved = nil, {}
+    if uses then counts, moved = uses_with(found, waiting) end
+    if not moved then return end
     local expiry = string.format('%.0f', now + lease)
-    for i = 11, #ARGV do
-      local id = hub .. '.' .. ARGV[i]
-      scores[2 * i - 21], scores[2 * i - 20] = expiry, id
-      entries[2 * i - 21], entries[2 * i - 20] = id, string.format('%.0f:1::', token + i - 11)
+    for i = 1, count do
+      local id = hub .. '.' .. (uses and found[i][1] or ARGV[10 + i])
+      scores[2 * i - 1], scores[2 * i] = expiry, id
+      entries[2 * i - 1] = id
+      entries[2 * i] = string.format('%.0f:1::', token + i - 1) .. (uses and found[i][4] or '')
     end
     -- The first write can fail: Redis refuses it at maxmemory. The acquire then fails with nothing
     -- written.
     call('HSET', facts, unpack(entries))
     call('ZADD', holders, unpack(scores))
-    keep(facts, lease)
-    keep(holders, lease)
-    save(token + count - 1, mark, lease)
-    return { tag, token }
+    keep_holders(lease, used)
+    if uses then
+      call('ZADD', uses, unpack(counts))
+      keep(uses, lease)
+    end
+    save(token + count - 1, mark, lease, unpack(moved))
+    if waiting == 0 then return { tag, token } end
+    local reply = { tag, math.min(next_expiry, now + lease) - now, waiting, {}, -1, -1, {} }
+    for i = 1, count do reply[i + 7] = token + i - 1 end
+    return reply
   end
-  if used < declared and not (head and is_fair) or ARGV[7] ~= '-1' then return end
+  local head = waiting > 0 and call('ZRANGE', queue, 0, 0)[1]
+  if uses or used < declared and not (head and is_fair) or ARGV[7] ~= '-1' then return end
+  if head then
+    local its_limit, permits = string.match(head, '^[^:]*:%d+:(%d+):(%d+)$')
+    local most = tonumber(its_limit) - permits
+    if used == 0 or is_fair and (most < 0 or used <= most) then return end
+  end
   for i = 11, #ARGV do
     entries[2 * i - 21] = string.format('%.0f', token + i - 11)
     entries[2 * i - 20] = hub .. '.' .. ARGV[i] .. ':' .. ARGV[5] .. ':' .. ARGV[6] .. ':1'
@@ -58,11 +101,11 @@ local function grant_or_queue_all()
   call('ZADD', queue, unpack(entries))
   keep(queue, need)
   -- What `passed` says after the requests have joined the queue (zset): see order.lua.
-  local ticket, needed = string.match(state.passed or '', '^(%w+):(%d+):%-$')
+  local ticket, needed = string.match(passed or '', '^(%w+):(%d+):%-$')
   if waiting == 0 then ticket, needed = 'inf', 0 end
   if ticket and not is_fair then
-    local passed = string.format('%s:%.0f:-', ticket, math.max(needed, declared))
-    save(token + count - 1, mark, need, 'passed', passed)
+    local text = string.format('%s:%.0f:-', ticket, math.max(tonumber(needed), declared))
+    save(token + count - 1, mark, need, 'passed', text)
   else
     save(token + count - 1, mark, need)
   end
@@ -70,7 +113,7 @@ local function grant_or_queue_all()
     next_expiry = math.min(next_expiry, alive_until(string.match(head, '^%x+')))
   end
   local next_ms = next_expiry < math.huge and math.max(0, next_expiry - now) or -1
-  local reply = { tag, next_ms, waiting + count, {}, -1, state.hold }
+  local reply = { tag, next_ms, waiting + count, {}, -1, usual_hold }
   for i = 1, count do reply[6 + i] = 0 end
   return reply
 end

@@ -8,18 +8,16 @@
 -- and where requests wait:
 --
 --   2. usual_state() finds nothing unusual
---   3. the next requests are for one permit each and fit, and those that are not of the caller's hub
+--   3. with keys, no request waits for one of these keys. Without, the next requests are for one permit each and fit, and those that are not of the caller's hub
 --      are of one that receives push messages
 --   4. the request behind them may be served one day, though not now. (Zset: none fits, because none
 --      did before.)
 --
 -- RETURNS  {tag}: all were held, and no request of the caller's hub waits; or as release does
 
--- Whom to grant what, in place of *count* holders: ids, facts and expiries, and what the push
+-- Whom to grant what, in place of *count* holders of *used* permits: ids, facts and expiries, and what the push
 -- message says, if there is to be one; or nil.
-local function hand_over(count)
-  local used, waiting = usual_state(0, 0)
-  if not used then return end
+local function hand_over(count, used)
   local is_fair, requests = string.find(mode, 'fair', 1, true), call('ZRANGE', queue, 0, count)
   local age = mode == 'zset server' and #ARGV[7] > 1 and now_us - call('ZSCORE', queue, requests[1])
   if age and age >= 0 and age <= YOUNG then
@@ -31,9 +29,8 @@ local function hand_over(count)
     end
   end
   used = used - count
-  local token = math.max(state.counter + 1, now_us) - 1
-  local plan = { waiting = waiting, requests = {}, facts = {}, scores = {}, own = {},
-    grants = {}, longest = 0 }
+  local token = math.max(counter + 1, now_us) - 1
+  local plan = { requests = {}, facts = {}, scores = {}, own = {}, grants = {}, longest = 0 }
   for i, request in ipairs(requests) do
     local owner, number, lease, declared, permits =
       string.match(request, '^(%x+)%.(%d+):(%d+):(%d+):(%d+)$')
@@ -69,37 +66,57 @@ local function hand_over(count)
   return plan
 end
 
+-- What the keys of *ids* have in use without them. nil where a request waits for one of the keys.
+local function uses_without(ids, waiting)
+  local in_use = {}
+  for _, text in ipairs(call('HMGET', facts, unpack(ids))) do
+    local key = text and string.match(text, '^%d+:1::([^:]*)$')
+    local use = key and (in_use[key] or tonumber(call('ZSCORE', uses, key)))
+    if not use or waiting > 0
+        and call('ZLEXCOUNT', lines, '[' .. key .. '!', '(' .. key .. '"') > 0 then
+      return
+    end
+    in_use[key] = use - 1
+  end
+  return in_use
+end
+
 local function give_back_all()
-  local ids = usual_ids()
+  local ids, used, waiting, plan, in_use = usual_ids(), nil, 0, nil, nil
   if not ids then return end
-  local is_queue = call('EXISTS', queue) == 1
-  local plan = is_queue and hand_over(#ids)
-  if is_queue and not plan then return end
+  if call('EXISTS', unpack({ queue, ramps })) > 0 then
+    used, waiting = usual_state()
+    plan = used and not uses and hand_over(#ids, used)
+    if not used or not uses and not plan then return end
+  end
+  if uses then in_use = uses_without(ids, waiting) end
+  if uses and not in_use then return end
   -- The first write can fail, because the script may not have read this key: nothing is written then.
   call('HDEL', facts, unpack(ids))
   call('ZREM', holders, unpack(ids))
-  if not plan then return { tag } end
+  for key, permits in pairs(in_use or {}) do
+    if permits > 0 then
+      call('ZADD', uses, permits, key)
+    else  -- a key that neither holds nor waits has no virtual time
+      call('ZREM', uses, key)
+      if turns then call('HDEL', meta, 'virtual:' .. key) end
+    end
+  end
+  if waiting == 0 then return { tag } end
+  plan = plan or { requests = {}, own = {} }
   if #plan.requests > 0 then
     call('ZREM', queue, unpack(plan.requests))
     call('HSET', facts, unpack(plan.facts))
     call('ZADD', holders, unpack(plan.scores))
-    keep(facts, plan.longest)
-    keep(holders, plan.longest)
-    call('HSET', meta, 'counter', plan.last)
-    if plan.last > wall_us or clock_us ~= '' then
-      keep(meta, plan.longest + (plan.last - wall_us) / 1000 + SLACK)
-    end
+    keep_holders(plan.longest, used)
+    save(plan.last, highest, plan.longest)
   end
   if ARGV[7] == '' and #plan.own == 0 then return { tag } end
-  local waiting = plan.waiting - #plan.requests
-  local next_ms = -1
-  if waiting > 0 then
-    local first = call('ZRANGE', holders, 0, 0, 'WITHSCORES')
-    local moment = math.min(tonumber(first[2]) or math.huge,
-      plan.behind and alive_until(plan.behind) or math.huge)
-    if moment < math.huge then next_ms = math.max(0, moment - now) end
-  end
-  local reply = { tag, next_ms, waiting, plan.own }
+  waiting = waiting - #plan.requests
+  local moment = plan.behind and waiting > 0 and alive_until(plan.behind) or math.huge
+  local first = waiting > 0 and call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2]
+  moment = math.min(moment, tonumber(first) or math.huge)
+  local reply = { tag, moment < math.huge and math.max(0, moment - now) or -1, waiting, plan.own }
   for i = 1, #ids do reply[4 + i] = 1 end
   return reply
 end

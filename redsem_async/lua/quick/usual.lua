@@ -3,18 +3,18 @@
 -- The mark of the hub, where an acquire may be quick: the batch before has run, the hub is known and
 -- alive for long enough, so that meta has an expiry that is far enough away, the call has no facts
 -- about the hub, there is no back-off, and no holder is heavy.
-local usual_mark = tonumber(ARGV[8]) <= state.mark and state.known and state.mode and ARGV[9] == ''
-  and not state.back_off and state.heavy == 0
-  and alive_until(hub) >= now + liveness_timeout(tonumber(ARGV[5])) and state.mark
+local usual_mark = tonumber(ARGV[8]) <= highest and known and stored_mode and ARGV[9] == ''
+  and not back_off and heavy == 0
+  and alive_until(hub) >= now + liveness_timeout(tonumber(ARGV[5])) and highest
 -- The ids of a release, where it may be quick: they are of the caller's hub, none occurs twice, each
 -- has been used and holds a permit, none is heavy, and no hold is told.
 local function usual_ids()
-  if ARGV[5] ~= hub or ARGV[6] ~= '' or state.heavy > 0 or not state.mode then return end
-  local ids, highest = {}, 0
+  if ARGV[5] ~= hub or ARGV[6] ~= '' or heavy > 0 or not stored_mode then return end
+  local ids, last = {}, 0
   for i = 8, #ARGV do
     local number = tonumber(ARGV[i])
-    if number <= highest or number > state.mark then return end
-    highest = number
+    if number <= last or number > highest then return end
+    last = number
     ids[i - 7] = hub .. '.' .. ARGV[i]
   end
   for _, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
@@ -24,23 +24,27 @@ local function usual_ids()
 end
 
 -- Permits in use, requests waiting, and when the first holder expires, where no limit is set, no key
--- was lost, no holder has expired, and the queue, if there is one, was served: nothing but a release
--- or an acquire may have changed since whose turn it is. Of the further keys, *...*, as many as
--- *beside* are there with holders, and as many as *queued* with a queue.
-local function usual_state(beside, queued, ...)
-  local found = call('EXISTS', limit, holders, facts, queue, ...)
+-- was lost, no holder has expired, no key is ready, paused, or has a set limit, and the queue, if
+-- there is one, was served: nothing but a release or an acquire may have changed since whose turn it is.
+local function usual_state()
+  local found = call('EXISTS', holders, facts, unpack(KEYS, 5))
   if found == 0 then return 0, 0, math.huge end
-  local used, waiting = call('ZCARD', holders), 0
-  if used == 0 or found > 2 + beside then waiting = call('ZCARD', queue) end
-  if used ~= call('HLEN', facts)
-      or found ~= (used > 0 and 2 + beside or 0) + (waiting > 0 and 1 + queued or 0) then
+  local used, waiting, most = call('ZCARD', holders), 0, 0
+  if used > 0 then most = uses and 3 or 2 end
+  if found ~= most then waiting = call('ZCARD', queue) end
+  if waiting > 0 then most = most + (uses and 3 or 1) end
+  if used ~= call('HLEN', facts) or found > most then return end
+  if uses and ((call('ZCOUNT', uses, '(0', '+inf') > 0) ~= (used > 0)
+      or call('EXISTS', key_limits, ramps, turns or ramps) > 0 or waiting > 0
+      and (call('ZCARD', lines) ~= waiting or call('ZCARD', ready) ~= 1
+        or call('HGET', meta, 'ready_for') ~= '-')) then
     return
   end
   if waiting > 0 then
-    local looked = string.match(state.looked or '', '^(%d+)$')
-    local needed, of = string.match(state.passed or '', ':(%d+):(.*)$')
-    if not looked or used < (tonumber(needed) or 0) or (of or '-') ~= '-' or state.back_off
-        or call('ZCOUNT', hubs, '(' .. looked, now) > 0 then
+    local since = string.match(looked or '', '^(%d+)$')
+    local needed, of = string.match(passed or '', ':(%d+):(.*)$')
+    if not since or used < (tonumber(needed) or 0) or (of or '-') ~= '-' or back_off
+        or call('ZCOUNT', hubs, '(' .. since, now) > 0 then
       return
     end
   end
@@ -49,14 +53,13 @@ local function usual_state(beside, queued, ...)
   return used, waiting, tonumber(first) or math.huge
 end
 
--- Whether no key is ready, paused, or has a set limit, and nothing of what is kept of them was lost.
-local function usual_keys(used, waiting)
-  return (call('ZCOUNT', uses, '(0', '+inf') > 0) == (used > 0)
-    and call('EXISTS', key_limits, ramps, turns or ramps) == 0
-    and (waiting == 0 or call('ZCARD', lines) == waiting and call('ZCARD', ready) == 1
-      and call('HGET', meta, 'ready_for') == '-')
+-- Keeps holders and their facts, which are kept together, where *used* permits were in use before.
+local function keep_holders(need, used)
+  if used == 0 or call('PTTL', holders) < 2 * need then
+    call('PEXPIRE', holders, 3 * need)
+    call('PEXPIRE', facts, 3 * need)
+  end
 end
-
 -- Saves the counter, which is at *token* now, and the mark, for *need* ms at least, with more fields.
 local function save(token, mark, need, ...)
   call('HSET', meta, 'counter', token, hub, mark, ...)
