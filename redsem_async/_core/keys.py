@@ -42,7 +42,7 @@ class Address(_Address):
     @property
     def keys(self) -> tuple[str, ...]:
         """Every key, in the order in which scripts are given them."""
-        kinds = ("holders", "facts", "meta", "hubs", "limit", "queue")
+        kinds: tuple[str, ...] = ("holders", "facts", "meta", "hubs", "limit", "queue")
         if self.keyed:
             kinds += ("uses", "lines", "ready", "key-limits", "ramps")
         if "+share" in self.mode:

@@ -79,6 +79,7 @@ local function load_state()
   state.facts_lost = count < state.holding
   state.doubtful = count > state.holding or state.holding > 0 and not state.mode
     or state.holding == 0 and state.heavy > 0
+  if state.holding == 0 then state.heavy = 0 end
   state.ramp, state.ramp_changes = ramp_of(state.back_off)
   if keyed then keyed.load_state() end
 end

@@ -125,7 +125,10 @@ local function look_at(key)
   end
   local back_off = keyed.back_off_of(key)
   local _, changes = ramp_of(back_off)
-  if changes then call('ZADD', ramps, changes, key) end
+  if changes then
+    call('ZADD', ramps, changes, key)
+    keep(ramps, changes - now + SLACK)
+  end
   if not request then
     if use_of(key) == 0 and not back_off and (state.waiting == 0 or waits_of(key) == 0) then
       call('ZREM', uses, key)
@@ -144,6 +147,7 @@ local function look_at(key)
     ticket = exact(ticket + 1000 * patience)
     local share = key == '' and 0 or use_of(key) / request.weight
     call('ZADD', turns, string.format('%.6f', share), turn_of(key, virtual, ticket))
+    keep(turns, SLACK)
   end
   call('ZADD', ready, ticket, key)
 end

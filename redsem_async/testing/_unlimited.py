@@ -106,10 +106,10 @@ class _Grants(OneNode):
                     return Reply([0])
 
     def _grant(self, asked: Acquire, hub: str, number: int) -> Holding:
-        permits, _, _, key = asked.options.get(number, DEFAULT_OPTIONS)
-        holding = self._holding(asked.lease_ms, asked.slots, permits)
-        known = None if key is None else key.key
-        self._held[hub, number] = AdoptReply(holding, permits, key=known)
+        options = asked.options.get(number, DEFAULT_OPTIONS)
+        holding = self._holding(asked.lease_ms, asked.slots, options.permits)
+        known = None if options.key is None else options.key.key
+        self._held[hub, number] = AdoptReply(holding, options.permits, key=known)
         return holding
 
     def _holding(self, lease_ms: int, slots: Sequence[str | int] | None, permits: int) -> Holding:

@@ -56,11 +56,11 @@ KINDS: dict[str, Kind] = {
     "keys": Keyed,
     "slots": Slotted,
 }
-OWN_KEYS = {"keys": ["keys", "key-limits"], "slots": ["slots"]}  # beside those of all
+OWN_KEYS = {"keys": ["uses", "lines", "ready", "key-limits", "ramps"]}  # beside those of all
 EACH_FIRST = [
     pytest.param(kind, first, id=f"{label}-{first}")
     for label, kind in KINDS.items()
-    for first in ("holders", "meta", "tokens", *OWN_KEYS.get(label, ()))
+    for first in ("holders", "meta", "facts", *OWN_KEYS.get(label, ()))
 ]
 
 

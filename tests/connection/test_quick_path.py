@@ -110,10 +110,10 @@ async def test_the_quick_path_removes_expired_permits(
         pass
     dead = f"{'f' * 32}.1"
     await admin.zadd(key_of(semaphore, "holders"), {dead: 1.0})
-    await admin.hset(key_of(semaphore, "tokens"), dead, "1")
+    await admin.hset(key_of(semaphore, "facts"), dead, "1:1::")
     async with semaphore as permit:
         assert await admin.zrange(key_of(semaphore, "holders"), 0, -1) == [permit.id.encode()]
-        assert await admin.hkeys(key_of(semaphore, "tokens")) == [permit.id.encode()]
+        assert await admin.hkeys(key_of(semaphore, "facts")) == [permit.id.encode()]
 
 
 async def test_heavy_permits_that_have_expired_are_not_counted(
@@ -147,21 +147,21 @@ async def test_a_key_of_another_type_on_the_quick_path(
     semaphore = kind(client_a, "jobs", 2)
     async with semaphore:
         pass
-    holders, tokens, meta = (key_of(semaphore, what) for what in ("holders", "tokens", "meta"))
-    await admin.rpush(tokens, "not ours")
+    holders, facts, meta = (key_of(semaphore, what) for what in ("holders", "facts", "meta"))
+    await admin.rpush(facts, "not ours")
     before = await admin.hgetall(meta)
     with pytest.raises(BackendError):
         await semaphore.acquire(timeout=2)
     assert await admin.hgetall(meta) == before
     assert not await admin.exists(holders)
-    await admin.delete(tokens)
+    await admin.delete(facts)
     permit = await semaphore.acquire()
-    await admin.delete(tokens)
-    await admin.rpush(tokens, "not ours")
+    await admin.delete(facts)
+    await admin.rpush(facts, "not ours")
     with pytest.raises(BackendError):
         await permit.release()
     assert await admin.zcard(holders) == 1
-    await admin.delete(tokens)
+    await admin.delete(facts)
     assert await semaphore.release(permit.id)
 
 
@@ -169,7 +169,7 @@ async def test_a_key_of_another_type_on_the_quick_path(
 async def test_no_request_waits_behind_one_that_is_cut_off(
     kind: Kind, proxied: Redis, proxy: Proxy, client_a: Redis, admin: Redis
 ) -> None:
-    """Its request is parked until its process counts as dead. An attack found it."""
+    """Its process counts as dead, and asks again. An attack found it."""
     here, dead = (kind(redis, "jobs", 1, lease=10.0) for redis in (client_a, proxied))
     held = await here.acquire()
     waiter = await queue_up(dead)
@@ -223,7 +223,9 @@ async def test_the_limits_of_keys_hold_on_the_quick_path(
         await here.set_limit(1)
         assert await there.try_acquire(key="c") is None
         await here.set_limit(None)
-        assert await admin.delete(key_of(here, "keys")) == 1
+        assert await admin.delete(key_of(here, "uses")) == 1
+        assert await there.try_acquire(key="a") is None
+        assert await admin.delete(key_of(here, "facts")) == 1
         assert await there.try_acquire(key="d") is None, "a holder may have that key"
 
 

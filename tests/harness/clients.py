@@ -14,7 +14,7 @@ from tests.harness.wait import until
 Client = Redis | MemoryBackend
 Kind = type[Semaphore] | type[FairSemaphore]
 
-KEYS = ("holders", "tokens", "meta", "hubs", "extra", "limit", "queue")
+KEYS = ("holders", "facts", "meta", "hubs", "limit", "queue")
 EACH_KEY = [
     pytest.param(kind, key, id=f"{name}-{key}")
     for kind, name in ((Semaphore, "zset"), (FairSemaphore, "fair"))
@@ -46,7 +46,8 @@ def key_of(semaphore: AnySemaphore, what: str) -> str:
 
 async def tokens_of(admin: Redis, semaphore: AnySemaphore) -> list[Any]:
     """The fencing tokens that the server keeps."""
-    return await admin.hvals(key_of(semaphore, "tokens"))
+    facts: list[bytes] = await admin.hvals(key_of(semaphore, "facts"))
+    return [text.partition(b":")[0] for text in facts]
 
 
 def hub_of(permit: Permit) -> str:

@@ -84,7 +84,7 @@ async def test_different_leases_and_limits_leave_one_another_alone(
             await asyncio.sleep(2.1)  # past its lease: refreshed
     assert not permit.lost
     assert (await narrow.status()).holders[0].id == permit.id
-    for key in ("holders", "tokens", "meta"):
+    for key in ("holders", "facts", "meta"):
         assert await admin.pttl(key_of(wide, key)) > 55_000, key
     assert await permit.release()
     await all_free(wide)

@@ -10,19 +10,19 @@ OF_BACK_OFF = (
         "the pause of a back-off is not kept",
         "no process gets a permit before a back-off ends",
         GRANTS,
-        ("prelude.ramp_of", "return 0, ends", "return math.huge"),
+        ("ramp.ramp_of", "return 0, ends", "return math.huge"),
     ),
     mutant(
         "the quick path knows no back-off",
         "no process gets a permit before a back-off ends",
         "a_request_for_one_permit_waits_too",
-        ("lua.quick.acquire", "or fields[7]", ""),
+        ("quick.usual", "and not state.back_off and state.heavy", "and state.heavy"),
     ),
     mutant(
         "there is no ramp",
         "after a back-off at most a few requests start at once",
         GRANTS,
-        ("prelude.ramp_of", "steps >= 20", "steps >= 0"),
+        ("ramp.ramp_of", "steps >= 20", "steps >= 0"),
     ),
     mutant(
         "each overload is a new one",
@@ -78,6 +78,6 @@ OF_BACK_OFF = (
         "a key is not looked at when its ramp changes",
         "a back-off of a key ends at its time",
         "a_back_off_of_a_key_ends_at_its_time_although_others_are_busy",
-        ("keyed.prelude.follow_ramps", "if not fields[9] then return end", "do return end"),
+        ("keyed.follow_ramps", "if not state.key_back_offs then return end", "do return end"),
     ),
 )

@@ -1,7 +1,7 @@
 """Mutants of the client: leases and trust, requests, releases, the connection."""
 
 from .mutant import mutant
-from .of_scripts import SIMULATION
+from .of_scripts import CUT_OFF, SIMULATION
 
 OF_CLIENT = (
     # -- trust
@@ -155,6 +155,12 @@ OF_CLIENT = (
         ),
     ),
     mutant(
+        "who asks again does so without its age",
+        "a process that was cut off keeps its place to a round trip",
+        CUT_OFF,
+        ("Request.options", "clock() - self.started if self.again else 0", "0"),
+    ),
+    mutant(
         "what was unanswered is not sent again",
         "a lost connection costs nobody an answer",
         "an_acquire_that_is_lost_is_sent_again_and_is_one_permit",
@@ -220,7 +226,7 @@ OF_CLIENT = (
         "a hold is never told",
         "a cold process goes by how long the others hold permits",
         "a_cold_process_is_told_how_long_others_hold",
-        ("lua.release", "if hold and fields[1] then", "if false then"),
+        ("lua.release", "if hold and state.mode then", "if false then"),
     ),
     mutant(
         "threads take each other's lane",

@@ -7,12 +7,12 @@ from typing import Any, cast
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, QueueFull, Semaphore
+from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, Permit, QueueFull, Semaphore
 from redsem_async._core.clock import now
 from redsem_async._hub import state
 from redsem_async._protocol.operations import Acquire
 from redsem_async.testing import MemoryBackend
-from tests.harness.clients import Client, Kind, Make, MakePair
+from tests.harness.clients import Client, Kind, Make, MakePair, cut_off, key_of
 from tests.harness.inside import beat, is_in_flight, requests_of
 from tests.harness.memory import Gated
 from tests.harness.proxy import Proxy
@@ -26,6 +26,7 @@ from tests.harness.wait import (
     soon,
     until,
     waiting,
+    waits_in_queue,
 )
 
 # -- order
@@ -118,6 +119,54 @@ async def test_requests_of_one_turn_are_sent_in_the_order_of_their_places(
     assert not later.done()
     assert await there.try_acquire() is None
     await give_back(permit, later)
+
+
+@pytest.mark.fault(19)
+async def test_a_process_that_was_cut_off_keeps_its_place_to_a_round_trip(
+    kind: Kind, client_a: Redis, proxied: Redis, proxy: Proxy, admin: Redis
+) -> None:
+    """Its request leaves the queue, and it asks again with its age, which no bound refuses."""
+    here, absent = (
+        kind(redis, "jobs", 1, lease=30.0, max_waiters=3) for redis in (client_a, proxied)
+    )
+    holder = await here.acquire()
+    oldest = await waits_in_queue(absent)
+    await asyncio.sleep(0.06)  # no release lets its own process pass from then on (zset)
+    younger = [await waits_in_queue(here, place=place) for place in (2, 3)]
+    await cut_off(proxy, here, admin)
+    assert await holder.release()
+    permit = await soon(younger[0])
+    assert await admin.zcard(key_of(here, "queue")) == 1, "it is in nobody's way"
+    younger += [await waits_in_queue(here, place=place) for place in (2, 3)]
+    with pytest.raises(QueueFull):
+        await here.acquire(timeout=5)
+    proxy.refusing = False
+    await waiting(here, 4)
+    assert await permit.release()
+    permit = await soon(oldest)
+    assert not any(waiter.done() for waiter in younger[1:])
+    await give_back(permit, *younger[1:])
+
+
+@pytest.mark.fault(30)
+async def test_a_queue_that_is_lost_is_asked_for_again_in_its_order(
+    client_a: Redis, client_b: Redis, admin: Redis
+) -> None:
+    """Each request has its age, to a round trip, whichever heartbeat is the first."""
+    here, there = (FairSemaphore(redis, "jobs", 1, lease=3.0) for redis in (client_a, client_b))
+    holder = await here.acquire()
+    waiters: list[asyncio.Task[Permit]] = []
+    for each in (there, here, there):
+        waiters.append(await queue_up(each))
+        await asyncio.sleep(0.2)
+    assert await admin.delete(key_of(here, "queue")) == 1
+    await waiting(here, 3)
+    assert await holder.release()
+    for place, waiter in enumerate(waiters):
+        permit = await soon(waiter)
+        assert not any(later.done() for later in waiters[place + 1 :])
+        await permit.release()
+    await all_free(here)
 
 
 # -- Semaphore: a request that does not fit is passed over

@@ -80,6 +80,7 @@ class Walk:
         else:
             raise AssertionError("it is never done")
         assert not forgotten(self.state.look)
+        assert not self.state.without_expiry
 
     # -- steps
 
@@ -130,7 +131,8 @@ class Walk:
 
     def lose_one_key(self) -> None:
         """One key of Redis is evicted. Nothing is granted until all that it was of has ended."""
-        state, kind = self.state, self.draw.choice(("lines", "queue", "ready", "uses", "facts"))
+        state, turns = self.state, ["turns"] * ("share" in self.state.address.mode)
+        kind = self.draw.choice(["lines", "queue", "ready", "uses", "facts", *turns])
         state.server.lose(state.address, kind)
         for hub in HUBS if kind == "facts" else ():
             if held := state.held_by(hub):

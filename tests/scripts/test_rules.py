@@ -283,6 +283,23 @@ def test_a_back_off_of_a_key_expires_although_nothing_else_is_stored(mode: Mode)
     assert not state.without_expiry
 
 
+@pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
+def test_the_back_off_of_a_key_for_which_a_request_waits_outlasts_a_loss(mode: Mode) -> None:
+    """When it ends was evicted with `ramps`, and is known in `meta`."""
+    state, key = InMemory(mode), op.KeyTerms("a")
+    state.acquire(A, 1, key=key)
+    state.call(A, op.BackOff(4000, None, 1, "a"))
+    assert state.acquire(B, 1, key=key).answers == [-4]
+    state.release(A, 1)
+    state.server.lose(state.address, "ramps")
+    state.call(A, op.Reap())
+    assert not state.held_by(B)
+    assert not state.without_expiry
+    state.pass_time(4000)
+    state.call(A, op.Reap())
+    assert state.held_by(B) == [1]
+
+
 @pytest.mark.parametrize("mode", ["fair", "zset", "fair+keys", "fair+slots"])
 def test_nothing_is_granted_until_holders_whose_facts_were_lost_have_ended(mode: Mode) -> None:
     """It is not known what they hold: to refuse one is better than to exceed a limit."""

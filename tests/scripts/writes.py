@@ -9,13 +9,12 @@ from redsem_async._core.keys import permit_id
 from redsem_async._protocol.pushes import Granted, push_of
 from tests.scripts.recording import Record, Write
 from tests.scripts.violations import Findings
-from tests.worlds.look import Look, Permit, holders_in, keys_of_holders, look_of
+from tests.worlds.look import Look, Permit, holders_in, look_of
 
 EXPIRY_SLACK = 5  # ms by which an expiry may differ: before 8.0 TIME goes on while a script runs
-KINDS = ("holders", "tokens", "meta", "hubs", "extra", "limit", "queue")
 PUBLISH = ("PUBLISH", "SPUBLISH")
 STAYING = ("limit", "key-limits")  # keys without an expiry
-BAND = 2**42  # `extra` has '<id>:<power>' -> expiry + power * BAND: 2**power permits of id
+OF_HOLDERS = ("holders", "facts", "uses")  # keys that live for as long as a permit is held
 
 Held = Mapping[str, Permit]
 
@@ -53,11 +52,11 @@ class Keys(defaultdict[str, dict[str, Any]]):
 
     def follow(self, record: Record) -> Changes:
         """Apply a record, and see that the rules for keys hold after it."""
-        ahead = int(self["meta"].get("ahead", 0))
+        lead = int(self["meta"].get("lead", 0))
         for write in record.writes:
-            if write.command == "HSET" and write.arguments[0] == "ahead":
-                ahead = int(write.arguments[1])
-        now_us = record.now_us + ahead  # ahead where the server's clock was set back
+            if write.command == "HSET" and write.arguments[0] == "lead":
+                lead = int(write.arguments[1])
+        now_us = record.now_us + lead  # where the server's clock was set back
         self.now = now_us // 1000
         gone = self._expired(record)
         if gone or self._last is None:
@@ -82,8 +81,8 @@ class Keys(defaultdict[str, dict[str, Any]]):
         """Keys that expired since the last record: in their time, with nothing live in them."""
         gone: list[str] = []
         now = record.server_us // 1000
-        kinds = *map(self._kind, record.address.first_keys), *KINDS
-        for kind, there in zip(kinds, record.present, strict=False):
+        kinds = map(self._kind, record.address.keys)
+        for kind, there in zip(kinds, record.present, strict=True):
             known = self[kind]
             if there == "1" and not known:
                 self._broken("the journal is complete", f"{kind} came from nowhere")
@@ -94,12 +93,10 @@ class Keys(defaultdict[str, dict[str, Any]]):
             if deadline is None or deadline > now + EXPIRY_SLACK:
                 detail = f"{kind} was gone at {now}, its expiry was {deadline}"
                 self._broken("keys end with their expiry", detail)
-            if kind in ("holders", "tokens", "extra"):
+            if kind in OF_HOLDERS:
                 # A command that says what time it is may have been on its way for long.
                 latest = max(now, self.now) if record.arguments[1] else self.now
                 live = {i for i, holder in holders_in(self).items() if holder.expiry_ms > latest}
-                if kind == "extra":
-                    live &= {member.rpartition(":")[0] for member in known}
                 if live:
                     self._broken("keys outlive their leases", f"{kind} was gone before {live}")
             self._delete(kind)
@@ -119,7 +116,7 @@ class Keys(defaultdict[str, dict[str, Any]]):
                 return kinds
             case "ZADD":
                 for score, member in zip(arguments[::2], arguments[1::2], strict=True):
-                    self._zadd(kind, member, float(score))
+                    self[kind][member] = float(score)
             case "ZREM" | "HDEL":
                 for member in arguments:
                     self[kind].pop(member, None)
@@ -137,13 +134,6 @@ class Keys(defaultdict[str, dict[str, Any]]):
 
     def _kind(self, key: str) -> str:
         return key.removeprefix(self._base)
-
-    def _zadd(self, kind: str, member: str, score: float) -> None:
-        self[kind][member] = score
-        if kind == "extra":
-            power = int(member.rpartition(":")[2])
-            if not power * BAND < score < (power + 1) * BAND:
-                self._broken("an entry is in its band", f"{member}: {score:.0f}")
 
     def _delete(self, kind: str) -> None:
         self[kind].clear()
@@ -170,18 +160,15 @@ class Keys(defaultdict[str, dict[str, Any]]):
             return  # by a local clock, which is not that of the keys' expiries
         leases = [*changes.added.values(), *changes.renewed.values()]
         longest = max((holder.expiry_ms for holder in leases), default=0)
-        for kind in ("holders", "tokens", "meta"):
+        for kind in (*OF_HOLDERS[: 2 + record.address.keyed], "meta"):
             if self._deadlines.get(kind, 0) < longest - EXPIRY_SLACK:
                 detail = f"{kind} ends at {self._deadlines.get(kind)}, a lease at {longest}"
                 self._broken("keys outlive their leases", detail)
 
     def _check_leaks(self, changes: Changes) -> None:
-        heavy = {member.rpartition(":")[0] for member in self["extra"]}
-        keyed = {text.split(":")[-1] for text in self["keys"] if text.startswith("u:")}
-        keyed |= keys_of_holders(self).keys()
         for identity in changes.removed if self["holders"] else ():
-            if identity in {*self["tokens"], *heavy, *keyed, *self["slots"]}:
-                self._broken("nothing leaks", f"a part of {identity} stayed behind")
+            if identity in self["facts"]:
+                self._broken("nothing leaks", f"the facts of {identity} stayed behind")
 
     def _check_told(self, record: Record, changes: Changes) -> None:
         """Whoever is granted a permit by another's call is told, as far as that is known."""

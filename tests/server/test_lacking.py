@@ -94,7 +94,7 @@ async def test_permits_are_handed_over_in_order(
     if kind is FairSemaphore:
         assert served == [*range(count)]
     await all_free(one)
-    for key in ("holders", "tokens", "queue"):
+    for key in ("holders", "facts", "queue"):
         assert not await admin.exists(f"redsem:{{jobs}}:{key}")
 
 
@@ -262,7 +262,7 @@ async def test_a_full_server_grants_nothing_and_lets_go(
     await admin.config_set("maxmemory", "1")
     with pytest.raises(BackendError, match="OOM"):
         await other.acquire(timeout=2)
-    assert not await admin.exists("redsem:{others}:holders", "redsem:{others}:tokens")
+    assert not await admin.exists("redsem:{others}:holders", "redsem:{others}:facts")
     assert (await other.status()).held == int(stored)
     await permit.refresh()
     assert await permit.release()

@@ -19,7 +19,7 @@ from redsem_async import (
     SlotsMismatch,
 )
 from redsem_async.testing import MemoryBackend
-from tests.harness.clients import Client, Kind, key_of, keys_of
+from tests.harness.clients import Client, Kind, key_of
 from tests.harness.wait import (
     NOISE,
     all_free,
@@ -296,7 +296,7 @@ async def test_nothing_is_granted_while_the_slots_in_use_are_not_known(
     """Evicted by Redis, for example: a free one cannot be told from one in use."""
     here, there = on_own_server(lease=1.0)
     async with here.acquire() as permit:
-        assert await admin.delete(key_of(here, "slots")) == 1
+        assert await admin.delete(key_of(here, "facts")) == 1
         assert await there.try_acquire() is None
         waiter = await queue_up(there)
         assert not permit.lost
@@ -310,7 +310,7 @@ async def test_a_holder_whose_slots_are_lost_is_told_with_its_next_refresh(
     """Another may get the same slot, but not before its lease has ended."""
     here, there = on_own_server(lease=1.0)
     permit = await here.acquire()
-    assert await admin.delete(key_of(here, "slots")) == 1
+    assert await admin.delete(key_of(here, "facts")) == 1
     lost = await soon(permit.wait_lost(), 1.0 / 3 + NOISE)
     assert lost.reason == "the server no longer holds it"
     assert await there.try_acquire() is None
@@ -339,7 +339,7 @@ async def test_a_permit_whose_slot_is_not_known_is_not_adopted(
     """Its adopter would have none, and another permit would get the slot."""
     here, there = on_own_server(lease=1.0)
     job = await (await here.acquire()).detach(1.0)
-    assert await admin.delete(key_of(here, "slots")) == 1
+    assert await admin.delete(key_of(here, "facts")) == 1
     with pytest.raises(PermitLost):
         await there.adopt(job)
     assert await there.try_acquire() is None
@@ -353,20 +353,9 @@ async def test_slots_of_evicted_holders_are_free(on_own_server: MakeSlotted, adm
     assert await admin.delete(key_of(here, "holders")) == 1
     async with there.acquire(permits=2, timeout=5) as both:
         assert both.slots == ("a", "b")
-        fields = await admin.hkeys(key_of(here, "slots"))
-        assert len(fields) == 2, f"the list, and one holder: {fields}"
+        assert await admin.hkeys(key_of(here, "facts")) == [both.id.encode()]
     for permit in permits:
         assert not await permit.release()
-
-
-async def test_the_key_of_slots_has_an_expiry_and_goes_with_delete(
-    kind: Kind, redis: Redis, name: str
-) -> None:
-    semaphore = kind(redis, name, slots=GPUS)
-    async with semaphore:
-        assert await redis.pttl(key_of(semaphore, "slots")) > 0
-    await semaphore.delete()
-    assert key_of(semaphore, "slots").encode() not in await keys_of(redis, semaphore)
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ def probes(prefix: str) -> dict[str, tuple[str | int, ...]]:
         "zrange": (scores, 0, 0),
         "zrangebylex": (scores, "-", "+"),
         "zrangebyscore": (scores, "-inf", "+inf"),
+        "zrank": (scores, "member"),
         "zscore": (scores, "member"),
         "zrem": (scores, "member"),
         "del": (text, table, scores),

@@ -68,17 +68,16 @@ async def test_ls_where_nothing_is_in_use(cli: Cli) -> None:
     )
 
 
-MODE = f"redis.call('HSET', KEYS[1], 'mode', 'fair+slots server', 'layout', '{layout()}')"
 FOREIGN: dict[str, tuple[str | int, ...]] = {
     "text for a table": ("SET", "redsem:{foreign}:meta", "text"),
     "no number": ("SET", "redsem:{foreign}:limit", "many"),
     "no time": (
         *("HSET", "redsem:{foreign}:meta", "mode", "fair server"),
-        *("layout", layout(), "ahead", "soon"),
+        *("layout", layout(), "lead", "soon"),
     ),
     "a slot twice": (
-        *("EVAL", f"{MODE} redis.call('HSET', KEYS[2], 'list', 'a,a')"),
-        *(2, "redsem:{foreign}:meta", "redsem:{foreign}:slots"),
+        *("HSET", "redsem:{foreign}:meta", "mode", "fair+slots server"),
+        *("layout", layout(), "slots", "a,a"),
     ),
     "a name that no semaphore can have": ("SET", f"redsem:{{{'x' * 600}}}:limit", 1),
 }
@@ -321,7 +320,8 @@ async def test_a_slot_that_is_not_in_the_list_is_not_shown(
     index: str, kind: Kind, cli: Cli, redis: Redis
 ) -> None:
     permit = await kind(redis, "jobs", slots=["x", "y"]).acquire()
-    await redis.hset("redsem:{jobs}:slots", permit.id, index)
+    facts = f"{permit.fencing_token}:1:{index}:"
+    await redis.hset("redsem:{jobs}:facts", permit.id, facts)
     [holder] = (await cli.json("status", "jobs"))["holders"]
     assert (holder["id"], holder["slots"]) == (permit.id, [])
     await permit.release()

@@ -19,7 +19,6 @@ from tests.harness.wait import until
 from tests.scripts.history import of_key, of_slot
 from tests.scripts.journal import JournalChecker
 from tests.scripts.recording import Flushed, journal_key, record_of
-from tests.worlds.look import PARKED
 from tests.worlds.soak.chaos import Chaos, forget_the_past
 from tests.worlds.soak.fleet import Sizes, Tally, Worker
 from tests.worlds.soak.plan import (
@@ -287,16 +286,7 @@ async def _look_for_leftovers(
         ttl = await admin.pttl(key)
         report.keys_left += 1
         report.longest_ttl = max(report.longest_ttl, ttl / 1000)
-        kind = key.rpartition(b":")[2]
-        expires = ttl >= 0 and kind in (b"meta", b"hubs")
-        if kind == b"slots":  # the list of them, and nobody's slot
-            expires = ttl >= 0 and await admin.hkeys(key) == [b"list"]
-        # Requests of killed processes are there until those count as dead.
-        if kind == b"keys":
-            expires = ttl >= 0 and all(text[:1] == b"g" for text in await admin.zrange(key, 0, -1))
-        if kind == b"queue":
-            expires = ttl >= 0 and not await admin.zcount(key, -PARKED, "+inf")
-        if not expires:
+        if ttl < 0 or key.rpartition(b":")[2] not in (b"meta", b"hubs"):
             left.append(f"{key!r} was left, for {ttl} ms")
 
 
