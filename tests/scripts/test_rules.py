@@ -288,7 +288,7 @@ def test_the_back_off_of_a_key_for_which_a_request_waits_outlasts_a_loss(mode: M
     """When it ends was evicted with `ramps`, and is known in `meta`."""
     state, key = InMemory(mode), op.KeyTerms("a")
     state.acquire(A, 1, key=key)
-    state.call(A, op.BackOff(4000, None, 1, "a"))
+    state.call(A, op.StartBackOff(4000, None, 1, "a"))
     assert state.acquire(B, 1, key=key).answers == [-4]
     state.release(A, 1)
     state.server.lose(state.address, "ramps")
