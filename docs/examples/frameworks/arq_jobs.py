@@ -5,9 +5,9 @@ from arq import Retry
 from arq.connections import RedisSettings
 from arq.worker import func
 from redis.asyncio import Redis
-from redsem_async import FairSemaphore, PermitLost, SemaphoreFull, aclose
-
 from work import render
+
+from redsem_async import FairSemaphore, PermitLost, SemaphoreFull, aclose
 
 URL = "redis://localhost:6379"
 redis = Redis.from_url(URL)

@@ -3,10 +3,10 @@ from typing import Any
 
 from celery import Celery, Task
 from celery.signals import worker_process_shutdown
+from work import render
+
 from redsem_async import SemaphoreFull
 from redsem_async.blocking import Portal
-
-from work import render
 
 URL = "redis://localhost:6379"
 app = Celery("celery_jobs", broker=URL, backend=URL)

@@ -7,9 +7,9 @@ from dramatiq.brokers.redis import RedisBroker
 from dramatiq.errors import Retry
 from dramatiq.middleware import AsyncIO, Middleware
 from redis.asyncio import Redis
-from redsem_async import FairSemaphore, SemaphoreFull, aclose
-
 from work import render
+
+from redsem_async import FairSemaphore, SemaphoreFull, aclose
 
 URL = "redis://localhost:6379"
 redis = Redis.from_url(URL)

@@ -4,6 +4,7 @@ from typing import Any
 from litestar import Litestar, Request, get
 from litestar.middleware import DefineMiddleware
 from redis.asyncio import Redis
+
 from redsem_async import FairSemaphore, aclose
 from redsem_async.asgi import ConcurrencyLimitMiddleware
 

@@ -3,13 +3,14 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from redis.asyncio import Redis
-from redsem_async import FairSemaphore, aclose
-from redsem_async.asgi import ConcurrencyLimitMiddleware
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
+
+from redsem_async import FairSemaphore, aclose
+from redsem_async.asgi import ConcurrencyLimitMiddleware
 
 redis = Redis.from_url("redis://localhost:6379")
 gpu = FairSemaphore(redis, "gpu", limit=2, max_waiters=100)
