@@ -47,6 +47,12 @@ class Address(NamedTuple):
         return tuple(f"{self.prefix}:{{{self.name}}}:{kind}" for kind in kinds)
 
     @property
+    def held_keys(self) -> tuple[str, ...]:
+        """The keys of a refresh, which exist while anybody holds a permit."""
+        kinds = ("holders", "facts", "meta", "hubs") + ("uses",) * self.keyed
+        return tuple(f"{self.prefix}:{{{self.name}}}:{kind}" for kind in kinds)
+
+    @property
     def fair(self) -> bool:
         """Whether a request that does not fit blocks those behind it."""
         return self.mode.startswith("fair")

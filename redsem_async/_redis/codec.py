@@ -65,6 +65,8 @@ class Codec:
         self._keyed, self._slotted = address.keyed, address.slotted
         self._kind = address.kind
         self._keys: tuple[Argument, ...] = (len(address.keys), *address.keys)
+        held = address.held_keys
+        self._held_keys: tuple[Argument, ...] = (len(held), *held)
         self._wall_clock = wall_clock
 
     def encode(  # positional, because a keyword costs time and this is called for each command
@@ -80,7 +82,8 @@ class Codec:
         """
         clock = "" if self.address.clock == "server" else self._wall_clock()
         name, own = self._arguments(operation)
-        arguments = (*self._keys, tag, clock, self._kind, hub, *own)
+        keys = self._held_keys if isinstance(operation, Refresh) else self._keys
+        arguments = (*keys, tag, clock, self._kind, hub, *own)
         return script(self.address.mode, name, sharded), arguments
 
     def _arguments(  # noqa: C901 - a branch for each operation
