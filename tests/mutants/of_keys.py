@@ -50,11 +50,8 @@ OF_KEYS = (
         "a key that is full holds up all keys",
         "a request that only its own key holds up is in nobody else's way",
         "a_full_key_holds_up_no_other_key[redis]",
-        (
-            "keyed.next_request",
-            "if not key then return end",
-            "if not key then state.blocked_until = math.huge return end",
-        ),
+        ("keyed.held_up", "state.blocked_until or", "state.waiting > 0 or"),
+        ("lua.quick.acquire", "uses or waiting == 0", "waiting == 0"),
     ),
     mutant(
         "the queue of a key is longer than it may be",
