@@ -49,6 +49,12 @@ class Address(_Address):
             kinds += ("turns",)
         return tuple(f"{self.prefix}:{{{self.name}}}:{kind}" for kind in kinds)
 
+    @property
+    def held_keys(self) -> tuple[str, ...]:
+        """The keys of a refresh, which exist while anybody holds a permit."""
+        kinds = ("holders", "facts", "meta", "hubs") + ("uses",) * self.keyed
+        return tuple(f"{self.prefix}:{{{self.name}}}:{kind}" for kind in kinds)
+
     @cached_property
     def fair(self) -> bool:
         """Whether a request that does not fit blocks those behind it."""

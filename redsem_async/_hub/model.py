@@ -342,7 +342,7 @@ class Request(asyncio.Future[None]):
     order: int = field(default_factory=_calls.__next__)
 
     def __post_init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        asyncio.Future.__init__(self, loop=loop)
+        asyncio.Future.__init__(self, loop=loop)  # pyright: ignore[reportUnknownMemberType]
 
     # -- transitions
 

@@ -229,8 +229,8 @@ class Status(Operation[StatusReply]):
             limit = min(limit, viewer.limit)
             named = (*viewer.slots, *named[len(viewer.slots) :])
         clients = {
-            hub: client_of(hub, description.decode("utf-8", "replace"))
-            for hub, description in _in_rows(hubs, _text_of, bytes)
+            hub: client_of(hub, description)
+            for hub, description in _in_rows(hubs, _text_of, _readable)
         }
 
         def client(identity: str) -> Client:
@@ -308,6 +308,10 @@ def _same(raw: Any) -> Any:
 
 def _text_of(raw: bytes) -> str:
     return raw.decode()
+
+
+def _readable(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
 
 
 def _queued(

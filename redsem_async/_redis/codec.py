@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from redsem_async._core.keys import Address
-from redsem_async._protocol.operations import AnyOperation, Argument
+from redsem_async._protocol.operations import AnyOperation, Argument, Refresh
 from redsem_async._protocol.replies import MISFITS
 
 from .resp import invalid_reply
@@ -25,6 +25,8 @@ class Codec:
         self.prefix: str = address.prefix
         self.shard: str = address.keys[0].removesuffix(":holders")
         self._keys: tuple[Argument, ...] = (len(address.keys), *address.keys)
+        held = address.held_keys
+        self._held_keys: tuple[Argument, ...] = (len(held), *held)
         self._kind = address.kind
         self._wall_clock = None if address.clock == "server" else wall_clock
 
@@ -39,10 +41,11 @@ class Codec:
 
         With *sharded* its push messages stay within the shard of a cluster.
         """
+        keys = self._held_keys if isinstance(operation, Refresh) else self._keys
         clock = self._wall_clock() if self._wall_clock else ""
         own = operation.arguments(self.address)
         found: Script = script(self.address.mode, operation.script, sharded)
-        return found, (*self._keys, tag, clock, self._kind, hub, *own)
+        return found, (*keys, tag, clock, self._kind, hub, *own)
 
     def reply_to(self, command: AnyOperation, raw: Any) -> Any:
         """Return the reply to *command*. Raises `WireError` if *raw* is none."""

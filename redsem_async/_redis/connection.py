@@ -6,8 +6,8 @@ reading task that could be late, cancelled or forgotten.
 A script is called by its digest, the first time too. Commands are written without waiting for
 replies, except where one that is refused must not be overtaken:
 
-- All wait behind the first call of a script, which the server may not have. If so, it is written
-  once more in its place, with the text of the script.
+- All wait behind the first call of the first script. If the server does not have it, it is written
+  once more in its place, with the text of the script, and so is each other script at its first call.
 - A release waits behind a back-off, because it would serve a waiter.
 
 When an error comes meanwhile, those that wait return to the hub, which writes them again behind
@@ -79,7 +79,7 @@ class Connection(asyncio.Protocol):
         self._knows: dict[str, bool] = {}  # whether the server has a script, by digest
         self._presumed: bool | None = None  # the same of others
         self._ahead: AnyOperation | None = None  # in flight, and others wait for its reply
-        self._digest = ""  # of its script, if that is called for the first time
+        self._digest = ""  # of its script, if that is the first one
         self._held: list[AnyOperation] = []  # the commands that wait
         self._refused = False  # an error came meanwhile
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -208,11 +208,11 @@ class Connection(asyncio.Protocol):
             digest, self._digest, self._ahead = self._digest, "", None
         if not isinstance(reply, Exception):
             if digest:
-                self._knows[digest] = True
+                self._knows[digest] = self._presumed = True
             decoded = self._codecs[slot.semaphore].reply_to(slot, reply)
             self._listener.reply_received(slot, decoded)
         elif digest and isinstance(reply, NoScriptError):
-            self._knows[digest] = False
+            self._knows[digest] = self._presumed = False
             self._held.insert(0, slot)
         else:
             self._error_received(slot, reply)
@@ -222,6 +222,7 @@ class Connection(asyncio.Protocol):
     def _error_received(self, command: AnyOperation, reply: Exception) -> None:
         if isinstance(reply, NoScriptError):
             self._knows = dict.fromkeys(self._knows, False)
+            self._presumed = False
         self._refused = bool(self._held)
         error = command_error(reply)
         self._listener.reply_received(command, error)

@@ -48,8 +48,8 @@ def script(mode: Mode, operation: str, sharded: bool = False) -> Script:  # noqa
     head = joined("head", "refusal")
     tell = joined("tell/shard" if sharded else "tell/hub")
     quick = "" if slotted else joined(f"quick/{operation}")
-    order = "keyed" if keyed else "order"
-    shared = joined(*_SHARED, *["slots"] * slotted, "queue", order, "serve")
+    order = ("keyed", "keyed_order") if keyed else ("order",)
+    shared = joined(*_SHARED, *["slots"] * slotted, "queue", *order, "serve")
     text = linked(head, tell + joined("quick/usual"), quick)
     text = linked(text, tell + shared, joined(operation))
     text = re.sub(r"^ +", "", text, flags=re.MULTILINE)

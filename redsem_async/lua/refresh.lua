@@ -3,6 +3,8 @@
 -- A refresh never restores a permit that is gone, nor renews one whose facts were lost. It never
 -- lowers an expiry: a short lease does not shorten a long one.
 --
+-- KEYS     the first four of the head, and with keys `uses`: those that exist while anybody holds a
+--          permit. Of a slot on its way in a cluster, Redis serves no script with a missing key
 -- ARGV     lease_ms  from now on; or 'lease_ms:max_hold', where no expiry gets later than max_hold ms
 --                    after its grant
 --          numbers   from here on: of ids of the caller's hub
@@ -34,7 +36,7 @@ if #scores > 0 then
   call('ZADD', holders, unpack(scores))
   keep(holders, lease)
   keep(meta, lease + counter_lead() + SLACK)
-  if keyed then keyed.keep(lease) end
+  if KEYS[5] then keep(KEYS[5], lease) end
   keep_hub_alive(lease)
 end
 return append({ tag }, held)

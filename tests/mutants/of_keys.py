@@ -3,6 +3,9 @@
 from .mutant import mutant
 
 ONE_TOO_MANY = "the_limits_of_keys_hold_on_the_quick_path"
+TURNS = "a_turn_goes_by_what_was_granted_before"
+BESIDE = "the_line_of_a_key_is_kept_beside_quick_paths_of_others"
+WAITS = "waiting > 0 and call('ZLEXCOUNT', lines, '[' .. key .. '!', '(' .. key .. '\"') > 0"
 
 OF_KEYS = (
     mutant(
@@ -47,11 +50,8 @@ OF_KEYS = (
         "a key that is full holds up all keys",
         "a request that only its own key holds up is in nobody else's way",
         "a_full_key_holds_up_no_other_key[redis]",
-        (
-            "keyed.next_request",
-            "if not key then return end",
-            "if not key then state.blocked_until = math.huge return end",
-        ),
+        ("keyed.held_up", "state.blocked_until or", "state.waiting > 0 or"),
+        ("lua.quick.acquire", "uses or waiting == 0", "waiting == 0"),
     ),
     mutant(
         "the queue of a key is longer than it may be",
@@ -118,6 +118,55 @@ OF_KEYS = (
         "any text is a key",
         "a_key_may_be_any_text[redis-a:b]",
         ("_protocol.operations", "quote(key, safe='')", "key"),
+    ),
+    # -- the quick paths with keys
+    mutant(
+        "the quick path overlooks the limit of a key",
+        "never more of a key's permits than its limit",
+        ONE_TOO_MANY,
+        ("uses_with", "in_use[key] > (tonumber(declared) or math.huge)", "false"),
+    ),
+    mutant(
+        "the quick path overlooks who waits for a key",
+        "permits are granted strictly in ticket order",
+        BESIDE,
+        ("uses_with", WAITS, "false"),
+    ),
+    mutant(
+        "the quick path overlooks a key that is ready",
+        "permits are granted strictly in ticket order",
+        "the_order_of_keys_holds_on_the_quick_path",
+        ("quick.usual.usual_state", "or call('ZCARD', ready) ~= 1", ""),
+    ),
+    mutant(
+        "the quick path overlooks that facts were lost",
+        "the limit of a key is kept although Redis evicted what the holders hold",
+        ONE_TOO_MANY,
+        ("quick.usual.usual_state", "used ~= call('HLEN', facts) or", ""),
+    ),
+    mutant(
+        "the quick path overlooks shares",
+        "keys with the same use take turns by their weights",
+        TURNS,
+        ("uses_with", "if key ~= '' and turns then", "if false then"),
+    ),
+    mutant(
+        "the quick path leaves what a key had in use",
+        "what a key has in use is what is held",
+        "status_shows_the_use_the_limit_and_the_line_of_each_key[redis]",
+        ("lua.quick.release", "pairs(in_use or {})", "pairs({})"),
+    ),
+    mutant(
+        "the quick path serves nobody who waits for a key",
+        "a free permit and a live waiter find each other soon",
+        BESIDE,
+        ("uses_without", WAITS, "false"),
+    ),
+    mutant(
+        "the quick path leaves the virtual time of a key",
+        "a key that neither holds nor waits has no turn from before",
+        TURNS,
+        ("lua.quick.release", "if turns then", "if false then"),
     ),
     # -- slots
     mutant(

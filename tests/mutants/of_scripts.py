@@ -195,19 +195,19 @@ OF_SCRIPTS = (
         "a deletion forgets which numbers were used",
         "what was released before a deletion does not come back after it",
         "a_deletion_leaves_what_arrives_late_void",
-        ("lua.delete", "call('HDEL', meta, owner .. ':client'", "call('HDEL', meta, owner"),
+        ("lua.delete", "append(kept, { name, call('HGET', meta, name) or '0' })", ""),
     ),
     mutant(
         "the clock goes back",
         "a server clock that is set back does not lengthen leases",
         "after_an_hour_back_a_crashed_holder_is_in_the_way_for_a_lease_at_most",
-        ("lua.head", "if wall_us + state.lead < state.counter - STEP and", "if false and"),
+        ("lua.head", "if wall_us + lead < counter - STEP and", "if false and"),
     ),
     mutant(
         "no clock but TIME",
         "semaphores work where scripts cannot call TIME",
         "permits_are_handed_over_in_order[fair-time]",
-        ("lua.head", "if not time.err then wall_us", "if true then wall_us"),
+        ("head.read_clock", "if not time.err then", "if true then"),
     ),
     mutant(
         "replicas repeat what is told",
@@ -271,7 +271,7 @@ OF_SCRIPTS = (
         "another layout is not noticed",
         "clients with another layout of the keys change nothing",
         "another_layout_is_refused_and_changes_nothing",
-        ("lua.refusal", "or state.layout and state.layout ~= LAYOUT then", "then"),
+        ("lua.refusal", "or layout and layout ~= LAYOUT then", "then"),
     ),
     mutant(
         "max_hold begins anew",
@@ -294,13 +294,13 @@ OF_SCRIPTS = (
         "the quick path overlooks weights",
         "never more permits than the limit",
         "the_limit_holds_on_the_quick_path",
-        ("quick.usual", "and state.heavy == 0", ""),
+        ("quick.usual", "and not back_off and heavy == 0", "and not back_off"),
     ),
     mutant(
         "the quick path overlooks a set limit",
         "a set limit wins over every client's own",
         "the_limit_holds_on_the_quick_path",
-        ("quick.usual.usual_state", "call('EXISTS', limit,", "call('EXISTS',"),
+        ("quick.usual.usual_state", "or found > most", ""),
     ),
     mutant(
         "the quick path grants one too many",
@@ -312,7 +312,7 @@ OF_SCRIPTS = (
         "the quick path overtakes the queue",
         "permits are granted strictly in ticket order",
         "the_order_holds_on_the_quick_path",
-        ("lua.quick.acquire", "waiting == 0 and used + count <= declared", "used < declared"),
+        ("lua.quick.acquire", "and (uses or waiting == 0)", ""),
     ),
     mutant(
         "the quick path hands over what does not fit",

@@ -81,8 +81,9 @@ class Keys(defaultdict[str, dict[str, Any]]):
         """Keys that expired since the last record: in their time, with nothing live in them."""
         gone: list[str] = []
         now = record.server_us // 1000
-        kinds = map(self._kind, record.address.keys)
-        for kind, there in zip(kinds, record.present, strict=True):
+        address = record.address
+        keys = address.held_keys if record.operation == "refresh" else address.keys
+        for kind, there in zip(map(self._kind, keys), record.present, strict=True):
             known = self[kind]
             if there == "1" and not known:
                 self._broken("the journal is complete", f"{kind} came from nowhere")

@@ -151,6 +151,7 @@ async def everything_with_keys(
     assert await (await ours.acquire(key="b")).release()
     waiter = await in_line(ours, key="a")
     assert [key.key for key in (await ours.status()).keys] == ["a"]
+    assert not (await ours.status(keys_after="a")).keys
     await theirs.set_limit(2, key="a")
     assert await (await asyncio.wait_for(waiter, within)).release()
     await theirs.set_limit(None, key="a")
