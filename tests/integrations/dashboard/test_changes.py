@@ -134,6 +134,15 @@ async def test_hostile_names_are_changed_like_others(
     assert "\n" not in record.getMessage()
 
 
+async def test_a_user_may_have_any_name(serve: Serve, redis: Redis, gpu: FairSemaphore) -> None:
+    """What no label can have is left out of it."""
+    who = always("{ada}\n" + "a" * 600)
+    site = await serve(redis, writable=True, authorize=who)
+    assert (await site.post("pause", "gpu")).json()["ok"]
+    by = f"dashboard/ada{'a' * 87}@{HERE}"
+    assert (await gpu.status()).set_limit_by == by
+
+
 # -- who may
 
 
