@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Coroutine
 from types import EllipsisType, TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Unpack
 
 from redsem_async._core import config
 from redsem_async._core.config import FairOptions, Terms
@@ -11,6 +11,7 @@ from redsem_async._core.errors import AcquireTimeout
 from redsem_async._core.keys import Address, Mode, parse_permit_id, with_slots
 from redsem_async._hub.estimates import usual_hold
 from redsem_async._hub.hub import hub_for
+from redsem_async._hub.introduction import signature
 from redsem_async._hub.remote_semaphore import Taken
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import Delete, KeyTerms, Reap, SetLimit
@@ -395,7 +396,7 @@ class AnySemaphore:
         """
         limit = config.limit_or_none(limit, "limit")
         key = None if key is None else self._terms.checked_key(key)
-        await self._bound().remote.call(SetLimit(limit, key=key))
+        await self._set_limit(limit, key)
 
     async def pause(self) -> None:
         """Set a limit of 0 until ``resume``.
@@ -403,7 +404,7 @@ class AnySemaphore:
         Raises:
             SemaphoreError: see `AnySemaphore`. If cancelled, it may still take effect.
         """
-        await self._bound().remote.call(SetLimit("pause"))
+        await self._set_limit("pause")
 
     async def resume(self) -> None:
         """End a pause. The limit that was set before it applies again, or else the declared ones.
@@ -411,7 +412,13 @@ class AnySemaphore:
         Raises:
             SemaphoreError: see `AnySemaphore`. If cancelled, it may still take effect.
         """
-        await self._bound().remote.call(SetLimit("resume"))
+        await self._set_limit("resume")
+
+    async def _set_limit(
+        self, limit: int | Literal["pause", "resume"] | None, key: str | None = None
+    ) -> None:
+        operation = SetLimit(limit, key=key, by=signature(self._terms.label))
+        await self._bound().remote.call(operation)
 
     async def back_off(self, seconds: float, *, key: str | None = None) -> None:
         """Grant no permits for *seconds*, in any process. 0 ends a back-off.
@@ -429,7 +436,7 @@ class AnySemaphore:
         """
         key = None if key is None else self._terms.checked_key(key)
         pause = config.duration_of(seconds, "seconds", config.LONGEST_BACK_OFF)
-        await self._bound().remote.back_off_for(pause, key)
+        await self._bound().remote.back_off_for(pause, key, signature(self._terms.label))
 
     async def reap(self) -> int:
         """Remove expired holders and dead waiters, serve the queue, and return the number removed.

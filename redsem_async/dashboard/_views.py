@@ -13,6 +13,7 @@ from itertools import islice
 from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any
 
+from redsem_async._integrations import changed
 from redsem_async._integrations.discovery import (
     Process,
     SemaphoreInfo,
@@ -25,7 +26,7 @@ from ._history import EVENTS, KEPT, History
 from ._reader import ENTRIES, Detail, Reader
 from ._reading import Reading
 from ._stalled import is_silent, is_unrefreshed
-from ._words import TROUBLE, limit_of
+from ._words import TROUBLE, duration, limit_of
 
 Json = dict[str, Any]
 
@@ -121,6 +122,7 @@ def detail_view(reader: Reader, detail: Detail, *, whole_ids: bool) -> Json:
     if status is None:
         return view
     return view | {
+        "setOrigin": changed.origin(status.set_limit_age, status.set_limit_by, duration),
         "holders": [_holder(holder, whole=whole_ids) for holder in status.holders],
         "moreHolders": max(0, status.held - sum(h.permits for h in status.holders)),
         "waiters": [_waiter(waiter, info) for waiter in status.waiters],

@@ -99,7 +99,8 @@ function showStage(view) {
   setText(byId("label"), view.label);
   setText(byId("words"), printable(view.words));
   const declared = view.declared.map(number).join(" or ") || "no limit";
-  const set = view.setLimit === 0 ? "An operator has paused it" : `The limit of ${number(view.setLimit ?? 0)} was set by an operator`;
+  const origin = printable(view.setOrigin || " by an operator");
+  const set = view.setLimit === 0 ? `It was paused${origin}` : `The limit of ${number(view.setLimit ?? 0)} was set${origin}`;
   setText(byId("limits"), view.setLimit === null ? `The limit is what the clients declare: ${declared}.` : `${set}. The clients declare ${declared}.`);
   document.title = `${view.held}/${view.limit ?? "?"}${view.waiting ? ` +${view.waiting}` : ""} · ${printable(name)} · ${title}`;
   if (state && state !== view.state) announce(printable(view.words));

@@ -163,6 +163,7 @@ async def test_an_operator_pauses_and_resumes(writable: Site, tabs: Tabs, redis:
         dialog = page.get_by_role("dialog", name="Pause “openai”?")
         await dialog.get_by_role("button", name="Pause").click()
         await expect(page.locator("#label")).to_have_text("paused")
+        await expect(page.locator("#limits")).to_contain_text(" ago by dashboard/")
         assert (await sem.status()).set_limit == 0
         waiter = asyncio.create_task(sem.acquire())
         await expect(page.locator("#waiting")).to_have_text("1")
