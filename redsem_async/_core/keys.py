@@ -39,7 +39,7 @@ class Address(NamedTuple):
     @property
     def keys(self) -> tuple[str, ...]:
         """Every key, in the order in which scripts are given them."""
-        kinds = ("holders", "facts", "meta", "hubs", "limit", "queue")
+        kinds: tuple[str, ...] = ("holders", "facts", "meta", "hubs", "limit", "queue")
         if self.keyed:
             kinds += ("uses", "lines", "ready", "key-limits", "ramps")
         if "+share" in self.mode:
@@ -48,7 +48,7 @@ class Address(NamedTuple):
 
     @property
     def held_keys(self) -> tuple[str, ...]:
-        """The keys of a refresh, which exist while anybody holds a permit."""
+        """The keys of a refresh, which exist while a permit is held."""
         kinds = ("holders", "facts", "meta", "hubs") + ("uses",) * self.keyed
         return tuple(f"{self.prefix}:{{{self.name}}}:{kind}" for kind in kinds)
 

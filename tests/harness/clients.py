@@ -46,7 +46,7 @@ def key_of(semaphore: AnySemaphore, what: str) -> str:
 
 async def tokens_of(admin: Redis, semaphore: AnySemaphore) -> list[Any]:
     """The fencing tokens that the server keeps."""
-    facts: list[bytes] = await admin.hvals(key_of(semaphore, "facts"))
+    facts: list[Any] = await admin.hvals(key_of(semaphore, "facts"))
     return [text.partition(b":")[0] for text in facts]
 
 

@@ -261,7 +261,11 @@ OF_SCRIPTS = (
         "a hub that no message reaches counts as alive",
         "who is known to be gone counts no more",
         "no_request_of_a_process_that_is_gone_counts[fair]",
-        ("serve.mark_dead", "hub_states[owner].alive_until = now call('ZADD', hubs, now, owner)", ""),
+        (
+            "serve.mark_dead",
+            "hub_states[owner].alive_until = now call('ZADD', hubs, now, owner)",
+            "",
+        ),
     ),
     mutant(
         "another layout is not noticed",
