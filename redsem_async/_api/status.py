@@ -135,8 +135,7 @@ class SemaphoreStatus:
             permit is free. It is computed from the queue and from this process's recent hold
             times, or else those of other processes. With no hold times, a second is assumed.
         keys: those with permits or waiting requests, and those to which a back-off grants nothing,
-            the ones with the most permits first,
-            ordered by their encoded names.
+            the ones with the most permits first.
         back_off: the semaphore's back-off, if one is in progress.
     """
 
