@@ -51,7 +51,7 @@ class Address(_Address):
 
     @property
     def held_keys(self) -> tuple[str, ...]:
-        """The keys of a refresh, which exist while anybody holds a permit."""
+        """The keys of a refresh, which exist while a permit is held."""
         kinds = ("holders", "facts", "meta", "hubs") + ("uses",) * self.keyed
         return tuple(f"{self.prefix}:{{{self.name}}}:{kind}" for kind in kinds)
 

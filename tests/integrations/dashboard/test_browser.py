@@ -238,8 +238,9 @@ async def test_keys_are_searched_and_paged(
     """A key is found among thousands, and those after it."""
     monkeypatch.setattr(_reader, "ENTRIES", 2)
     monkeypatch.setattr(_views, "ENTRIES", 2)
-    sem = FairSemaphore(redis, "llm", 9, key_limit=2)
-    permits = [await sem.acquire(key=key) for key in ("acme", "globex", "umbrella")]
+    sem = FairSemaphore(redis, "llm", 9, key_limit=3)
+    in_use = {"acme": 3, "globex": 2, "umbrella": 1}
+    permits = [await sem.acquire(key=key, permits=count) for key, count in in_use.items()]
     page = await tabs.open(site, "semaphore?name=llm")
     keys = page.locator("#keys tbody td:first-child")
     await expect(keys).to_have_text(["acme", "globex"])

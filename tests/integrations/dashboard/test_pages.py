@@ -211,8 +211,8 @@ async def test_long_lines_are_not_read_whole(site: Site, redis: Redis) -> None:
 
 
 async def test_many_keys_are_not_read_whole(site: Site, redis: Redis) -> None:
-    sem = FairSemaphore(redis, "llm", 200, key_limit=2)
-    permits = [await sem.acquire(key=f"tenant:{number:03}") for number in range(130)]
+    sem = FairSemaphore(redis, "llm", 9000, key_limit=130)
+    permits = [await sem.acquire(key=f"tenant:{n:03}", permits=130 - n) for n in range(130)]
     view = await site.view(name="llm")
     assert (len(view["keys"]), view["moreKeys"]) == (100, True)
     asked: list[tuple[dict[str, Any], str | None, bool]] = [
