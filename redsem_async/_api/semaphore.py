@@ -357,13 +357,14 @@ class AnySemaphore:
         return limited or bool(status.held or status.waiting) or status.set_limit is not None
 
     async def status(
-        self, max_entries: int = 100, *, keys_after: str | None = None
+        self, max_entries: int = 100, *, keys_after: str | None = None, keys_begin: str = ""
     ) -> SemaphoreStatus:
         """Read the limit, the holders, the waiters and the keys, all at the same moment.
 
         Args:
             max_entries: the maximum number of holders to list, of waiters, and of keys.
             keys_after: list the keys after this one, which is the last of the previous list.
+            keys_begin: list only keys that begin with this text, of the 5,000 next ones.
 
         Raises:
             SemaphoreError: see `AnySemaphore`. Cancelling the caller changes nothing.
@@ -371,13 +372,16 @@ class AnySemaphore:
         """
         most = config.whole(max_entries, "max_entries", 0)
         after = None if keys_after is None else self._terms.checked_key(keys_after)
-        return (await self._read(most, after)).status
+        begin = config.text(keys_begin, "keys_begin") if keys_begin else ""
+        return (await self._read(most, after, begin)).status
 
-    async def _read(self, max_entries: int, after: str | None = None) -> StatusReply:
+    async def _read(
+        self, max_entries: int, after: str | None = None, begin: str = ""
+    ) -> StatusReply:
         remote, terms = self._bound().remote, self._terms
         usual, of_key = usual_hold(remote), terms.declared_limit
         viewer = Viewer(terms.limit, terms.slots, terms.lease, usual, of_key)
-        return await remote.call(Status(max_entries, after, viewer))
+        return await remote.call(Status(max_entries, after, viewer, begin))
 
     async def set_limit(self, limit: int | None, *, key: str | None = None) -> None:
         """Set a limit that overrides all declared limits. ``None`` removes it.

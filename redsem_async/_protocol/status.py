@@ -215,6 +215,7 @@ class Status(Operation[StatusReply]):
 
     Attributes:
         after: the key after which to list keys. None for all.
+        begin: with what the listed keys begin.
         viewer: as whom to see it.
     """
 
@@ -222,10 +223,12 @@ class Status(Operation[StatusReply]):
     max_entries: int
     after: str | None = None
     viewer: Viewer = field(default=Viewer(), repr=False)
+    begin: str = ""
 
     def arguments(self, address: Address) -> Sequence[Argument]:
         after = "" if self.after is None else encoded(self.after)
-        return (self.max_entries, after) if address.keyed else (self.max_entries,)
+        of_keys = (after, encoded(self.begin)) if address.keyed else ()
+        return (self.max_entries, *of_keys)
 
     def reply(self, raw: Sequence[Any], address: Address) -> StatusReply:
         viewer = self.viewer

@@ -248,7 +248,7 @@ async def test_keys_are_searched_and_paged(
     await expect(keys).to_have_text(["umbrella"])
     await page.get_by_role("button", name="Back").click()
     await expect(keys).to_have_text(["acme", "globex"])
-    await page.get_by_label("Keys from").fill("gl")
+    await page.get_by_label("Keys that begin with").fill("gl")
     await expect(keys).to_have_text(["globex", "umbrella"])
     for permit in permits:
         await permit.release()
