@@ -86,9 +86,7 @@ class Codec:
         arguments = (*keys, tag, clock, self._kind, hub, *own)
         return script(self.address.mode, name, sharded), arguments
 
-    def _arguments(  # noqa: C901 - a branch for each operation
-        self, operation: Operation
-    ) -> tuple[str, tuple[Argument, ...]]:
+    def _arguments(self, operation: Operation) -> tuple[str, tuple[Argument, ...]]:
         match operation:
             case Acquire():
                 # Most have nothing of all this. Each call would cost as much as the rest.
