@@ -143,9 +143,9 @@ class Judge:
                 yield Broken(TRUST, f"{identity} is used for two permits")
             used.add(identity)
 
-    def flushed(self, before: Look, now_ms: int) -> None:
-        """The server forgot everything."""
-        self.taken |= {i: held for i, held in before.holders.items() if held.expiry_ms > now_ms}
+    def forgot(self, lost: Mapping[str, Permit], now_ms: int) -> None:
+        """The server forgot some permits, or everything."""
+        self.taken |= {i: held for i, held in lost.items() if held.expiry_ms > now_ms}
 
     def _note_taken(self, before: Look, call: op.Operation, hub: str, after: Look) -> None:
         """Whose permit was taken by right may trust it until it learns of that."""

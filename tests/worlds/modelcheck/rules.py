@@ -14,7 +14,7 @@ from tests.worlds.world import Violation
 from .process import id_of
 
 if TYPE_CHECKING:
-    from .world import World
+    from .path import Path
 
 DEEPEST = 150  # events of a path
 PROMPT = 0.1  # seconds in which somebody sees that a lease has ended
@@ -24,7 +24,7 @@ PROMPT = 0.1  # seconds in which somebody sees that a lease has ended
 
 
 def check_call(
-    world: "World",
+    world: "Path",
     before: Look,
     call: Operation,
     hub: str,
@@ -41,12 +41,12 @@ def check_call(
                 raise Violation("a back-off began, and nobody met another overload")
 
 
-def _raise_first(world: "World", found: Iterator[Broken]) -> None:
+def _raise_first(world: "Path", found: Iterator[Broken]) -> None:
     for broken in found:
         raise Violation(broken.named(lambda identity: name_of(world, identity)))
 
 
-def _check_orders(world: "World", before: Look, call: Operation, after: Look) -> None:
+def _check_orders(world: "Path", before: Look, call: Operation, after: Look) -> None:
     """What is deleted and set is what somebody asks for now."""
     ledger = world.ledger
     if isinstance(call, Delete) and before.live and before != after and not ledger.deleting:
@@ -62,7 +62,7 @@ def _check_orders(world: "World", before: Look, call: Operation, after: Look) ->
 # -- of each moment
 
 
-def check(world: "World") -> None:
+def check(world: "Path") -> None:
     if world.violations:
         raise Violation(world.violations[0])
     _check_jobs(world)
@@ -72,7 +72,7 @@ def check(world: "World") -> None:
             id_of(permit),
             Held.trusted(permit._lease, world.server_us_at(permit._lease.trusted_until)),
         )
-        for process in world.processes
+        for process in world.members
         if process.alive
         for permit in process.permits
         if permit.expires_in > 0
@@ -80,8 +80,8 @@ def check(world: "World") -> None:
     _raise_first(world, world.judge.trust(trusted, world.look().holders))
 
 
-def _check_jobs(world: "World") -> None:
-    for process in world.processes:
+def _check_jobs(world: "Path") -> None:
+    for process in world.members:
         for job in process.jobs:
             if job.over and process.alive:
                 assert job.task is not None
@@ -94,7 +94,7 @@ def _check_jobs(world: "World") -> None:
                     raise Violation(f"{process.name}'s {job.name} ended with {error!r}") from error
 
 
-def _check_detached(world: "World") -> None:
+def _check_detached(world: "Path") -> None:
     """What was detached ends when it was said to, but for a refresh that came late."""
     if world.late:
         return
@@ -113,11 +113,11 @@ def check_depth(events: int) -> None:
 # -- of each moment at which nothing is on its way
 
 
-def check_quiet(world: "World") -> None:
+def check_quiet(world: "Path") -> None:
     """Raise Violation where somebody is forgotten: nobody will come back to it."""
-    if not all(process.quiet for process in world.processes if process.alive):
+    if not all(process.quiet for process in world.members if process.alive):
         return
-    if any(process.stopped for process in world.processes):
+    if any(process.stopped for process in world.members):
         return
     for identity in _live(world):
         if not _has_owner(world, identity):
@@ -128,14 +128,15 @@ def check_quiet(world: "World") -> None:
         world.forgotten_since = None
 
 
-def _has_owner(world: "World", identity: str) -> bool:
-    process = world.owners[identity.partition(".")[0]]
+def _has_owner(world: "Path", identity: str) -> bool:
+    hub = identity.partition(".")[0]
+    process = next(p for p in world.members if hub in p.hubs)
     if not process.alive or identity in world.ledger.detached:
         return True
     return any(id_of(permit) == identity for permit in process.permits)
 
 
-def _check_prompt(world: "World") -> None:
+def _check_prompt(world: "Path") -> None:
     """A free permit and a waiter meet: at once, or soon after a lease has ended."""
     first = forgotten(world.look())
     if first is None:
@@ -150,8 +151,8 @@ def _check_prompt(world: "World") -> None:
 # -- of the end
 
 
-def check_end(world: "World") -> None:
-    for process in world.processes:
+def check_end(world: "Path") -> None:
+    for process in world.members:
         for job in process.jobs:
             if process.alive and job.in_call:
                 raise Violation(f"{process.name}'s {job.name} is never answered")
@@ -159,11 +160,11 @@ def check_end(world: "World") -> None:
         raise Violation(f"{name_of(world, identity)} is never given back")
 
 
-def _live(world: "World") -> list[str]:
+def _live(world: "Path") -> list[str]:
     return [*world.look().live]
 
 
-def name_of(world: "World", identity: str) -> str:
+def name_of(world: "Path", identity: str) -> str:
     hub, _, number = identity.partition(".")
     process = world.owners.get(hub)
     if process is None:

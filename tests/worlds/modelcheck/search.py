@@ -9,14 +9,13 @@ import gc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tests.worlds.server import Edit
+from tests.worlds.server import Edit, Memory
 from tests.worlds.stand_ins import in_place
-from tests.worlds.world import Violation
+from tests.worlds.world import Event, Violation
 
 from . import rules
+from .path import Path
 from .scenario import Budget, Scenario
-from .server import Memory
-from .world import Event, World
 
 ROUND = 400  # events in a row in which no time passes
 COLLECT = 400  # runs between two collections of garbage
@@ -74,8 +73,8 @@ class Search:
     ) -> None:
         self.memory = Memory()
         self._scenario = scenario
-        self._edits = edits
-        self._world: World
+        self._edits = tuple(edits)
+        self._world: Path
         self._seen: set[bytes] = set()
         self._after: dict[tuple[bytes, Event], bytes] = {}
         self._distrustful = distrustful
@@ -98,9 +97,7 @@ class Search:
         return outcome
 
     def token_hex(self, count: int) -> str:
-        """Ids that name their process, and depend on no other's."""
-        loop = asyncio.get_running_loop()
-        return next(p for p in self._world.processes if p.loop is loop).new_hub()
+        return self._world.token_hex(count)
 
     def _explore(self, most: int) -> None:
         outcome = self._outcome
@@ -189,7 +186,7 @@ class Search:
         if known != after:
             raise AssertionError(f"{event} is not independent of what it was taken for")
 
-    def _end(self, world: World) -> None:
+    def _end(self, world: Path) -> None:
         """With nothing unkind any more, everything ends."""
         deadline = world.now + self._scenario.horizon
         world.budget, world.ending = Budget(), True
@@ -206,7 +203,7 @@ class Search:
                 continue
             taken = 0
             rules.check_quiet(world)
-            busy = any(job.in_call for p in world.processes if p.alive for job in p.jobs)
+            busy = any(job.in_call for p in world.members if p.alive for job in p.jobs)
             moment = world.next_moment()
             if moment is None or not (busy or world.look().holders):
                 break
@@ -214,15 +211,15 @@ class Search:
             rules.check(world)
         rules.check_end(world)
 
-    def _begin(self) -> World:
+    def _begin(self) -> Path:
         outcome = self._outcome
         outcome.runs += 1
         if outcome.runs % COLLECT == 0:
             gc.collect()
-        world = self._world = World(self._scenario, self.memory, self._edits)
+        world = self._world = Path(self._scenario, self.memory, self._edits)
         return world
 
-    def _open(self, world: World) -> None:
+    def _open(self, world: Path) -> None:
         for event in self._scenario.opening:
             if event[0] != "rest":
                 world.do(Event(*event))
@@ -291,9 +288,9 @@ def _kind(wrong: str) -> str:
     return "".join(c for c in wrong if not (c.isdigit() or c == "."))
 
 
-def describe(world: World, event: Event) -> str:
-    what, who, which = event
-    process = world.processes[who]
+def describe(world: Path, event: Event) -> str:
+    what, who, which, _ = event
+    process = world.members[who]
     match what:
         case "tick":
             return "time passes"

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,9 +20,11 @@ from redsem_async import (
 from redsem_async._api.awaitables import Acquisition
 from redsem_async._api.classes import takes_keys
 from redsem_async._core.lease import clock_margin
+from tests.worlds.process import Process
+from tests.worlds.world import Event
 
 from .holdings import RENEWED, Attempt, Hold, Holdings
-from .world import Process, World
+from .walk import Operation, Walk
 
 KEYS = ("a", "b", "c")
 PAUSES = (0.0, 0.1, 1.0, 5.0)  # seconds of a back-off
@@ -46,12 +48,14 @@ class Habits:
 class Common:
     """What the tasks of all processes share."""
 
-    world: World
+    world: Walk
     holdings: Holdings
     habits: Habits
+    only: Collection[Event] | None = None  # attempts, where a run is repeated
+    begun: list[Operation] = field(default_factory=list[Operation])
+    actors: int = 0
     detached: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     keys: random.Random | None = None  # draws keys, where requests have any
-    healed: bool = False  # nothing goes wrong any more
     over: bool = False
 
     def detach(self, name: str, identity: str) -> None:
@@ -66,7 +70,7 @@ class Common:
         deletes: bool = False,
     ) -> None:
         """Set a limit, or delete; the judge knows from when to when that is asked for."""
-        judge = self.holdings.judge_of(semaphore.name)
+        judge = self.world.judge(semaphore.name)
         order = judge.ordered(process, limit, deletes=deletes)
         try:
             await (semaphore.delete() if deletes else semaphore.set_limit(limit))
@@ -97,22 +101,29 @@ class Actor:
     ) -> None:
         self._common = common
         self._world = common.world
-        self._random = common.world.random
+        self._random = random.Random()
+        self._number = common.actors
+        common.actors += 1
         self._process = process
         self._semaphores = semaphores
 
     async def run(self, attempts: int) -> None:
-        for _ in range(attempts):
-            await asyncio.sleep(self._random.random() * self._common.habits.rest)
-            if self._common.over:
+        common, world = self._common, self._world
+        for nth in range(attempts):
+            attempt = Event("attempt", self._number, nth)
+            self._random = random.Random(f"{attempt} of {world.seed}")
+            await asyncio.sleep(self._random.random() * common.habits.rest)
+            if common.over:
                 return
-            await self._one(self._random.choice(self._common.habits.actions))
+            if common.only is None or attempt in common.only:
+                common.begun.append((world.now, attempt))
+                await self._one(self._random.choice(common.habits.actions))
 
     async def _one(self, action: str) -> None:
         random, habits = self._random, self._common.habits
         semaphore = random.choice(self._semaphores)
         if action in _OTHER_CALLS:
-            if self._common.healed:
+            if self._world.healed:
                 return
             await _OTHER_CALLS[action](self, semaphore)
             return
@@ -147,8 +158,8 @@ class Actor:
     def _draw_key(
         self, semaphore: AnySemaphore, permits: int, action: str
     ) -> tuple[str | None, float, int]:
-        draw = self._common.keys
-        if draw is None or not isinstance(semaphore, FairSemaphore) or action == "enter":
+        draw = self._random
+        if self._common.keys is None or not isinstance(semaphore, FairSemaphore) or action == "enter":
             return None, 0.0, permits
         key = draw.choice((None, *KEYS, *KEYS, KEYS[0]))
         ahead = 0.0 if action == "try" else draw.choice((0.0, 0.0, 0.0, 0.001, 30.0))
@@ -213,7 +224,7 @@ class Actor:
                 hold.risked = True
             for _ in range(self._random.choice((1, 1, 2, 3))):
                 await self._work()
-                given_up = hold.ended < math.inf or self._common.healed
+                given_up = hold.ended < math.inf or self._world.healed
                 if given_up or await self._try_to_detach(attempt, hold, permit):
                     return
         finally:
@@ -296,7 +307,7 @@ class Actor:
                 if random.random() < self._common.habits.overloads:
                     permit.back_off(random.choice(PAUSES[1:]), key=attempt.key is not None)
                     self._world.fault("backed off")
-                if random.random() < self._common.habits.blocked and not self._common.healed:
+                if random.random() < self._common.habits.blocked and not self._world.healed:
                     self._process.block(random.random() * 2 * attempt.semaphore.lease)
         finally:
             holdings.end(hold, permit)
@@ -316,7 +327,7 @@ class Actor:
 
     async def _limit(self, semaphore: AnySemaphore) -> None:
         limit = self._random.choice((None, None, 0, 1, 2, 3, 5))
-        keys = self._common.keys
+        keys = self._common.keys and self._random
         if keys is not None and keys.random() < 0.7:
             await self._common.order_for_key(semaphore, keys.choice(KEYS), limit)
             return
@@ -325,7 +336,7 @@ class Actor:
     async def _back_off(self, semaphore: AnySemaphore) -> None:
         """As an operator, for all or for a key; 0 ends it."""
         seconds = self._random.choice(PAUSES)
-        keys = self._common.keys
+        keys = self._common.keys and self._random
         with suppress(SemaphoreError):
             if keys is not None and keys.random() < 0.5 and isinstance(semaphore, FairSemaphore):
                 await semaphore.back_off(seconds, key=keys.choice(KEYS))

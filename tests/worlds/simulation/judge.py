@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet
 
 import redsem_async._protocol.operations as op
@@ -20,8 +20,10 @@ from redsem_async._protocol.replies import AnyReply
 from tests.worlds.judge import Broken, Trusted, own_ids
 from tests.worlds.judge import Judge as Rules
 from tests.worlds.look import Look, key_of
+from tests.worlds.process import Process
 
-from .world import Process, World
+if TYPE_CHECKING:
+    from .walk import Walk
 
 CLOCKS = 1.01  # of two processes, beside each other
 REMEMBERED = 60.0  # seconds for which the judge remembers how everything stood
@@ -62,7 +64,7 @@ class Around(NamedTuple):
 class Judge:
     """Watches one semaphore on the server."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: "Walk", name: str) -> None:
         self.name = name
         self.set_limit: int | None = None
         self.revived: set[str] = set()  # granted to a delayed duplicate, after the marks were lost
@@ -131,13 +133,26 @@ class Judge:
     def flushed(self) -> None:
         """The server forgot everything, and the marks that stop delayed duplicates too."""
         self.flushed_at = self._world.now
-        now_ms = self._world.server_us // 1000
-        self._rules.flushed(self._last, now_ms)
+        self._rules.forgot(self._last.holders, self._world.server_us // 1000)
         self._since.clear()
         for order in self._orders:
             order.done = False  # what is asked for still is carried out anew
         self._limit_is(None)
         self._looks.append((self._world.now, NOTHING))
+
+    def forgot_some(self, before: Look, after: Look) -> None:
+        """A key was evicted, and with it all that is missing *after*."""
+        if before != after or before.holders != after.holders or before.marks != after.marks:
+            self.flushed_at = self._world.now
+            kept = {i for i, held in before.holders.items() if after.holders.get(i) == held}
+            lost = {i: held for i, held in before.holders.items() if i not in kept}
+            self._rules.forgot(lost, before.now)
+            for identity in lost:
+                self._since.pop(identity, None)
+            for order in self._orders:
+                order.done = False
+            self._limit_is(after.set_limit)
+            self._looks.append((self._world.now, after))
 
     @property
     def forgot(self) -> bool:

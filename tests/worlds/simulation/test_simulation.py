@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from tests.worlds.simulation.run import explain, simulate
+from tests.worlds.simulation.schedule import explain, simulate
 
 CHUNKS = 16
 SCHEDULES = 150  # of each chunk
