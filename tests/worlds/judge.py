@@ -87,12 +87,16 @@ class Judge:
         last_token: the highest that was granted.
         granted_ms: when each token was.
         taken: permits that somebody else than their holders ended, as they were.
+        maimed: permits of which the server forgot something, as they were.
+        unsure_until: what is free is not known before, in ms, nor as long as there are such permits.
     """
 
     def __init__(self) -> None:
         self.last_token = 0
         self.granted_ms: dict[int, int] = {}
         self.taken: dict[str, Permit] = {}
+        self.maimed: dict[str, Permit] = {}
+        self.unsure_until = 0
 
     def ran(
         self,
@@ -124,8 +128,20 @@ class Judge:
         yield from self.trust(trusted, after.holders)
         if isinstance(answer, Reply):
             yield from self._of_answers(before, call, hub, answer, after)
-        if isinstance(call, SERVING) and (waits := forgotten(after)):
+        unsure = self.maimed or after.now < self.unsure_until
+        if isinstance(call, SERVING) and not unsure and (waits := forgotten(after)):
             yield Broken(MEET, f"{waits.id} waits, and its limits have room ({call})")
+        self._heal(after)
+
+    def _heal(self, after: Look) -> None:
+        """Forget those maimed permits that ended, or are whole again."""
+        for identity, was in list(self.maimed.items()):
+            held = after.live.get(identity)
+            if held is None or held[1:] == was[1:]:
+                del self.maimed[identity]
+            else:  # it may get another token
+                self.last_token = max(self.last_token, held.token)
+                self.granted_ms.setdefault(held.token, after.now)
 
     def trust(self, trusted: Trusted, holders: Mapping[str, Permit]) -> Iterator[Broken]:
         """What clients trust is held for at least as long, or was taken from them.
@@ -136,16 +152,21 @@ class Judge:
         used: set[str] = set()
         for identity, permit in trusted:
             either = [held for of in (holders, self.taken) if (held := of.get(identity))]
-            same = any(held[1:] == permit[1:] for held in either)
-            if not same or max(held.expiry_ms for held in either) < permit.expiry_ms:
+            same = identity in self.maimed or any(held[1:] == permit[1:] for held in either)
+            if not same or max((held.expiry_ms for held in either), default=0) < permit.expiry_ms:
                 yield Broken(TRUST, f"{identity} is trusted as {permit}, and held as {either}")
             if identity in used:
                 yield Broken(TRUST, f"{identity} is used for two permits")
             used.add(identity)
 
-    def forgot(self, lost: Mapping[str, Permit], now_ms: int) -> None:
-        """The server forgot some permits, or everything."""
-        self.taken |= {i: held for i, held in lost.items() if held.expiry_ms > now_ms}
+    def forgot(self, before: Look, after: Look) -> None:
+        """The server forgot some of what it kept, or everything."""
+        kept, is_live = after.holders, before.live.items()
+        lost = {i: held for i, held in is_live if kept.get(i) != held}
+        self.taken = lost | self.taken  # as they were before anything was forgotten
+        ends = (held.expiry_ms for held in before.live.values())
+        self.unsure_until = max(self.unsure_until, *ends, 0)
+        self.maimed = {i: held for i, held in lost.items() if i in kept} | self.maimed
 
     def _note_taken(self, before: Look, call: op.Operation, hub: str, after: Look) -> None:
         """Whose permit was taken by right may trust it until it learns of that."""
@@ -162,9 +183,9 @@ class Judge:
             yield Broken(ASKED, f"{both} hold and wait")
         if after.slotted:
             for identity, held in after.live.items():
-                if len(held.slots) != held.permits:
+                if identity not in self.maimed and len(held.slots) != held.permits:
                     yield Broken(SLOTS, f"{identity} has {held.slots} for {held.permits}")
-            yield from twice({identity: held.slots for identity, held in after.live.items()})
+            yield from twice({i: p.slots for i, p in after.live.items() if i not in self.maimed})
 
     def _of_those_gone(
         self, before: Look, call: op.Operation, hub: str, after: Look
@@ -173,7 +194,7 @@ class Judge:
         takes = isinstance(call, op.Release | op.Abandon | op.Adopt)
         allowed = own_ids(call, hub) if takes else set[str]()
         if not isinstance(call, op.Delete):
-            for identity in before.live.keys() - after.live.keys() - allowed:
+            for identity in before.live.keys() - after.live.keys() - allowed - self.maimed.keys():
                 yield Broken(KEPT, f"{identity} was taken by {call}")
 
     def _of_those_kept(
@@ -183,7 +204,7 @@ class Judge:
         own = own_ids(call, hub)
         for identity, was in before.live.items():
             now = after.live.get(identity)
-            if now is None or now == was:
+            if now is None or now == was or identity in self.maimed:
                 continue
             expiry_ms = was.expiry_ms
             bound: int | None = None
@@ -268,11 +289,13 @@ class Judge:
         match call:
             case op.Release() | op.Refresh():
                 owner = call.owner if isinstance(call, op.Release) else hub
-                held = [int(permit_id(owner, n) in before.live) for n in call.numbers]
+                ids = [permit_id(owner, number) for number in call.numbers]
+                held = [int(identity in before.live) for identity in ids]
                 if isinstance(call, op.Release):  # twice in one call, the second finds nothing
                     first = {n: i for i, n in reversed(list(enumerate(call.numbers)))}
                     held = [one * (first[call.numbers[i]] == i) for i, one in enumerate(held)]
-                if [int(bool(one)) for one in answer.answers] != held:
+                told = [int(bool(one)) for one in answer.answers]
+                if not self.maimed.keys() & ids and told != held:
                     yield Broken(ANSWERS, f"{answer.answers} to {call}")
             case op.Acquire():
                 told = zip(requests_of(call), answer.answers, strict=True)

@@ -148,14 +148,11 @@ class ScriptServer:
         self._redis.command("DEL", f"{address.prefix}:{{{address.name}}}:{kind}")
         self._looks.clear()
 
-    def evict(self, which: int) -> str:
-        """Lose one of the keys that expire, and return its name. Nothing, if there is none."""
-        found = [k for k, (_, at) in sorted(self._snapshot().items()) if at is not None]
-        if not found:
-            return ""
-        self._redis.command("DEL", key := found[which % len(found)].decode())
-        self._looks.clear()
-        return key
+    def evict(self, which: int) -> None:
+        """Lose one of the keys that expire, if there is one."""
+        if found := [k for k, (_, at) in sorted(self._snapshot().items()) if at is not None]:
+            self._redis.command("DEL", found[which % len(found)])
+            self._looks.clear()
 
     def flush(self) -> None:
         """Lose everything."""

@@ -130,29 +130,17 @@ class Judge:
             self._looks.popleft()
         return bool(new or gone or were != are)
 
-    def flushed(self) -> None:
-        """The server forgot everything, and the marks that stop delayed duplicates too."""
+    def forgot_some(self, before: Look, after: Look) -> None:
+        """The server forgot what is missing *after*, with marks that stop delayed duplicates."""
+        if (before, before.holders, before.marks) == (after, after.holders, after.marks):
+            return
         self.flushed_at = self._world.now
-        self._rules.forgot(self._last.holders, self._world.server_us // 1000)
-        self._since.clear()
+        self._rules.forgot(before, after)
+        self._since = {i: at for i, at in self._since.items() if i in after.live}
         for order in self._orders:
             order.done = False  # what is asked for still is carried out anew
-        self._limit_is(None)
-        self._looks.append((self._world.now, NOTHING))
-
-    def forgot_some(self, before: Look, after: Look) -> None:
-        """A key was evicted, and with it all that is missing *after*."""
-        if before != after or before.holders != after.holders or before.marks != after.marks:
-            self.flushed_at = self._world.now
-            kept = {i for i, held in before.holders.items() if after.holders.get(i) == held}
-            lost = {i: held for i, held in before.holders.items() if i not in kept}
-            self._rules.forgot(lost, before.now)
-            for identity in lost:
-                self._since.pop(identity, None)
-            for order in self._orders:
-                order.done = False
-            self._limit_is(after.set_limit)
-            self._looks.append((self._world.now, after))
+        self._limit_is(after.set_limit)
+        self._looks.append((self._world.now, after))
 
     @property
     def forgot(self) -> bool:
@@ -243,8 +231,6 @@ class Judge:
         found: set[str] = set()
         looks = self._looks_since(since)
         for moment, look in looks:
-            if not look.now:  # everything was lost
-                continue
             if look.set_limit == 0:
                 found.add("paused")
             now = self._world.server_us_at(max(moment, since)) // 1000

@@ -261,12 +261,11 @@ class Walk(World):
                 self._trouble[TROUBLES[which]] = self.now + seconds
             case "forget":
                 self._forgot_at = self.now
-            case "flush":
-                self.server.flush()
-                for judge in self.judges.values():
-                    judge.flushed()
-            case "evict":
-                self._evict(which)
+            case "flush" | "evict":
+                before = self.looks
+                _ = self.server.flush() if what == "flush" else self.server.evict(which)
+                for name, look in before.items():
+                    self.judge(name).forgot_some(look, self.looks[name])
             case "refuse all":
                 self._refusing_until = self.now + seconds
                 for process in self.processes:
@@ -285,13 +284,6 @@ class Walk(World):
                 super().do(event)
             case _:
                 super().do(event, rests=rests)
-
-    def _evict(self, which: int) -> None:
-        before = self.looks
-        if kind := self.server.evict(which):
-            self.note("evicted", kind)
-            for name, look in before.items():
-                self.judge(name).forgot_some(look, self.looks[name])
 
     def heal(self) -> None:
         """From now on nothing goes wrong any more; what is under way arrives."""
