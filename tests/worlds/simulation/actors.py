@@ -147,7 +147,7 @@ class Actor:
         )
         self._common.holdings.ask(attempt)
         self._world.note(self._process.name, action, semaphore.name, permits, timeout)
-        task = asyncio.create_task(_WAYS[action](self, attempt))
+        task = attempt.task = asyncio.create_task(_WAYS[action](self, attempt))
         if random.random() < habits.cancelled:
             attempt.cancelled = True
             self._cancel_some_time(task)

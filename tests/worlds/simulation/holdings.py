@@ -20,6 +20,7 @@ from redsem_async import (
 from redsem_async._api.classes import takes_keys
 from redsem_async._core.lease import clock_margin, heartbeat_interval
 from redsem_async._hub.lease import Lease, LeaseState
+from redsem_async._hub.request import Request as Asked
 from redsem_async._protocol.operations import KeyTerms, Request
 from tests.worlds.look import Permit as Trusted
 from tests.worlds.process import Process
@@ -99,6 +100,8 @@ class Attempt:
     guarded: bool = False
     key: str | None = None
     ahead: float = 0.0
+    task: "asyncio.Task[None] | None" = None
+    handed_over: bool = False  # a call of another request granted it
     answered: float | None = None
     cancelled: bool = False
     holds: list[Hold] = field(default_factory=list[Hold])
@@ -176,9 +179,17 @@ class Holdings:
         world.note(process.name, "holds", hold.id[:4], hold.id[32:], lease.token)
         self._world.unless(hold.id not in self.ids, f"{hold}, whose id was used before")
         if not attempt.adopts:
-            self._world.unless(self.unruly or _is_fresh(hold), f"{hold}, which is trusted too briefly")
+            self._world.unless(
+                _is_fresh(hold) or process.woken_busy, f"{hold}, which is trusted too briefly"
+            )
         self.ids.add(hold.id)
         return hold
+
+    def handed_over(self, request: Asked | None) -> None:
+        """*request* was granted, and its process is not told of that by an answer."""
+        for attempt in self.pending if request else ():
+            waits_for = getattr(attempt.task, "_fut_waiter", None)
+            attempt.handed_over |= request is not None and waits_for is request.future
 
     def adopt(self, attempt: Attempt, identity: str) -> None:
         attempt.old = identity
@@ -267,7 +278,8 @@ class Holdings:
             case AcquireTimeout():
                 in_time = attempt.timeout is not None and not attempt.holds
                 full = self.out_of_memory or self._was_full(attempt, error)
-                return in_time and (full or self._came_too_late(attempt))
+                # A message may have granted it, whose refresh had no answer by the deadline.
+                return in_time and (full or (self.unruly and attempt.handed_over))
             case QueueFull():
                 return not attempt.holds
             case PermitLost():
@@ -295,12 +307,6 @@ class Holdings:
         # What is left of it is told by a refresh, and counted from when that was sent.
         left = clock_margin(terms.lease) + 0.01 * terms.max_hold + RENEWED * self._world.trip
         return hold.ended >= since + terms.max_hold - left
-
-    def _came_too_late(self, attempt: Attempt) -> bool:
-        """Whether a message may have granted it, whose refresh had no answer by the deadline."""
-        handed_over = self._world.judge(attempt.semaphore.name).handed_over
-        moments = (handed_over.get(hub, -math.inf) for hub in attempt.process.hubs)
-        return self.unruly and max(moments, default=-math.inf) >= attempt.began
 
     def _was_full(self, attempt: Attempt, error: AcquireTimeout) -> bool:
         """Whether *attempt* had to wait a moment ago: its answer is no older than that."""

@@ -15,6 +15,7 @@ from weakref import WeakSet
 import redsem_async._protocol.operations as op
 from redsem_async._core.keys import permit_id
 from redsem_async._hub.request import Request
+from redsem_async._hub.state import SemaphoreState
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.replies import AnyReply
 from tests.worlds.judge import Broken, Trusted, own_ids
@@ -72,7 +73,6 @@ class Judge:
         self.revived_line: set[str] = set()
         self.grants = 0
         self.heir: dict[str, str] = {}  # who adopted, by the id that it adopted
-        self.handed_over: dict[str, float] = {}  # when a call of another hub granted one last
         self.flushed_at = -math.inf
         self._orders: list[Order] = []
         self._limits: list[tuple[float, int | None]] = [(0.0, None)]  # from when on which was set
@@ -109,7 +109,8 @@ class Judge:
         now = self._world.now
         self._since = {i: self._since.get(i, now) for i in after.live}
         others = {identity.partition(".")[0] for identity in new} - {hub}
-        self.handed_over |= dict.fromkeys(others, now)
+        for identity in new - own_ids(call, hub):
+            self._world.holdings.handed_over(self.request(identity))
         for owner in others - around.notified:
             silent = owner in after.silent
             self._check(silent, f"{new} were granted, and nobody was notified")
@@ -146,11 +147,9 @@ class Judge:
     def forgot(self) -> bool:
         return self.flushed_at > -math.inf
 
-    def arrived(self, call: op.Acquire, hub: str, process: Process) -> None:
+    def arrived(self, call: op.Acquire, hub: str) -> None:
         """Requests of one process that nobody has answered come in the order of their calls."""
-        for state in (remote.state for remote in process.remotes):
-            if (state.name, state.identity.id) != (self.name, hub):
-                continue
+        for state in self._states(hub):
             known = [state.requests[n] for n in call.numbers if n in state.requests]
             asked = [request for request in state.pending() if not request.call]
             for request in known:
@@ -163,6 +162,17 @@ class Judge:
                     for other in asked
                 )
                 self._check(not passed, f"{request.number} of {hub} came before its turn: {call}")
+
+    def request(self, identity: str) -> Request | None:
+        """What its process knows of it."""
+        hub, _, number = identity.partition(".")
+        states = self._states(hub)
+        return states[0].requests.get(int(number)) if states else None
+
+    def _states(self, hub: str) -> list[SemaphoreState]:
+        remotes = self._world.owners[hub].remotes
+        states = [remote.state for remote in remotes if remote.address.name == self.name]
+        return [state for state in states if state.identity.id == hub]
 
     # -- what the clients ask for
 

@@ -333,7 +333,7 @@ class Walk(World):
         name, call = command.semaphore.address.name, command.operation
         judge = self.judge(name)
         if isinstance(call, op.Acquire) and not isinstance(answer, CommandError):
-            judge.arrived(call, hub, link.process)
+            judge.arrived(call, hub)
         around = Around(frozenset(self.notified), frozenset(self.reached), not link.open)
         if judge.ran(before, call, hub, answer, after, around, self.holdings.trusted(name)):
             self._idle_since, self._idle_calls = self.now, 0
