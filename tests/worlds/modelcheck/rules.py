@@ -122,7 +122,7 @@ def check_quiet(world: "Path") -> None:
     for identity in _live(world):
         if not _has_owner(world, identity):
             raise Violation(f"{name_of(world, identity)} is held, and nobody has it")
-    if world.calm and world.scenario.prompt:
+    if world.calm:
         _check_prompt(world)
     else:
         world.forgotten_since = None

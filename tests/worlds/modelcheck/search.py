@@ -18,6 +18,7 @@ from . import rules
 from .path import Path
 from .scenario import Budget, Scenario
 
+HORIZON = 90.0  # seconds in which everything has ended once nothing goes wrong any more
 ROUND = 400  # events in a row in which no time passes
 TRIES = 500  # runs at most, to find a shorter path
 COLLECT = 400  # runs between two collections of garbage
@@ -150,7 +151,7 @@ class Search:
 
     def _end(self, world: Path) -> None:
         """With nothing unkind any more, everything ends."""
-        deadline = world.now + self._scenario.horizon
+        deadline = world.now + HORIZON
         world.budget, world.ending = Budget(), True
         taken = 0
         while world.now < deadline:
@@ -182,11 +183,9 @@ class Search:
         return world
 
     def _open(self, world: Path) -> None:
-        for event in self._scenario.opening:
-            if event[0] != "rest":
-                world.do(Event(*event))
-                continue
-            while moving := [e for e in world.due() if e.what != "go"]:
+        for word in self._scenario.opening.split():
+            world.do(Event("go", int(word[0]), int(word[1])))
+            while word.endswith(".") and (moving := [e for e in world.due() if e.what != "go"]):
                 world.do(moving[0])
 
     # -- explaining
