@@ -115,8 +115,7 @@ class Link:
         if self.process.stopped:
             self.unread += 1
         else:
-            with running(self.process.loop):
-                self._read_one()
+            self.process.told(self._read_one)
 
     def _read_one(self) -> None:
         if self.process.stopped:  # again, in the same turn
@@ -279,6 +278,7 @@ class Process:
         else:
             with running(self.loop):
                 call(*facts)
+            self.world.turned(self)
 
     def dial(self, which: int, error: Exception | None) -> None:
         """An attempt to connect has its answer."""

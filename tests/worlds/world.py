@@ -15,6 +15,7 @@ from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.pushes import Push
 from redsem_async._protocol.replies import AnyReply
 from tests.worlds.look import Look
+from tests.worlds.orders import Orders
 from tests.worlds.server import Edit, Memory, ScriptServer
 
 if TYPE_CHECKING:
@@ -37,11 +38,21 @@ class Event(NamedTuple):
     seconds: float = 0.0
 
 
+class _OrdersOf(dict[str, Orders]):
+    def __init__(self, world: "World") -> None:
+        self._world = world
+
+    def __missing__(self, name: str) -> Orders:
+        orders = self[name] = Orders(self._world)
+        return orders
+
+
 class World:
     """Some processes in one time.
 
     Attributes:
         owners: processes, by the ids of their hubs.
+        orders: for each semaphore, by its name.
         trace: lines that tell what happened, where they are wanted.
         notified: hubs that a message of this call went to, as the server believes.
         reached: hubs that a message of this call is sure to reach.
@@ -61,6 +72,7 @@ class World:
         self.now = now
         self.processes: list[Process] = []
         self.owners: dict[str, Process] = {}
+        self.orders = _OrdersOf(self)
         self.violations: list[str] = []
         self.trace: list[str] | None = [] if traced else None
         self.notified: set[str] = set()

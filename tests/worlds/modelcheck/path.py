@@ -3,7 +3,6 @@
 import hashlib
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from redsem_async._core.keys import Address
 from redsem_async._protocol.backend import Command
@@ -31,18 +30,6 @@ _COSTS = {
 }
 
 
-@dataclass
-class Ledger:
-    """What is known beside what the processes and the server know: for the rules alone."""
-
-    detached: dict[str, int] = field(default_factory=dict[str, int])  # latest expiry in ms, by id
-    deleting: int = 0  # deletions that were asked for, and are not known to have ended
-    limits: int = 0  # set limits, likewise
-    limit: int | None = None  # the set limit that was confirmed last
-    overloads: int = 0  # that were met, and have begun no back-off
-    key_limits: dict[str, int | None] = field(default_factory=dict[str, int | None])
-
-
 class Path(World):
     """One path."""
 
@@ -58,7 +45,7 @@ class Path(World):
         self.late = False  # a command of a broken link has run
         self.forgotten_since: float | None = None  # a permit is free, and somebody waits
         self.ids: deque[str] = deque()
-        self.ledger = Ledger()
+        self.detached: dict[str, int] = {}  # latest expiry in ms, by id
         self.judge = Judge()
         self.address = Address(scenario.mode, PREFIX, NAME, "server")
         self.members = [Member(self, party) for party in scenario.parties]
@@ -250,7 +237,8 @@ class Path(World):
             self.calm,
             self.forgotten_since,
             self.server.state,
-            self.ledger,
+            self.detached,
+            self.orders[NAME].standing,
             self.judge.last_token,
             sorted(self.judge.taken.items()),
             self.ids,

@@ -15,6 +15,7 @@ from redsem_async import (
     Semaphore,
 )
 from tests.worlds.loop import running
+from tests.worlds.orders import BACK_OFF, DELETE, LIMIT, Orders, of_key
 from tests.worlds.process import Process
 from tests.worlds.world import Violation
 
@@ -93,7 +94,7 @@ class Job:
         identity = await permit.detach(expires_in)
         self.process.permits.remove(permit)
         expiry_us = self.world.server_us + round(1e6 * expires_in)
-        self.world.ledger.detached[identity] = math.ceil(expiry_us / 1000)
+        self.world.detached[identity] = math.ceil(expiry_us / 1000)
         return identity
 
     async def adopt(self, identity: str) -> Permit:
@@ -108,36 +109,26 @@ class Job:
         self.process.permits.append(permit)
         return permit
 
-    async def set_limit(self, limit: int | None) -> None:
-        """Set a limit, which is in force once this returns, until another is asked for."""
-        ledger = self.world.ledger
-        ledger.limits += 1
-        await self.semaphore.set_limit(limit)
-        ledger.limits -= 1  # not where it failed: it may come into force yet
-        ledger.limit = limit
-
-    async def set_key_limit(self, key: str, limit: int | None) -> None:
-        """The same for one key."""
-        ledger = self.world.ledger
-        ledger.limits += 1
-        await cast("FairSemaphore", self.semaphore).set_limit(limit, key=key)
-        ledger.limits -= 1
-        ledger.key_limits[key] = limit
+    async def set_limit(self, limit: int | None, key: str | None = None) -> None:
+        """Set a limit, of all or of a key."""
+        semaphore = cast("FairSemaphore", self.semaphore)
+        what = LIMIT if key is None else of_key(key)
+        call = semaphore.set_limit(limit) if key is None else semaphore.set_limit(limit, key=key)
+        await self.orders.carry_out(self.process, what, limit, call)
 
     async def revoke(self, identity: str) -> None:
         await self.semaphore.release(identity)
 
     def back_off(self, permit: Permit, seconds: float) -> None:
-        """Back off. One back-off at most begins by that."""
-        self.world.ledger.overloads += 1
+        self.orders.ordered(self.process, BACK_OFF)
         permit.back_off(seconds)
 
     async def delete(self) -> None:
-        """Delete: once this returns, nothing is taken any more."""
-        ledger = self.world.ledger
-        ledger.deleting += 1
-        await self.semaphore.delete()
-        ledger.deleting -= 1
+        await self.orders.carry_out(self.process, DELETE, None, self.semaphore.delete())
+
+    @property
+    def orders(self) -> Orders:
+        return self.world.orders[NAME]
 
     # -- for the search
 

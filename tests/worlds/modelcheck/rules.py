@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from redsem_async._protocol.errors import CommandError
-from redsem_async._protocol.operations import BackOff, Delete, Operation
-from redsem_async._protocol.replies import AnyReply, Reply
+from redsem_async._protocol.operations import Operation
+from redsem_async._protocol.replies import AnyReply
 from tests.worlds.judge import Broken, forgotten
 from tests.worlds.look import Look
 from tests.worlds.look import Permit as Held
 from tests.worlds.world import Violation
 
-from .process import id_of
+from .process import NAME, id_of
 
 if TYPE_CHECKING:
     from .path import Path
@@ -34,29 +34,12 @@ def check_call(
     """Raise Violation where what the server did must not be."""
     _raise_first(world, world.judge.ran(before, call, hub, answer, after))
     if not isinstance(answer, CommandError):
-        _check_orders(world, before, call, after)
-        if isinstance(call, BackOff) and isinstance(answer, Reply) and answer.answers[0]:
-            world.ledger.overloads -= 1
-            if world.ledger.overloads < 0:
-                raise Violation("a back-off began, and nobody met another overload")
+        _raise_first(world, world.orders[NAME].ran(before, call, hub, answer, after))
 
 
 def _raise_first(world: "Path", found: Iterator[Broken]) -> None:
     for broken in found:
         raise Violation(broken.named(lambda identity: name_of(world, identity)))
-
-
-def _check_orders(world: "Path", before: Look, call: Operation, after: Look) -> None:
-    """What is deleted and set is what somebody asks for now."""
-    ledger = world.ledger
-    if isinstance(call, Delete) and before.live and before != after and not ledger.deleting:
-        raise Violation("all was deleted, and nobody asks for that now")
-    limit = after.set_limit
-    if limit != ledger.limit and not ledger.limits:
-        raise Violation(f"the set limit is {limit}, after {ledger.limit} was confirmed")
-    confirmed = {key: n for key, n in ledger.key_limits.items() if n is not None}
-    if after.key_limits != confirmed and not ledger.limits:
-        raise Violation(f"the limits of keys are {after.key_limits}, not {confirmed}")
 
 
 # -- of each moment
@@ -98,7 +81,7 @@ def _check_detached(world: "Path") -> None:
     """What was detached ends when it was said to, but for a refresh that came late."""
     if world.late:
         return
-    for identity, latest_ms in world.ledger.detached.items():
+    for identity, latest_ms in world.detached.items():
         held = world.look().holders.get(identity)
         if held is not None and held.expiry_ms > latest_ms:
             name = name_of(world, identity)
@@ -131,7 +114,7 @@ def check_quiet(world: "Path") -> None:
 def _has_owner(world: "Path", identity: str) -> bool:
     hub = identity.partition(".")[0]
     process = next(p for p in world.members if hub in p.hubs)
-    if not process.alive or identity in world.ledger.detached:
+    if not process.alive or identity in world.detached:
         return True
     return any(id_of(permit) == identity for permit in process.permits)
 

@@ -48,15 +48,15 @@ async def revokes(job: Job) -> None:
 
 
 async def raises_a(job: Job) -> None:
-    await job.set_key_limit("a", 2)
+    await job.set_limit(2, "a")
     await job.pause("to lower it")
-    await job.set_key_limit("a", 1)
+    await job.set_limit(1, "a")
 
 
 async def pauses_a(job: Job) -> None:
-    await job.set_key_limit("a", 0)
+    await job.set_limit(0, "a")
     await job.pause("to resume")
-    await job.set_key_limit("a", None)
+    await job.set_limit(None, "a")
 
 
 async def deletes(job: Job) -> None:

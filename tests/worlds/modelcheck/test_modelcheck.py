@@ -112,17 +112,17 @@ WRONG: dict[str, tuple[str, str, Edit]] = {
     "nothing is taken": (
         "fair a cancellation",
         "2 of 1 permits in use",
-        Edit("if used > 0 then\n    next_expiry", "used = 0\n  if used > 0 then\n    next_expiry"),
+        Edit("used = holder_count + extra_permits()\n  else", "used = 0\n  else"),
     ),
-    "a limit is set each time": ("fair two limits", "the set limit is 3", Edit(NUMBERED, "return 0 > (tonumber(")),
+    "a limit is set each time": ("fair two limits", ASKED, Edit(NUMBERED, "return 0 > (tonumber(")),
     "a deletion is carried out each time": (
         "fair a deletion",
-        "nobody asks for that now",
+        ASKED,
         Edit(NUMBERED, "return 0 > (tonumber("),
     ),
     "a back-off begins each time": (
         "fair a back-off that is ended",
-        "met another overload",
+        ASKED,
         Edit(NUMBERED, "return 0 > (tonumber("),
     ),
     "slots of holders are free": (

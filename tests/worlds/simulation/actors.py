@@ -20,6 +20,7 @@ from redsem_async import (
 from redsem_async._api.awaitables import Acquisition
 from redsem_async._api.classes import takes_keys
 from redsem_async._core.lease import clock_margin
+from tests.worlds.orders import BACK_OFF, DELETE, LIMIT, of_key
 from tests.worlds.process import Process
 from tests.worlds.world import Event
 
@@ -62,32 +63,20 @@ class Common:
         self.detached.setdefault(name, []).append(identity)
 
     async def order(
-        self,
-        process: Process,
-        semaphore: AnySemaphore,
-        limit: int | None,
-        *,
-        deletes: bool = False,
+        self, process: Process, semaphore: AnySemaphore, what: str, limit: int | None = None
     ) -> None:
-        """Set a limit, or delete; the judge knows from when to when that is asked for."""
-        judge = self.world.judge(semaphore.name)
-        order = judge.ordered(process, limit, deletes=deletes)
-        try:
-            await (semaphore.delete() if deletes else semaphore.set_limit(limit))
-        except SemaphoreError:
-            judge.given_up(order)
-        except BaseException:
-            judge.given_up(order)
-            raise
+        """Set a limit, of all or of a key, or delete."""
+        orders = self.world.orders[semaphore.name]
+        if what == DELETE:
+            call: Awaitable[None] = semaphore.delete()
+        elif what == LIMIT:
+            call = semaphore.set_limit(limit)
         else:
-            judge.obeyed(order)
-            self.world.fault("deleted semaphore" if deletes else "limit set")
-
-    async def order_for_key(self, semaphore: AnySemaphore, key: str, limit: int | None) -> None:
-        assert isinstance(semaphore, FairSemaphore)
+            assert isinstance(semaphore, FairSemaphore)
+            call = semaphore.set_limit(limit, key=what.rpartition(" ")[2])
         with suppress(SemaphoreError):
-            await semaphore.set_limit(limit, key=key)
-            self.world.fault("limit of a key set")
+            await orders.carry_out(process, what, limit, call)
+            self.world.fault(f"order of a {what.partition(' ')[0]}")
 
 
 class Actor:
@@ -305,6 +294,7 @@ class Actor:
                 if random.random() < 0.1:
                     await permit.refresh()
                 if random.random() < self._common.habits.overloads:
+                    self._world.orders[permit.name].ordered(self._process, BACK_OFF)
                     permit.back_off(random.choice(PAUSES[1:]), key=attempt.key is not None)
                     self._world.fault("backed off")
                 if random.random() < self._common.habits.blocked and not self._world.healed:
@@ -329,9 +319,10 @@ class Actor:
         limit = self._random.choice((None, None, 0, 1, 2, 3, 5))
         keys = self._common.keys and self._random
         if keys is not None and keys.random() < 0.7:
-            await self._common.order_for_key(semaphore, keys.choice(KEYS), limit)
+            key = of_key(keys.choice(KEYS))
+            await self._common.order(self._process, semaphore, key, limit)
             return
-        await self._common.order(self._process, semaphore, limit)
+        await self._common.order(self._process, semaphore, LIMIT, limit)
 
     async def _back_off(self, semaphore: AnySemaphore) -> None:
         """As an operator, for all or for a key; 0 ends it."""
@@ -345,7 +336,7 @@ class Actor:
             self._world.fault("back-off by hand")
 
     async def _delete(self, semaphore: AnySemaphore) -> None:
-        await self._common.order(self._process, semaphore, None, deletes=True)
+        await self._common.order(self._process, semaphore, DELETE)
 
     async def _look(self, semaphore: AnySemaphore) -> None:
         with suppress(SemaphoreError):

@@ -256,12 +256,9 @@ class Schedule:
         """A paused semaphore serves nobody, and is not to blame."""
         while not self.common.over:
             for semaphore in self.semaphores[process]:
-                judge = self.world.judges.get(semaphore.name)
-                if judge is not None and judge.set_limit is not None:
-                    await self.common.order(process, semaphore, None)
-                look = self.world.looks.get(semaphore.name)
-                for key in list(look.key_limits) if look else ():
-                    await self.common.order_for_key(semaphore, key, None)
+                limits = self.world.orders[semaphore.name].limits
+                for what in [what for what, limit in limits.items() if limit is not None]:
+                    await self.common.order(process, semaphore, what)
             await asyncio.sleep(0.5)
 
     def _look_for_idle_permits(self) -> None:
