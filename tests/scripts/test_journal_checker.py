@@ -296,7 +296,7 @@ def test_trust_in_a_permit_that_was_given_to_another(how: End, until: float, rul
     ("until", "rules"), [(11.9, {}), (12.1, {"trust ends first": 1})], ids=["in time", "too late"]
 )
 def test_an_id_that_is_granted_again_after_a_flush(until: float, rules: Found) -> None:
-    """With the mark a server forgets that a late duplicate ran before: each stay has its tenure."""
+    """With its mark a server forgets that a duplicate ran before. Each stay has its tenure."""
     checker = JournalChecker({"jobs": 1})
     history, identity = checker.history, f"{HUB}.1"
     history.granted(identity, "jobs", 8, 1, 10.0, 12.0)

@@ -88,7 +88,7 @@ class Judge:
         granted_ms: when each token was.
         taken: permits that somebody else than their holders ended, as they were.
         maimed: permits of which the server forgot something, as they were.
-        unsure_until: what is free is not known before, in ms, nor as long as there are such permits.
+        unsure_until: what is free is not known before, in ms, nor while there are such permits.
     """
 
     def __init__(self) -> None:
@@ -175,7 +175,8 @@ class Judge:
         )
         if by_others:
             known = {i: was for i, was in self.taken.items() if was.expiry_ms > before.now}
-            self.taken = known | {i: was for i, was in before.live.items() if i not in after.live}
+            lost = (i for i in before.live if i not in after.live)
+            self.taken = known | {i: self.maimed.get(i, before.live[i]) for i in lost}
 
     def _of_all(self, after: Look) -> Iterator[Broken]:
         both = after.live.keys() & {waiter.id for waiter in after.line}
@@ -294,8 +295,8 @@ class Judge:
                 if isinstance(call, op.Release):  # twice in one call, the second finds nothing
                     first = {n: i for i, n in reversed(list(enumerate(call.numbers)))}
                     held = [one * (first[call.numbers[i]] == i) for i, one in enumerate(held)]
-                told = [int(bool(one)) for one in answer.answers]
-                if not self.maimed.keys() & ids and told != held:
+                said = [int(bool(one)) for one in answer.answers]
+                if not self.maimed.keys() & ids and said != held:
                     yield Broken(ANSWERS, f"{answer.answers} to {call}")
             case op.Acquire():
                 told = zip(requests_of(call), answer.answers, strict=True)

@@ -52,7 +52,9 @@ class Orders:
     @property
     def standing(self) -> list[tuple[object, ...]]:
         """What the rules depend on."""
-        return [(o.effect, o.done, o.ended < math.inf, o.given_up < math.inf) for o in self._orders]
+        return [
+            (o.effect, o.done, o.ended < math.inf, o.given_up < math.inf) for o in self._orders
+        ]
 
     # -- what the clients ask for
 
@@ -118,9 +120,9 @@ class Orders:
             yield from changed
         elif before != after and not before.idle:
             yield DELETE, None
-        if isinstance(call, op.BackOff) and call.token is not None and isinstance(answer, Reply):
-            if answer.answers[0]:
-                yield BACK_OFF, None
+        of_permit = isinstance(call, op.BackOff) and call.token is not None
+        if of_permit and isinstance(answer, Reply) and answer.answers[0]:
+            yield BACK_OFF, None
 
     def _changed(self, after: Look) -> list[Effect]:
         limits = {of_key(key): limit for key, limit in after.key_limits.items()}

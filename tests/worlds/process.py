@@ -149,29 +149,30 @@ class Link:
     # -- trouble
 
     def strike(self, event: Event) -> None:
+        world = self.process.world
         match event.what:
             case "cut":  # what is on its way runs after some seconds, unless it is lost
-                self.blocked_until = self.process.world.now + event.seconds
+                self.blocked_until = world.now + event.seconds
                 self.unnoticed = bool(event.which)
                 self.process.told(self._fail, ConnectionResetError("the link was cut"))
             case "lose":  # what is on its way there
                 self.going.clear()
                 self.dumb = True
-            case _:  # nothing comes back any more, and perhaps nothing arrives, or late
+            case "deafen":  # nothing comes back, and perhaps nothing arrives, or late
                 self.deaf = True
                 self.coming.clear()
                 self.unread = 0
-                self.blocked_until = self.process.world.now + event.seconds
+                self.blocked_until = world.now + event.seconds
                 if event.which:
                     self.going.clear()
                     self.dumb = True
-
-    def press(self, seconds: float) -> None:
-        """Take no commands for some *seconds*; take them again if these are over."""
-        if seconds:
-            self._paused_until = self.process.world.now + seconds
-        else:
-            self.process.told(self._writable_again)
+            case "press":  # it takes no commands
+                self._paused_until = world.now + event.seconds
+                world.on_way(self.event("relieve")._replace(seconds=event.seconds))
+            case "relieve":
+                self.process.told(self._writable_again)
+            case _:
+                raise AssertionError(event)
 
     def _writable_again(self) -> None:
         if self.open:
@@ -280,12 +281,16 @@ class Process:
                 call(*facts)
             self.world.turned(self)
 
-    def dial(self, which: int, error: Exception | None) -> None:
-        """An attempt to connect has its answer."""
-        dialled = self.dials[which]
-        if not dialled.done():
-            with running(self.loop):
-                _ = dialled.set_exception(error) if error else dialled.set_result(None)
+    def dialled(self, which: int) -> None:
+        """An attempt to connect is a success."""
+        if not self.dials[which].done():
+            self.dials[which].set_result(None)
+
+    def refused(self) -> None:
+        """All attempts to connect fail."""
+        for dialled in self.dials:
+            if not dialled.done():
+                dialled.set_exception(ConnectionRefusedError("the server refuses connections"))
 
     # -- time
 

@@ -148,11 +148,15 @@ class ScriptServer:
         self._redis.command("DEL", f"{address.prefix}:{{{address.name}}}:{kind}")
         self._looks.clear()
 
-    def evict(self, which: int) -> None:
-        """Lose one of the keys that expire, if there is one."""
-        if found := [k for k, (_, at) in sorted(self._snapshot().items()) if at is not None]:
-            self._redis.command("DEL", found[which % len(found)])
-            self._looks.clear()
+    def evict(self, which: int) -> str | None:
+        """Lose one of the keys that expire. Returns of which semaphore, if there is one."""
+        found = [k for k, (_, at) in sorted(self._snapshot().items()) if at is not None]
+        if not found:
+            return None
+        key = found[which % len(found)]
+        self._redis.command("DEL", key)
+        self._looks.clear()
+        return key.decode().partition("{")[2].partition("}")[0]
 
     def flush(self) -> None:
         """Lose everything."""

@@ -8,7 +8,7 @@ Step = TypeVar("Step")
 
 def kind_of(wrong: str) -> str:
     """What two failures have in common that are alike."""
-    return "".join(c for c in wrong.split("(")[0] if not (c.isdigit() or c in ".abcdef"))
+    return "".join(c for c in wrong.partition("(")[0] if not (c.isdigit() or c in ".abcdef"))
 
 
 def shortened(
@@ -18,8 +18,7 @@ def shortened(
 ) -> Sequence[Step]:
     """The fewest of *steps* that are found in *most* runs.
 
-    Args:
-        same: runs some of them, and returns those that were taken, if it fails in the same way.
+    *same* runs some of them, and returns those that were taken, if it fails in the same way.
     """
     size = (len(steps) + 1) // 2
     start = 0

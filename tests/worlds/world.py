@@ -1,4 +1,4 @@
-"""A time, processes with a loop each, links between them and a server, and what can happen to them.
+"""A time, processes with a loop each, links between them and a server, and what can happen.
 
 Everything from the public methods down to the scripts is the package's own code. Nothing happens
 by itself: a driver, which is a world of its own kind, decides which `Event` is next.
@@ -157,34 +157,23 @@ class World:
             case "run":
                 self._run(process.links[which])
                 return
-            case "notice":
-                process.links[which].open_there = False
-                return
             case "receive":
                 process.links[which].receive()
+            case "notice":
+                process.links[which].open_there = False
             case "connect":
-                process.dial(which, None)
-            case "refuse":
-                for k in range(len(process.dials)):
-                    process.dial(k, ConnectionRefusedError("the server refuses connections"))
-            case "cut" | "lose" | "deafen":
-                for link in [link for link in process.links if link.open]:
-                    link.strike(event)
-            case "press":
-                for link in process.links:
-                    link.press(seconds)
-                self.on_way(Event("relieve", who, 0, seconds))
-            case "relieve":
-                for link in process.links:
-                    link.press(0.0)
+                process.dialled(which)
             case "kill":
                 process.kill(unnoticed=bool(which))
             case "stop":
                 process.stop(seconds)
             case "go on":
                 process.go_on()
+            case "refuse":
+                process.refused()
             case _:
-                raise AssertionError(event)
+                for link in [link for link in process.links if link.open]:
+                    link.strike(event)
         if rests:
             process.settle()
 

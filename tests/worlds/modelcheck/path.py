@@ -159,7 +159,9 @@ class Path(World):
                 process.settle()
             case "cancel" | "go":
                 job = process.jobs[which]
-                process.noted(event, job.go() if what == "go" else job.cancel())
+                process.noted(event, job.go() if what == "go" else None)
+                if what == "cancel":
+                    job.cancel()
                 process.settle()
             case "run" | "receive":
                 super().do(event)

@@ -177,8 +177,6 @@ class Job:
 class Member(Process):
     """A process with its jobs."""
 
-    world: "Path"
-
     def __init__(self, path: "Path", party: Party) -> None:
         super().__init__(path)
         self.path = path

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from redsem_async import AcquireTimeout, Permit, PermitLost
 from redsem_async._core.keys import Mode
@@ -111,23 +112,26 @@ async def deletes(job: Job) -> None:
     await holds(job)
 
 
-def _scenarios(mode: Mode) -> Iterator[Scenario]:
-    more, long, zset = int(LONG), LONG, mode == "zset"
-    open_minded = Party((holds,))
-    still = open_minded.but(cancels=(), breaks=False, dies=False)
-    waiter = still if long else still.but(stays)
-    sender, two, short = still.but(sends), still.but(limit=2), still.but(lease=3.0)
-    detacher, backer = Party((detaches,), cancels=()), Party((backs_off,), cancels=())
+more = int(LONG)
+open_minded = Party((holds,))
+still = open_minded.but(cancels=(), breaks=False, dies=False)
+waiter = still if LONG else still.but(stays)
+sender, two, short = still.but(sends), still.but(limit=2), still.but(lease=3.0)
+detacher, backer = Party((detaches,), cancels=()), Party((backs_off,), cancels=())
 
-    def begun(opening: str) -> str:
-        """Opened, but not in the long form."""
-        return "" if long else opening
 
+def begun(opening: str) -> str:
+    """Opened, but not in the long form."""
+    return "" if LONG else opening
+
+
+def _of_calls(mode: Mode) -> Iterator[Scenario]:
+    zset = mode == "zset"
     third = waiter.but(cancels=(0,) * more)
-    parties = still, open_minded, third
+    parties: tuple[Party, ...] = still, open_minded, third
     yield scenario("a cancellation", *parties, opening=begun("00."), cancels=1 + more)
     name, release = "a lost link and a cancellation", zset
-    many = {"cancels": 1, "cuts": 1, "lates": more}
+    many: dict[str, Any] = {"cancels": 1, "cuts": 1, "lates": more}
     yield scenario(name, open_minded, still, opening=begun("10."), release=release, **many)
     many = {"cuts": 1, "unnoticed": 1, "lates": 1 + more}
     name = "a lost link and late commands"
@@ -135,13 +139,13 @@ def _scenarios(mode: Mode) -> Iterator[Scenario]:
     many = {"cancels": more, "ticks": 1 + more, "cuts": more}
     name, trier = "a waiter's deadline", Party((tries,))
     yield scenario(name, still, trier, opening="00. 10.", grain=0.2, **many)
-    if long:  # or else a part of "a detach, again"
+    if LONG:  # or else a part of "a detach, again"
         name = "a detach that is cancelled"
         yield scenario(name, Party((detaches,)), waiter, opening="00.", cancels=1, ticks=2)
-    name, opening = "a detach that is lost", "00." if long else "00. 10. 00"
+    name, opening = "a detach that is lost", "00." if LONG else "00. 10. 00"
     many = {"cuts": 1, "ticks": 1 + more, "lates": more}
     yield scenario(name, detacher, waiter, opening=opening, release=zset, **many)
-    name, grain = "a detach, again", 0.05 if long else 0.4
+    name, grain = "a detach, again", 0.05 if LONG else 0.4
     many = {"cancels": 1, "ticks": 1, "cuts": more, "lates": more}
     again = Party((detaches_again,))
     yield scenario(name, again, waiter, opening="00. 10. 00", grain=grain, **many)
@@ -153,6 +157,11 @@ def _scenarios(mode: Mode) -> Iterator[Scenario]:
     parties = still.but(sends_twice), Party((adopts, adopts))
     many = {"cuts": 1, "lates": more, "cancels": more}
     yield scenario("two adopters", *parties, opening="00. 10. 11.", release=not zset, **many)
+
+
+def _of_orders_and_limits(mode: Mode) -> Iterator[Scenario]:
+    zset, many = mode == "zset", dict[str, Any]()
+    parties: tuple[Party, ...]
     yield scenario("two limits", Party((limits,)), still, cuts=1, lates=1, cancels=more)
     party = backer.but(limits, backs_off)
     yield scenario("a limit and a back-off", party, opening="01.", cuts=1, lates=more)
@@ -180,6 +189,6 @@ ALIKE = re.compile("adopt|detach, again|two limits|back-off|pause|deletion|stand
 SCENARIOS = [
     replace(found, mode=mode)
     for mode in MODES
-    for found in _scenarios(mode)
+    for found in (*_of_calls(mode), *_of_orders_and_limits(mode))
     if LONG or mode == "fair" or not ALIKE.search(found.name)
 ]

@@ -64,15 +64,19 @@ async def deletes(job: Job) -> None:
     await with_key("a")(job)
 
 
-def _scenarios() -> Iterator[Scenario]:
-    more = int(LONG)
-    a, b = with_key("a"), with_key("b")
-    both = (a, b) if LONG else (a,)
-    still = Party((a,), 2, key_limit=1, cancels=(), breaks=False, dies=False)
-    other, loose, short = still.but(b), still.but(cancels=(0, 1, 2)), still.but(lease=3.0)
-    one, heavy = still.but(limit=1, key_limit=None), still.but(limit=3, key_limit=2)
-    opening = "00. 10."
+more = int(LONG)
+a, b = with_key("a"), with_key("b")
+both = (a, b) if LONG else (a,)
+still = Party((a,), 2, key_limit=1, cancels=(), breaks=False, dies=False)
+other, loose, short = still.but(b), still.but(cancels=(0, 1, 2)), still.but(lease=3.0)
+one, heavy = still.but(limit=1, key_limit=None), still.but(limit=3, key_limit=2)
+mortal = short.but(dies=True)
+opening = "00. 10."
 
+
+def _of_limits() -> Iterator[Scenario]:
+    parties: tuple[Party, ...]
+    many: dict[str, Any]
     name, parties = "a key that is full", (still, loose.but(*both), other)
     yield scenario(name, *parties, opening=opening, cancels=1)
     name, parties = "a heavy head of its key", (heavy, heavy.but(with_key("a", 2), cancels=(0,)))
@@ -97,9 +101,14 @@ def _scenarios() -> Iterator[Scenario]:
     yield scenario("an adoption, and a key", *parties, opening="00. 20.", cancels=1)
     parties = still.but(deletes), still.but(a, a)
     yield scenario("a deletion, and keys", *parties, opening="10. 11.", cuts=more)
+
+
+def _of_losses() -> Iterator[Scenario]:
+    parties: tuple[Party, ...]
+    many: dict[str, Any]
     name, many = "a link with keys is lost", {"cuts": 1, "unnoticed": 1, "lates": 1 + more}
     yield scenario(name, still, loose.but(*both, breaks=True), opening=opening, **many)
-    mortal, many = short.but(dies=True), {"kills": 1, "unnoticed": 1, "ticks": more}
+    many = {"kills": 1, "unnoticed": 1, "ticks": more}
     parties = mortal, short.but(a, b), *[short] * more
     yield scenario("a process with a key dies", *parties, opening=opening, **many)
     name = "a waiter with a key dies"
@@ -111,12 +120,19 @@ def _scenarios() -> Iterator[Scenario]:
     name, grain = "a deadline, and a key", 0.2
     yield scenario(name, *parties, opening="00. 10. 11.", grain=grain, cancels=more, **many)
     party = one.but(limit=2, key_limit=2)
-    parties = party, party.but(with_key("b", 2)), party.but(with_key("c", ahead=20.0), cancels=(0,))
+    parties = (
+        party,
+        party.but(with_key("b", 2)),
+        party.but(with_key("c", ahead=20.0), cancels=(0,)),
+    )
     yield scenario("a head start", *parties, opening=opening, cancels=1)
     name, ahead = "a blocked key, and a head start", loose.but(with_key("a", ahead=5.0))
     yield scenario(name, still, still, ahead, opening=opening, cancels=more)
 
+
+def _of_shares() -> Iterator[Scenario]:
     mode: Mode = "fair+share"
+    parties: tuple[Party, ...]
     share = still.but(key_limit=None, patience=3600.0)
     parties, opened = (share.but(a, a), share.but(a, cancels=(0,)), share.but(b)), "00. 01. 10."
     yield scenario("shares", *parties, opening=opened, mode=mode, release=True, cancels=more)
@@ -132,6 +148,7 @@ def _scenarios() -> Iterator[Scenario]:
     yield scenario(name, *parties, opening=opening, mode=mode, grain=grain, release=True, **many)
 
 
+_ALL = (*_of_limits(), *_of_losses(), *_of_shares())
 SCENARIOS_OF_KEYS = [
-    replace(found, mode="fair+keys") if found.mode == "fair" else found for found in _scenarios()
+    replace(found, mode="fair+keys") if found.mode == "fair" else found for found in _ALL
 ]

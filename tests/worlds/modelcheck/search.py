@@ -4,7 +4,6 @@ A path cannot be taken back, so every branch is a new run from the start. What p
 the key of a state (`World.key`): what was explored from it once is not explored again.
 """
 
-import asyncio
 import gc
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -114,7 +114,11 @@ WRONG: dict[str, tuple[str, str, Edit]] = {
         "2 of 1 permits in use",
         Edit("used = holder_count + extra_permits()\n  else", "used = 0\n  else"),
     ),
-    "a limit is set each time": ("fair two limits", ASKED, Edit(NUMBERED, "return 0 > (tonumber(")),
+    "a limit is set each time": (
+        "fair two limits",
+        ASKED,
+        Edit(NUMBERED, "return 0 > (tonumber("),
+    ),
     "a deletion is carried out each time": (
         "fair a deletion",
         ASKED,

@@ -148,7 +148,11 @@ class Actor:
         self, semaphore: AnySemaphore, permits: int, action: str
     ) -> tuple[str | None, float, int]:
         draw = self._random
-        if self._common.keys is None or not isinstance(semaphore, FairSemaphore) or action == "enter":
+        if (
+            self._common.keys is None
+            or not isinstance(semaphore, FairSemaphore)
+            or action == "enter"
+        ):
             return None, 0.0, permits
         key = draw.choice((None, *KEYS, *KEYS, KEYS[0]))
         ahead = 0.0 if action == "try" else draw.choice((0.0, 0.0, 0.0, 0.001, 30.0))

@@ -179,9 +179,9 @@ class Holdings:
         world.note(process.name, "holds", hold.id[:4], hold.id[32:], lease.token)
         self._world.unless(hold.id not in self.ids, f"{hold}, whose id was used before")
         if not attempt.adopts:
-            self._world.unless(
-                _is_fresh(hold) or process.woken_busy, f"{hold}, which is trusted too briefly"
-            )
+            # Not if a stall is just over, nor if what would renew it was refused.
+            unclear = process.woken_busy or self._world.refused_at > world.now - 10 * world.trip
+            self._world.unless(_is_fresh(hold) or unclear, f"{hold}, which is trusted too briefly")
         self.ids.add(hold.id)
         return hold
 
@@ -250,7 +250,9 @@ class Holdings:
             self.pending.pop(attempt, None)
         if task.cancelled():
             self.ends["cancelled"] += 1
-            self._world.unless(task in attempt.process.cancelled, f"{attempt} was cancelled by nobody")
+            self._world.unless(
+                task in attempt.process.cancelled, f"{attempt} was cancelled by nobody"
+            )
             return
         error = task.exception()
         self.ends[type(error).__name__ if error else "served"] += 1

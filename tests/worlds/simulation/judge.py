@@ -112,8 +112,6 @@ class Judge:
 
     def forgot_some(self, before: Look, after: Look) -> None:
         """The server forgot what is missing *after*, with marks that stop delayed duplicates."""
-        if (before, before.holders, before.marks) == (after, after.holders, after.marks):
-            return
         self.flushed_at = self._world.now
         self._rules.forgot(before, after)
         self._since = {i: at for i, at in self._since.items() if i in after.live}

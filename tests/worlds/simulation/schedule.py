@@ -21,7 +21,7 @@ from tests.worlds.stand_ins import in_place
 from tests.worlds.world import Violation
 
 from .actors import KEYS, Actor, Common, Habits
-from .holdings import Attempt, Holdings
+from .holdings import Attempt
 from .walk import Operation, Walk, Weather
 
 QUIET = 1.6  # seconds after which nothing is on its way any more, once all is healed

@@ -88,7 +88,7 @@ class Walk(World):
         self._stalled_until = self._refusing_until = 0.0
         self._hung = set[tuple[int, int]]()  # attempts to connect that have no answer
         self._forgot_at = -math.inf  # and what was sent before names scripts that are not there
-        self._troubled_at = -math.inf
+        self._troubled_at = self.refused_at = -math.inf
         self._idle_since = 0.0
         self._idle_calls = 0
         self._ran: dict[tuple[str, int], int] = {}  # acquires, by the link that they came on
@@ -134,7 +134,10 @@ class Walk(World):
             self.now = max(self.now, moment)
             if self._due and self._due[0][0] <= self.now:
                 event = heapq.heappop(self._due)[2]
-                _ = self._happen(event) if isinstance(event, Event) else event()
+                if isinstance(event, Event):
+                    self._happen(event)
+                else:
+                    event()
             for process in self.processes:
                 process.settle()
         return False
@@ -262,10 +265,13 @@ class Walk(World):
             case "forget":
                 self._forgot_at = self.now
             case "flush" | "evict":
-                before = self.looks
-                _ = self.server.flush() if what == "flush" else self.server.evict(which)
-                for name, look in before.items():
-                    self.judge(name).forgot_some(look, self.looks[name])
+                before, names = self.looks, set(self.looks)
+                if what == "flush":
+                    self.server.flush()
+                else:
+                    names = {self.server.evict(which)} & names
+                for name in names:
+                    self.judge(name).forgot_some(before[name], self.looks[name])
             case "refuse all":
                 self._refusing_until = self.now + seconds
                 for process in self.processes:
@@ -318,6 +324,8 @@ class Walk(World):
             return None
         self.fault(f"answer {found[0].name}")
         self._troubled_at = self.now
+        if found[0] is ErrorKind.REFUSED:
+            self.refused_at = self.now
         return found[0]
 
     def ran(
