@@ -235,7 +235,9 @@ class Judge:
     ) -> Iterator[Broken]:
         old = before.live.get(permit_id(call.owner, call.old))
         for identity in new:
-            if identity != permit_id(hub, call.new) or old is None:
+            if permit_id(call.owner, call.old) in self.maimed:  # it may get another token
+                self.granted_ms.setdefault(after.live[identity].token, after.now)
+            elif identity != permit_id(hub, call.new) or old is None:
                 yield Broken(KEPT, f"{identity} was adopted without a holder to adopt from")
             elif after.live[identity][1:] != old[1:]:
                 yield Broken(KEPT, f"{identity} was adopted, and is not the same: {old}")

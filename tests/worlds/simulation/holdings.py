@@ -78,10 +78,11 @@ class Hold:
         return self.id, Trusted.trusted(self.lease, until_us)
 
 
-def _is_fresh(hold: Hold) -> bool:
+def _is_fresh(hold: Hold, granted_at: float) -> bool:
     """Whether it is trusted for a lease, less a refresh interval, or nearly so."""
     terms, left = hold.lease.terms, hold.lease.trusted_until - hold.process.loop.time()
-    return left > terms.lease - terms.refresh_interval - 0.3
+    most = math.inf if terms.max_hold is None else granted_at + terms.max_hold - hold.began
+    return left > min(terms.lease - terms.refresh_interval, most) - 0.3
 
 
 @dataclass(eq=False)
@@ -170,7 +171,8 @@ class Holdings:
         self.answered(attempt)
         process, name, lease = attempt.process, permit.name, permit._lease
         judge, hold = self._world.judge(name), Hold(process, name, lease, world.now)
-        self._world.unless(judge.granted_at(lease.token) < math.inf, f"{hold} was never granted")
+        granted_at = judge.granted_at(lease.token)
+        self._world.unless(granted_at < math.inf, f"{hold} was never granted")
         right = attempt.adopts or permit.permits == attempt.permits
         self._world.unless(right, f"{attempt} got {permit.permits}")
         self.holds.append(hold)
@@ -181,7 +183,9 @@ class Holdings:
         if not attempt.adopts:
             # Not if a stall is just over, nor if what would renew it was refused.
             unclear = process.woken_busy or self._world.refused_at > world.now - 10 * world.trip
-            self._world.unless(_is_fresh(hold) or unclear, f"{hold}, which is trusted too briefly")
+            self._world.unless(
+                _is_fresh(hold, granted_at) or unclear, f"{hold}, which is trusted too briefly"
+            )
         self.ids.add(hold.id)
         return hold
 

@@ -11,48 +11,18 @@ CHUNKS = 16
 SCHEDULES = 150  # of each chunk
 
 FAULTS = {
-    "acquire sent again",
-    "adoption",
-    "answer RETRY_NOW",
-    "answer BUSY",
-    "answer READ_ONLY",
-    "answer NO_MEMORY",
-    "back-pressure",
-    "backed off",
-    "broken link",
-    "cancelled task",
-    "deleted semaphore",
-    "closed client",
-    "connection not answered",
-    "connection refused",
-    "link without messages",
-    "detach cancelled",
-    "flushed server",
-    "foreign release",
-    "half-open link",
-    "back-off by hand",
-    "killed process",
-    "late duplicate",
-    "command of a closed link",
-    "limit set",
-    "lost command",
-    "lost reply",
-    "stalled process",
-    "stalled server",
-    "unheard reply",
+    *("acquire sent again", "adoption", "backed off", "back-off by hand", "closed client"),
+    *("answer BUSY", "answer NO_MEMORY", "answer READ_ONLY", "answer RETRY_NOW"),
+    *("command of a closed link", "cut", "deafen", "evict", "flush", "foreign release", "forget"),
+    *("detach cancelled", "hang", "kill", "late duplicate", "lose", "order of a delete"),
+    *("order of a limit", "press", "refuse", "refuse all", "stall", "stop", "trouble"),
 }
 
 
-RARE = {
-    "answer REFUSED",
-    "detach failed",
-    "hub back in its place",
-    "late adopt",
-    "late backoff",
-    "late delete",
-    "late detach",
-    "late setlimit",
-}  # that a chunk may do without, and all of them together may not
+RARE = {  # that a chunk may do without, and all of them together may not
+    *("answer REFUSED", "detach failed", "late adopt", "late backoff", "late delete"),
+    *("late detach", "late setlimit"),
+}
 
 
 def seeds_of(chunk: int) -> range:
