@@ -148,11 +148,11 @@ class ScriptServer:
         self._redis.command("DEL", f"{address.prefix}:{{{address.name}}}:{kind}")
         self._looks.clear()
 
-    def evict(self, which: int) -> str | None:
-        """Lose one of the keys that expire. Returns of which semaphore, if there is one."""
+    def evict(self, which: int) -> str:
+        """Lose one of the keys that expire. Returns of which semaphore, or "" if there is none."""
         found = [k for k, (_, at) in sorted(self._snapshot().items()) if at is not None]
         if not found:
-            return None
+            return ""
         key = found[which % len(found)]
         self._redis.command("DEL", key)
         self._looks.clear()

@@ -83,6 +83,7 @@ def scenario(
     mode: Mode = "fair",
     grain: float = 0.05,
     release: bool = False,
-    **budget: int,
+    budget: Budget | None = None,
+    **costs: int,
 ) -> Scenario:
-    return Scenario(name, parties, Budget(**budget), opening, mode, grain, release)
+    return Scenario(name, parties, budget or Budget(**costs), opening, mode, grain, release)

@@ -5,13 +5,12 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from redsem_async import AcquireTimeout, Permit, PermitLost
 from redsem_async._core.keys import Mode
 
 from .process import AT_END, Job
-from .scenario import Party, Scenario, scenario
+from .scenario import Budget, Party, Scenario, scenario
 
 LONG = os.environ.get("REDSEM_MODELCHECK") == "long"
 
@@ -131,36 +130,36 @@ def _of_calls(mode: Mode) -> Iterator[Scenario]:
     parties: tuple[Party, ...] = still, open_minded, third
     yield scenario("a cancellation", *parties, opening=begun("00."), cancels=1 + more)
     name, release = "a lost link and a cancellation", zset
-    many: dict[str, Any] = {"cancels": 1, "cuts": 1, "lates": more}
-    yield scenario(name, open_minded, still, opening=begun("10."), release=release, **many)
-    many = {"cuts": 1, "unnoticed": 1, "lates": 1 + more}
+    many = Budget(cancels=1, cuts=1, lates=more)
+    yield scenario(name, open_minded, still, opening=begun("10."), release=release, budget=many)
+    many = Budget(cuts=1, unnoticed=1, lates=1 + more)
     name = "a lost link and late commands"
-    yield scenario(name, open_minded, still, opening=begun("10."), **many)
-    many = {"cancels": more, "ticks": 1 + more, "cuts": more}
+    yield scenario(name, open_minded, still, opening=begun("10."), budget=many)
+    many = Budget(cancels=more, ticks=1 + more, cuts=more)
     name, trier = "a waiter's deadline", Party((tries,))
-    yield scenario(name, still, trier, opening="00. 10.", grain=0.2, **many)
+    yield scenario(name, still, trier, opening="00. 10.", grain=0.2, budget=many)
     if LONG:  # or else a part of "a detach, again"
         name = "a detach that is cancelled"
         yield scenario(name, Party((detaches,)), waiter, opening="00.", cancels=1, ticks=2)
     name, opening = "a detach that is lost", "00." if LONG else "00. 10. 00"
-    many = {"cuts": 1, "ticks": 1 + more, "lates": more}
-    yield scenario(name, detacher, waiter, opening=opening, release=zset, **many)
+    many = Budget(cuts=1, ticks=1 + more, lates=more)
+    yield scenario(name, detacher, waiter, opening=opening, release=zset, budget=many)
     name, grain = "a detach, again", 0.05 if LONG else 0.4
-    many = {"cancels": 1, "ticks": 1, "cuts": more, "lates": more}
+    many = Budget(cancels=1, ticks=1, cuts=more, lates=more)
     again = Party((detaches_again,))
-    yield scenario(name, again, waiter, opening="00. 10. 00", grain=grain, **many)
-    name, many = "an adoption and a cancelled acquire", {"cancels": 1, "cuts": 1, "lates": more}
+    yield scenario(name, again, waiter, opening="00. 10. 00", grain=grain, budget=many)
+    name, many = "an adoption and a cancelled acquire", Budget(cancels=1, cuts=1, lates=more)
     heir, opening = Party((adopts, holds), cancels=(1,)), "00. 10 10 11"
-    yield scenario(name, sender, heir, opening=opening, release=not zset, **many)
+    yield scenario(name, sender, heir, opening=opening, release=not zset, budget=many)
     name, heir = "an adoption that is cancelled", Party((adopts,))
     yield scenario(name, sender, heir, opening="00.", cancels=1, cuts=1, lates=1)
     parties = still.but(sends_twice), Party((adopts, adopts))
-    many = {"cuts": 1, "lates": more, "cancels": more}
-    yield scenario("two adopters", *parties, opening="00. 10. 11.", release=not zset, **many)
+    many = Budget(cuts=1, lates=more, cancels=more)
+    yield scenario("two adopters", *parties, opening="00. 10. 11.", release=not zset, budget=many)
 
 
 def _of_orders_and_limits(mode: Mode) -> Iterator[Scenario]:
-    zset, many = mode == "zset", dict[str, Any]()
+    zset = mode == "zset"
     parties: tuple[Party, ...]
     yield scenario("two limits", Party((limits,)), still, cuts=1, lates=1, cancels=more)
     party = backer.but(limits, backs_off)
@@ -168,19 +167,19 @@ def _of_orders_and_limits(mode: Mode) -> Iterator[Scenario]:
     parties = backer, Party((ends_a_back_off,), cancels=(), breaks=False)
     yield scenario("a back-off that is ended", *parties, opening="00.", cuts=1, lates=1)
     yield scenario("a pause", Party((pauses,)), still, cuts=1, lates=1)
-    parties, many = (Party((deletes,)), still), {"cuts": 1, "lates": 1, "cancels": more}
-    yield scenario("a deletion", *parties, opening=begun("10."), **many)
+    parties, many = (Party((deletes,)), still), Budget(cuts=1, lates=1, cancels=more)
+    yield scenario("a deletion", *parties, opening=begun("10."), budget=many)
     parties, opening = (Party((holds_two,), 2), two, two), begun("20. 00.")
     yield scenario("weights", *parties, opening=opening, release=not zset, cancels=1)
     parties = Party((holds,), 2), open_minded, Party((holds, holds), 2)
     yield scenario("mixed limits", *parties, opening="00. 20. 10. 21.", cancels=more)
     parties = two.but(holds, holds), still.but(tries, tries, limit=0)
     yield scenario("a limit of 0", *parties, opening="00. 10. 11.", grain=0.2)
-    many, mortal = {"kills": 1, "unnoticed": 1, "ticks": more}, short.but(dies=True)
-    yield scenario("a process dies", mortal, short, **many)
-    parties, many = (mortal, waiter.but(lease=3.0)), {"stops": 1, "ticks": 1 + more}
+    many, mortal = Budget(kills=1, unnoticed=1, ticks=more), short.but(dies=True)
+    yield scenario("a process dies", mortal, short, budget=many)
+    parties, many = (mortal, waiter.but(lease=3.0)), Budget(stops=1, ticks=1 + more)
     name, opening = "a process stands still", begun("00. 10.")
-    yield scenario(name, *parties, opening=opening, grain=1.6, release=not zset, **many)
+    yield scenario(name, *parties, opening=opening, grain=1.6, release=not zset, budget=many)
 
 
 MODES: tuple[Mode, Mode] = ("fair", "zset")

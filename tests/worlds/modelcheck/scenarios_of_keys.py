@@ -9,7 +9,7 @@ from redsem_async import AcquireTimeout, PermitLost
 from redsem_async._core.keys import Mode
 
 from .process import AT_END, Job
-from .scenario import Party, Scenario, Script, scenario
+from .scenario import Budget, Party, Scenario, Script, scenario
 from .scenarios import LONG, adopts, keep, suspends
 
 
@@ -76,7 +76,6 @@ opening = "00. 10."
 
 def _of_limits() -> Iterator[Scenario]:
     parties: tuple[Party, ...]
-    many: dict[str, Any]
     name, parties = "a key that is full", (still, loose.but(*both), other)
     yield scenario(name, *parties, opening=opening, cancels=1)
     name, parties = "a heavy head of its key", (heavy, heavy.but(with_key("a", 2), cancels=(0,)))
@@ -87,16 +86,18 @@ def _of_limits() -> Iterator[Scenario]:
     parties = still.but(raises_a), loose.but(a, a)
     yield scenario("limits of a key", *parties, opening="10. 11.", cancels=more)
     parties = still.but(raises_a, breaks=True), still.but(a, a)
-    name, many = "limits of a key, and a lost link", {"cuts": 1, "lates": 1 + more}
-    yield scenario(name, *parties, opening="10. 11.", release=True, **many)
+    name, many = "limits of a key, and a lost link", Budget(cuts=1, lates=1 + more)
+    yield scenario(name, *parties, opening="10. 11.", release=True, budget=many)
     parties = still.but(pauses_a), loose.but(a, b)
     yield scenario("a key is paused", *parties, opening="10.", cancels=1)
     parties = still.but(suspends), loose.but(a, b), *[still] * more
     yield scenario("all is paused, and keys", *parties, opening="10.", cancels=more)
     parties = still.but(shows_a), still.but(revokes), loose
     yield scenario("a revoked permit, and a key", *parties, opening="00. 20.", cancels=more)
-    parties, many = (still.but(detaches_a), loose, *[other] * more), {"ticks": 2, "cancels": 1}
-    yield scenario("a permit with a key expires", *parties, opening=opening, grain=0.3, **many)
+    parties, many = (still.but(detaches_a), loose, *[other] * more), Budget(ticks=2, cancels=1)
+    yield scenario(
+        "a permit with a key expires", *parties, opening=opening, grain=0.3, budget=many
+    )
     parties = still.but(sends_a), loose.but(adopts), still
     yield scenario("an adoption, and a key", *parties, opening="00. 20.", cancels=1)
     parties = still.but(deletes), still.but(a, a)
@@ -105,20 +106,23 @@ def _of_limits() -> Iterator[Scenario]:
 
 def _of_losses() -> Iterator[Scenario]:
     parties: tuple[Party, ...]
-    many: dict[str, Any]
-    name, many = "a link with keys is lost", {"cuts": 1, "unnoticed": 1, "lates": 1 + more}
-    yield scenario(name, still, loose.but(*both, breaks=True), opening=opening, **many)
-    many = {"kills": 1, "unnoticed": 1, "ticks": more}
+    name, many = "a link with keys is lost", Budget(cuts=1, unnoticed=1, lates=1 + more)
+    yield scenario(name, still, loose.but(*both, breaks=True), opening=opening, budget=many)
+    many = Budget(kills=1, unnoticed=1, ticks=more)
     parties = mortal, short.but(a, b), *[short] * more
-    yield scenario("a process with a key dies", *parties, opening=opening, **many)
+    yield scenario("a process with a key dies", *parties, opening=opening, budget=many)
     name = "a waiter with a key dies"
-    yield scenario(name, short, mortal, short, opening="00. 10. 20.", **many)
-    parties, many = (mortal, short.but(with_key("a", until=AT_END), b)), {"ticks": 1 + more}
+    yield scenario(name, short, mortal, short, opening="00. 10. 20.", budget=many)
+    parties, many = (mortal, short.but(with_key("a", until=AT_END), b)), Budget(ticks=1 + more)
     name = "a process with a key stands still"
-    yield scenario(name, *parties, opening=opening, grain=1.6, release=True, stops=1, **many)
-    parties, many = (still, still.but(with_key("a", timeout=0.3), a)), {"ticks": 1 + more}
+    yield scenario(
+        name, *parties, opening=opening, grain=1.6, release=True, budget=many._replace(stops=1)
+    )
+    parties, many = (still, still.but(with_key("a", timeout=0.3), a)), Budget(ticks=1 + more)
     name, grain = "a deadline, and a key", 0.2
-    yield scenario(name, *parties, opening="00. 10. 11.", grain=grain, cancels=more, **many)
+    yield scenario(
+        name, *parties, opening="00. 10. 11.", grain=grain, budget=many._replace(cancels=more)
+    )
     party = one.but(limit=2, key_limit=2)
     parties = (
         party,
@@ -144,8 +148,10 @@ def _of_shares() -> Iterator[Scenario]:
     parties = single.but(lease=3.0, dies=True), single.but(a, b, lease=3.0)
     yield scenario("shares, and a process dies", *parties, opening=opening, mode=mode, kills=1)
     name, parties = "shares, and patience", (single, single.but(a, b, patience=0.2))
-    many, grain = {"ticks": 1}, 0.4
-    yield scenario(name, *parties, opening=opening, mode=mode, grain=grain, release=True, **many)
+    many, grain = Budget(ticks=1), 0.4
+    yield scenario(
+        name, *parties, opening=opening, mode=mode, grain=grain, release=True, budget=many
+    )
 
 
 _ALL = (*_of_limits(), *_of_losses(), *_of_shares())

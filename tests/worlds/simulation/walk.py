@@ -265,12 +265,12 @@ class Walk(World):
             case "forget":
                 self._forgot_at = self.now
             case "flush" | "evict":
-                before, names = self.looks, set(self.looks)
+                before, of = self.looks, None
                 if what == "flush":
                     self.server.flush()
                 else:
-                    names = {self.server.evict(which)} & names
-                for name in names:
+                    of = self.server.evict(which)
+                for name in [name for name in before if of in (None, name)]:
                     self.judge(name).forgot_some(before[name], self.looks[name])
             case "refuse all":
                 self._refusing_until = self.now + seconds
