@@ -117,7 +117,7 @@ class Judge:
         yield from self._of_those_gone(before, call, hub, after)
         yield from self._of_those_kept(before, call, hub, after)
         if not isinstance(call, op.Delete):
-            yield from self._of_back_offs(before, call, after)
+            yield from self._of_back_offs(before, call, answer, after)
         new = sorted(after.live.keys() - before.live.keys(), key=lambda i: after.live[i].token)
         granted: list[str] = []
         if isinstance(call, op.Adopt):
@@ -221,8 +221,14 @@ class Judge:
             if now != was._replace(expiry_ms=expiry_ms):
                 yield Broken(KEPT, f"{identity} became {now} by {call}, having been {was}")
 
-    def _of_back_offs(self, before: Look, call: op.Operation, after: Look) -> Iterator[Broken]:
-        """One that runs ends no earlier, unless it is ended or the keys are deleted."""
+    def _of_back_offs(
+        self, before: Look, call: op.Operation, answer: AnyReply, after: Look
+    ) -> Iterator[Broken]:
+        """One that begins is there. One that runs ends no earlier, unless it is ended."""
+        if isinstance(call, op.BackOff) and isinstance(answer, Reply) and answer.answers[0]:
+            begun = after.back_offs.get(call.key)
+            if begun is None or begun.ends < before.now + call.pause_ms:
+                yield Broken(BACK_OFF, f"{begun} is what began by {call}")
         for key, was in before.back_offs.items():
             if isinstance(call, op.BackOff) and not call.pause_ms and call.key == key:
                 continue
