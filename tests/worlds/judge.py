@@ -161,12 +161,16 @@ class Judge:
 
     def forgot(self, before: Look, after: Look) -> None:
         """The server forgot some of what it kept, or everything."""
-        kept, is_live = after.holders, before.live.items()
-        lost = {i: held for i, held in is_live if kept.get(i) != held}
-        self.taken = lost | self.taken  # as they were before anything was forgotten
+        gone = {i: held for i, held in before.live.items() if after.holders.get(i) != held}
+        lost = {i: self._whole(i, held) for i, held in gone.items()}
+        self.taken |= lost
+        self.maimed |= {i: held for i, held in lost.items() if i in after.holders}
         ends = (held.expiry_ms for held in before.live.values())
         self.unsure_until = max(self.unsure_until, *ends, 0)
-        self.maimed = {i: held for i, held in lost.items() if i in kept} | self.maimed
+
+    def _whole(self, identity: str, held: Permit) -> Permit:
+        """The same, as it was before anything of it was forgotten."""
+        return self.maimed.get(identity, held)._replace(expiry_ms=held.expiry_ms)
 
     def _note_taken(self, before: Look, call: op.Operation, hub: str, after: Look) -> None:
         """Whose permit was taken by right may trust it until it learns of that."""
@@ -175,8 +179,8 @@ class Judge:
         )
         if by_others:
             known = {i: was for i, was in self.taken.items() if was.expiry_ms > before.now}
-            lost = (i for i in before.live if i not in after.live)
-            self.taken = known | {i: self.maimed.get(i, before.live[i]) for i in lost}
+            lost = {i: was for i, was in before.live.items() if i not in after.live}
+            self.taken = known | {i: self._whole(i, was) for i, was in lost.items()}
 
     def _of_all(self, after: Look) -> Iterator[Broken]:
         both = after.live.keys() & {waiter.id for waiter in after.line}

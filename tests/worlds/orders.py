@@ -3,12 +3,13 @@
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import redsem_async._protocol.operations as op
+from redsem_async import AnySemaphore, FairSemaphore
 from redsem_async._protocol.replies import AnyReply, Reply
 from tests.worlds.judge import Broken
 from tests.worlds.look import Look
@@ -64,12 +65,18 @@ class Orders:
         return order
 
     async def carry_out(
-        self, by: "Process", what: str, value: int | None, call: Awaitable[object]
+        self, by: "Process", semaphore: AnySemaphore, what: str, limit: int | None = None
     ) -> None:
-        """Await *call*, which gives an order."""
-        order = self.ordered(by, what, value)
+        """Set a limit, of all or of a key, or delete."""
+        order = self.ordered(by, what, limit)
         try:
-            await call
+            if what == DELETE:
+                await semaphore.delete()
+            elif what == LIMIT:
+                await semaphore.set_limit(limit)
+            else:
+                keyed = cast("FairSemaphore", semaphore)
+                await keyed.set_limit(limit, key=what.rpartition(" ")[2])
         except BaseException:
             order.given_up, order.hubs = self._world.now, len(by.hubs)
             raise

@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from redsem_async import (
     AnySemaphore,
@@ -111,10 +111,8 @@ class Job:
 
     async def set_limit(self, limit: int | None, key: str | None = None) -> None:
         """Set a limit, of all or of a key."""
-        semaphore = cast("FairSemaphore", self.semaphore)
         what = LIMIT if key is None else of_key(key)
-        call = semaphore.set_limit(limit) if key is None else semaphore.set_limit(limit, key=key)
-        await self.orders.carry_out(self.process, what, limit, call)
+        await self.orders.carry_out(self.process, self.semaphore, what, limit)
 
     async def revoke(self, identity: str) -> None:
         await self.semaphore.release(identity)
@@ -124,7 +122,7 @@ class Job:
         permit.back_off(seconds)
 
     async def delete(self) -> None:
-        await self.orders.carry_out(self.process, DELETE, None, self.semaphore.delete())
+        await self.orders.carry_out(self.process, self.semaphore, DELETE)
 
     @property
     def orders(self) -> Orders:

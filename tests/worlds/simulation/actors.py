@@ -56,7 +56,7 @@ class Common:
     begun: list[Operation] = field(default_factory=list[Operation])
     actors: int = 0
     detached: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    keys: random.Random | None = None  # draws keys, where requests have any
+    keyed: bool = False  # requests may have keys
     over: bool = False
 
     def detach(self, name: str, identity: str) -> None:
@@ -66,16 +66,8 @@ class Common:
         self, process: Process, semaphore: AnySemaphore, what: str, limit: int | None = None
     ) -> None:
         """Set a limit, of all or of a key, or delete."""
-        orders = self.world.orders[semaphore.name]
-        if what == DELETE:
-            call: Awaitable[None] = semaphore.delete()
-        elif what == LIMIT:
-            call = semaphore.set_limit(limit)
-        else:
-            assert isinstance(semaphore, FairSemaphore)
-            call = semaphore.set_limit(limit, key=what.rpartition(" ")[2])
         with suppress(SemaphoreError):
-            await orders.carry_out(process, what, limit, call)
+            await self.world.orders[semaphore.name].carry_out(process, semaphore, what, limit)
             self.world.fault(f"order of a {what.partition(' ')[0]}")
 
 
@@ -148,11 +140,8 @@ class Actor:
         self, semaphore: AnySemaphore, permits: int, action: str
     ) -> tuple[str | None, float, int]:
         draw = self._random
-        if (
-            self._common.keys is None
-            or not isinstance(semaphore, FairSemaphore)
-            or action == "enter"
-        ):
+        keyed = self._common.keyed and action != "enter"
+        if not keyed or not isinstance(semaphore, FairSemaphore):
             return None, 0.0, permits
         key = draw.choice((None, *KEYS, *KEYS, KEYS[0]))
         ahead = 0.0 if action == "try" else draw.choice((0.0, 0.0, 0.0, 0.001, 30.0))
@@ -321,9 +310,8 @@ class Actor:
 
     async def _limit(self, semaphore: AnySemaphore) -> None:
         limit = self._random.choice((None, None, 0, 1, 2, 3, 5))
-        keys = self._common.keys and self._random
-        if keys is not None and keys.random() < 0.7:
-            key = of_key(keys.choice(KEYS))
+        if self._common.keyed and self._random.random() < 0.7:
+            key = of_key(self._random.choice(KEYS))
             await self._common.order(self._process, semaphore, key, limit)
             return
         await self._common.order(self._process, semaphore, LIMIT, limit)
@@ -331,10 +319,10 @@ class Actor:
     async def _back_off(self, semaphore: AnySemaphore) -> None:
         """As an operator, for all or for a key; 0 ends it."""
         seconds = self._random.choice(PAUSES)
-        keys = self._common.keys and self._random
+        of_a_key = self._common.keyed and self._random.random() < 0.5
         with suppress(SemaphoreError):
-            if keys is not None and keys.random() < 0.5 and isinstance(semaphore, FairSemaphore):
-                await semaphore.back_off(seconds, key=keys.choice(KEYS))
+            if of_a_key and isinstance(semaphore, FairSemaphore):
+                await semaphore.back_off(seconds, key=self._random.choice(KEYS))
             else:
                 await semaphore.back_off(seconds)
             self._world.fault("back-off by hand")

@@ -68,19 +68,17 @@ class Schedule:
         self.world.weather = self._weather()
         self.holdings = self.world.holdings
         self.holdings.unruly = not self.calm
-        self.overloads = random.Random(f"overloads of {seed}")  # and so that others stay
         self.common = Common(self.world, self.holdings, self._habits(), attempts)
         self.kind = draw.choice((Semaphore, FairSemaphore))
-        self.keys = random.Random(f"keys of {seed}")  # so that those without keys stay as they are
         self.mode: Mode = "zset" if self.kind is Semaphore else "fair"
-        if self.mode == "fair" and self.keys.random() < KEYED:
-            self.mode = self.keys.choice(("fair+keys", "fair+keys", "fair+share"))
-            self.common.keys = self.keys
+        if self.mode == "fair" and draw.random() < KEYED:
+            self.mode = draw.choice(("fair+keys", "fair+keys", "fair+share"))
+            self.common.keyed = True
         names = ["jobs", "more"][: draw.choice((1, 1, 1, 2))]
         self.limits = {name: draw.choice((1, 1, 2, 3, 5)) for name in names}
         self.mixed = draw.random() < 0.15
-        # By a seed of its own, too. Lists of different lengths may be refused.
-        self.slotted = not self.mixed and random.Random(f"slots of {seed}").random() < SLOTTED
+        # Lists of different lengths may be refused.
+        self.slotted = not self.mixed and draw.random() < SLOTTED
         self.eager = draw.random() < 0.5  # many attempts
         self.workers: list[tuple[Process, asyncio.Task[Any]]] = []
         self.attempts = 0  # of all workers, each with work to do, and perhaps one after another
@@ -126,7 +124,7 @@ class Schedule:
                 self.world.weather.chances |= {"unanswered": chance, "overtaken": chance}
         elif theme < 0.22 and not (self.calm or self.gusty):
             actions = ["bare", "guard", "limit", "limit", "limit", "delete"]
-        overloads = self.overloads.choice((0.0, 0.0, 0.0, 0.1))
+        overloads = draw.choice((0.0, 0.0, 0.0, 0.1))
         if overloads:
             actions.append("back off")
         short = self.lease * 0.2
@@ -175,7 +173,7 @@ class Schedule:
 
     def _options_of_keys(self, limit: int, lease: float) -> dict[str, Any]:
         """What only a semaphore with keys takes. Clients declare other limits for a key."""
-        draw, options = self.keys, dict[str, Any]()
+        draw, options = self.random, dict[str, Any]()
         if draw.random() < LONGEST_HOLDS:
             options["max_hold"] = draw.uniform(1.2, 4.0) * lease
         if "+" not in self.mode:
@@ -323,6 +321,9 @@ class Schedule:
         return all(process.idle for process in self.world.processes)
 
     def _see_that_nothing_is_left(self) -> None:
+        for process, task in self.workers:
+            if process.alive and task.done() and (error := task.exception()) is not None:
+                self.world.violated(f"a worker of {process.name} ended with {error!r}", error)
         for process in self.world.processes:
             if not process.alive:
                 continue
