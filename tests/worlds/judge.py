@@ -87,7 +87,8 @@ class Judge:
         last_token: the highest that was granted.
         granted_ms: when each token was.
         taken: permits that somebody else than their holders ended, as they were.
-        maimed: permits of which the server forgot something, as they were.
+        maimed: permits that were held when the server forgot something, as they were: it may take
+            them for lost.
         unsure_until: what is free is not known before, in ms, nor while there are such permits.
     """
 
@@ -134,10 +135,10 @@ class Judge:
         self._heal(after)
 
     def _heal(self, after: Look) -> None:
-        """Forget those maimed permits that ended, or are whole again."""
-        for identity, was in list(self.maimed.items()):
+        """Forget those maimed permits that ended."""
+        for identity in list(self.maimed):
             held = after.live.get(identity)
-            if held is None or held[1:] == was[1:]:
+            if held is None:
                 del self.maimed[identity]
             else:  # it may get another token
                 self.last_token = max(self.last_token, held.token)
@@ -161,10 +162,9 @@ class Judge:
 
     def forgot(self, before: Look, after: Look) -> None:
         """The server forgot some of what it kept, or everything."""
-        gone = {i: held for i, held in before.live.items() if after.holders.get(i) != held}
-        lost = {i: self._whole(i, held) for i, held in gone.items()}
-        self.taken |= lost
-        self.maimed |= {i: held for i, held in lost.items() if i in after.holders}
+        held = {i: self._whole(i, permit) for i, permit in before.live.items()}
+        self.maimed |= {i: permit for i, permit in held.items() if i in after.holders}
+        self.taken |= {i: permit for i, permit in held.items() if after.holders.get(i) != permit}
         ends = (held.expiry_ms for held in before.live.values())
         self.unsure_until = max(self.unsure_until, *ends, 0)
 

@@ -343,6 +343,8 @@ class Holdings:
     def _was_held(self, attempt: Attempt) -> bool:
         """Whether the permit that *attempt* adopts has been held all the time that it asked."""
         judge, process = self._world.judge(attempt.semaphore.name), attempt.process
+        if judge.unsure:
+            return False
         since = judge.held_since(attempt.old)
         heir = judge.heir.get(attempt.old, "")
         most = attempt.semaphore._terms.max_hold

@@ -119,6 +119,12 @@ class Judge:
         self._looks.append((self._world.now, after))
 
     @property
+    def unsure(self) -> bool:
+        """Whether the server may take what is held for lost."""
+        now_ms = self._world.server_us // 1000
+        return bool(self._rules.maimed) or now_ms < self._rules.unsure_until
+
+    @property
     def forgot(self) -> bool:
         return self.flushed_at > -math.inf
 
