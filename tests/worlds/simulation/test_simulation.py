@@ -11,17 +11,17 @@ CHUNKS = 16
 SCHEDULES = 150  # of each chunk
 
 FAULTS = {
-    *("acquire sent again", "adoption", "backed off", "back-off by hand", "closed client"),
-    *("answer BUSY", "answer NO_MEMORY", "answer READ_ONLY", "answer RETRY_NOW"),
-    *("command of a closed link", "cut", "deafen", "evict", "flush", "foreign release", "forget"),
-    *("detach cancelled", "hang", "kill", "late duplicate", "lose", "order of a delete"),
-    *("order of a limit", "press", "refuse", "refuse all", "stall", "stop", "trouble"),
+    *("acquire sent again", "answer BUSY", "answer READ_ONLY", "backed off", "back-off by hand"),
+    *("command of a closed link", "cut", "deafen", "late duplicate", "lose", "order of a delete"),
+    *("order of a limit", "refuse", "trouble"),
 }
 
 
 RARE = {  # that a chunk may do without, and all of them together may not
-    *("answer REFUSED", "detach failed", "late adopt", "late backoff", "late delete"),
-    *("late detach", "late setlimit"),
+    *("adoption", "answer NO_MEMORY", "answer REFUSED", "answer RETRY_NOW", "closed client"),
+    *("detach cancelled", "detach failed", "evict", "flush", "foreign release", "forget", "hang"),
+    *("kill", "late adopt", "late backoff", "late delete", "late detach", "late setlimit"),
+    *("press", "refuse all", "stall", "stop"),
 }
 
 
