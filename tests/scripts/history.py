@@ -118,8 +118,8 @@ class History:
     def granted(
         self, identity: str, name: str, token: int, permits: int, at: float, expiry: float
     ) -> None:
-        tenure = self._newest[identity] = Tenure(name, token, permits, at, expiry)
-        self._tenures[identity, token] = tenure
+        tenure = Tenure(name, token, permits, at, expiry)
+        self._newest[identity] = self._tenures[identity, token] = tenure
 
     def renewed(self, identity: str, expiry: float) -> None:
         if (tenure := self._newest.get(identity)) is not None:
@@ -175,7 +175,7 @@ class History:
             over = tenure.until is not None and tenure.until < settled - LATE
             if over and identity not in in_use:
                 del self._tenures[identity, token]
-                if self._newest[identity] is tenure:
+                if self._newest.get(identity) is tenure:
                     del self._newest[identity]
         # A stay that is not over has edges to come.
         pending = (stay.since for stay in self._stays.values())
