@@ -242,6 +242,8 @@ class Judge:
         if isinstance(call, op.Acquire):
             asked |= {permit_id(hub, r.number): r for r in requests_of(call)} | asked
         room = after.room(without=granted)
+        if granted and after.has_lost_facts:
+            yield Broken(LIMIT, f"{granted} were granted, and what others hold is not known")
         for identity in granted:
             permit, request = after.live[identity], asked.get(identity)
             if permit.token <= self.last_token:
@@ -301,7 +303,7 @@ class Judge:
         self, before: Look, hub: str, told: Iterable[tuple[QueuedRequest, object]], after: Look
     ) -> Iterator[Broken]:
         """Who is told of a grant has it, and who is told that all is full finds no room."""
-        room, empty = after.room(), not (before.line or after.line)
+        room, empty = after.room(), not (before.line or after.line or after.has_lost_facts)
         for request, said in told:
             identity = permit_id(hub, request.number)
             token = said.token if isinstance(said, Holding) else said
