@@ -18,6 +18,7 @@ from redsem_async._core.config import Slot
 from redsem_async._core.errors import BackendError, PermitLost, SemaphoreError
 from redsem_async._core.lease import Outcome, reply_timeout
 from redsem_async._hub.estimates import usual_hold
+from redsem_async._hub.introduction import signature
 from redsem_async._hub.model import BlockGuard, Confirmed, Lease, LeaseState, PendingRelease
 from redsem_async._hub.pending import BackOffCall
 from redsem_async._hub.refresher import Refresher
@@ -204,7 +205,8 @@ class Permit:
             log_cut(remote, pause)
             pause = terms.max_back_off
         if pause:
-            operation = StartBackOff(math.ceil(1000 * pause), lease.token, key=of_key)
+            pause_ms, by = math.ceil(1000 * pause), signature(terms.label)
+            operation = StartBackOff(pause_ms, lease.token, key=of_key, by=by)
             call, loop = BackOffCall(operation, now + pause), self._bound.loop
             if _running_loop() is loop:
                 remote.back_off(call)

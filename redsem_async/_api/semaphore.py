@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Coroutine
 from types import EllipsisType, TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Unpack
 
 from redsem_async._core import config
 from redsem_async._core.config import FairOptions, Terms
@@ -11,6 +11,7 @@ from redsem_async._core.errors import AcquireTimeout
 from redsem_async._core.keys import Address, Mode, parse_permit_id, with_slots
 from redsem_async._hub.estimates import usual_hold
 from redsem_async._hub.hub import hub_for
+from redsem_async._hub.introduction import signature
 from redsem_async._hub.remote_semaphore import Taken
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import Delete, KeyTerms, Reap, SetLimit
@@ -356,13 +357,14 @@ class AnySemaphore:
         return limited or bool(status.held or status.waiting) or status.set_limit is not None
 
     async def status(
-        self, max_entries: int = 100, *, keys_after: str | None = None
+        self, max_entries: int = 100, *, keys_after: str | None = None, keys_begin: str = ""
     ) -> SemaphoreStatus:
         """Read the limit, the holders, the waiters and the keys, all at the same moment.
 
         Args:
             max_entries: the maximum number of holders to list, of waiters, and of keys.
             keys_after: list the keys after this one, which is the last of the previous list.
+            keys_begin: list only keys that begin with this text, of the 5,000 next ones.
 
         Raises:
             SemaphoreError: see `AnySemaphore`. Cancelling the caller changes nothing.
@@ -370,13 +372,16 @@ class AnySemaphore:
         """
         most = config.whole(max_entries, "max_entries", 0)
         after = None if keys_after is None else self._terms.checked_key(keys_after)
-        return (await self._read(most, after)).status
+        begin = config.text(keys_begin, "keys_begin") if keys_begin else ""
+        return (await self._read(most, after, begin)).status
 
-    async def _read(self, max_entries: int, after: str | None = None) -> StatusReply:
+    async def _read(
+        self, max_entries: int, after: str | None = None, begin: str = ""
+    ) -> StatusReply:
         remote, terms = self._bound().remote, self._terms
         usual, of_key = usual_hold(remote), terms.declared_limit
         viewer = Viewer(terms.limit, terms.slots, terms.lease, usual, of_key)
-        return await remote.call(Status(max_entries, after, viewer))
+        return await remote.call(Status(max_entries, after, viewer, begin))
 
     async def set_limit(self, limit: int | None, *, key: str | None = None) -> None:
         """Set a limit that overrides all declared limits. ``None`` removes it.
@@ -395,7 +400,7 @@ class AnySemaphore:
         """
         limit = config.limit_or_none(limit, "limit")
         key = None if key is None else self._terms.checked_key(key)
-        await self._bound().remote.call(SetLimit(limit, key=key))
+        await self._set_limit(limit, key)
 
     async def pause(self) -> None:
         """Set a limit of 0 until ``resume``.
@@ -403,7 +408,7 @@ class AnySemaphore:
         Raises:
             SemaphoreError: see `AnySemaphore`. If cancelled, it may still take effect.
         """
-        await self._bound().remote.call(SetLimit("pause"))
+        await self._set_limit("pause")
 
     async def resume(self) -> None:
         """End a pause. The limit that was set before it applies again, or else the declared ones.
@@ -411,7 +416,13 @@ class AnySemaphore:
         Raises:
             SemaphoreError: see `AnySemaphore`. If cancelled, it may still take effect.
         """
-        await self._bound().remote.call(SetLimit("resume"))
+        await self._set_limit("resume")
+
+    async def _set_limit(
+        self, limit: int | Literal["pause", "resume"] | None, key: str | None = None
+    ) -> None:
+        operation = SetLimit(limit, key=key, by=signature(self._terms.label))
+        await self._bound().remote.call(operation)
 
     async def back_off(self, seconds: float, *, key: str | None = None) -> None:
         """Grant no permits for *seconds*, in any process. 0 ends a back-off.
@@ -429,7 +440,7 @@ class AnySemaphore:
         """
         key = None if key is None else self._terms.checked_key(key)
         pause = config.duration_of(seconds, "seconds", config.LONGEST_BACK_OFF)
-        await self._bound().remote.back_off_for(pause, key)
+        await self._bound().remote.back_off_for(pause, key, signature(self._terms.label))
 
     async def reap(self) -> int:
         """Remove expired holders and dead waiters, serve the queue, and return the number removed.

@@ -29,6 +29,7 @@ MOST_PERMITS = 10**15  # exact where Redis counts them, in doubles
 MOST_AHEAD = 3600  # seconds
 MOST_SLOTS = 500  # because a script reads them all
 LONGEST_BACK_OFF = 86_400.0  # seconds
+LONGEST_LABEL = 100  # characters of one that nobody chose
 LEAST_WEIGHT = 1e-6  # of a key, because a script writes six decimals
 TOLERANCE = 1e-9  # how far arithmetic may put a duration beyond a bound (relative, and seconds)
 
@@ -292,6 +293,11 @@ def text(value: object, what: str, most: int = MOST_BYTES) -> str:
     if "{" in checked or "}" in checked:
         raise ValueError(f"{what} must not contain a brace: Redis Cluster reads it as a hash tag")
     return checked
+
+
+def label_of(given: str) -> str:
+    """What a label can have of *given*, which is any string. '' for nothing."""
+    return "".join(c for c in given if c.isprintable() and c not in "{}")[:LONGEST_LABEL]
 
 
 def encodable(value: object, what: str, most: int = MOST_BYTES) -> str:

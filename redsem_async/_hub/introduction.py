@@ -50,3 +50,13 @@ class Introduction:
 
 
 _STARTED = time.time()
+
+
+def signature(label: str | None) -> str:
+    """Who sets a limit or begins a back-off, as 'label@host:pid', in at most 200 bytes."""
+    who = f"{_cut(label, 100)}@" if label else ""
+    return f"{who}{_cut(socket.gethostname(), 80)}:{os.getpid()}"
+
+
+def _cut(text: str, most: int) -> str:
+    return text.encode(errors="replace")[:most].decode(errors="ignore")

@@ -241,14 +241,14 @@ class RemoteSemaphore(SemaphoreState):
         calls.back_off(self, call)
         self.writer.settle(self)
 
-    async def back_off_for(self, seconds: float, key: str | None) -> None:
-        """Have every process grant nothing for *seconds*. 0 ends a back-off.
+    async def back_off_for(self, seconds: float, key: str | None, by: str) -> None:
+        """Have every process grant nothing for *seconds*. 0 ends a back-off. *by* says who asks.
 
         Raises:
             BackendError: when the server refused, or could not be asked.
         """
         future: asyncio.Future[Any] = self.identity.loop.create_future()
-        operation = StartBackOff(math.ceil(1000 * seconds), key=key)
+        operation = StartBackOff(math.ceil(1000 * seconds), key=key, by=by)
         call = BackOffCall(operation, clock() + seconds, future)
         await self._answered(call, future, reply_timeout(min(self.shortest_lease, 10.0)))
 

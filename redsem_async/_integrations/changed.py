@@ -1,5 +1,7 @@
 """What a change has done, in the same words for the command and for the dashboard."""
 
+from collections.abc import Callable
+
 from redsem_async._protocol.status import SemaphoreStatus
 
 from .discovery import SemaphoreInfo
@@ -44,6 +46,12 @@ def backed_off(seconds: float, key: str | None = None) -> str:
     if not seconds:
         return f"{where}back-off ended"
     return f"{where}no permit for {seconds:g} s, then as many as the ramp allows"
+
+
+def origin(age: float | None, by: str | None, words: Callable[[float], str]) -> str:
+    """When a set limit or a back-off began, in *words* for seconds, and by whom, if known."""
+    ago = "" if age is None else f" {words(age)} ago"
+    return ago if by is None else f"{ago} by {by}"
 
 
 REVOKED = "permit revoked"

@@ -1,6 +1,7 @@
 """The operation that reads a semaphore, and the dataclasses that ``status()`` returns."""
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -13,6 +14,10 @@ from redsem_async._core.lease import retry_after
 from .hub_info import facts_of
 from .operations import Argument, Operation, encoded
 from .replies import Ramp, key_of, limit_and_ramp, none_below_0, number_of, slots_of
+
+# When and by whom a limit was set, in what a script stores, or a back-off was begun.
+_SET = re.compile(rb"\d+:\d*:(\d{1,16}):(.*)", re.DOTALL)
+_BEGUN = re.compile(rb"\d+:(\d{1,16}):\d+:(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +99,15 @@ class BackOff(NamedTuple):
     Attributes:
         seconds_left: seconds until permits are granted again. 0 once grants ramp up.
         ramp: how many permits may be in use now, first 0, then 1, 2, 4 and so on.
+        age: seconds since it began, measured with the semaphore's clock. None if unknown, as for
+            the back-off of a key.
+        by: who began it, as ``"label@host:pid"`` or ``"host:pid"``. None if unknown.
     """
 
     seconds_left: float
     ramp: int
+    age: float | None = None
+    by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +151,10 @@ class SemaphoreStatus:
         keys: those with permits or waiting requests, and those to which a back-off grants nothing.
             The ones with the most permits come first.
         back_off: the semaphore's back-off, if one is in progress.
+        set_limit_age: seconds since the limit was set, measured with the semaphore's clock. None
+            without a set limit, or if unknown.
+        set_limit_by: who set it, as ``"label@host:pid"`` or ``"host:pid"``. None without a set
+            limit, or if unknown.
     """
 
     name: str
@@ -154,6 +168,8 @@ class SemaphoreStatus:
     retry_after: float = 0.0
     keys: tuple[KeyStatus, ...] = ()
     back_off: BackOff | None = None
+    set_limit_age: float | None = None
+    set_limit_by: str | None = None
 
     @property
     def oldest_wait(self) -> float | None:
@@ -199,6 +215,7 @@ class Status(Operation[StatusReply]):
 
     Attributes:
         after: the key after which to list keys. None for all.
+        begin: with what the listed keys begin.
         viewer: as whom to see it.
     """
 
@@ -206,15 +223,17 @@ class Status(Operation[StatusReply]):
     max_entries: int
     after: str | None = None
     viewer: Viewer = field(default=Viewer(), repr=False)
+    begin: str = ""
 
     def arguments(self, address: Address) -> Sequence[Argument]:
         after = "" if self.after is None else encoded(self.after)
-        return (self.max_entries, after) if address.keyed else (self.max_entries,)
+        of_keys = (after, encoded(self.begin)) if address.keyed else ()
+        return (self.max_entries, *of_keys)
 
     def reply(self, raw: Sequence[Any], address: Address) -> StatusReply:
         viewer = self.viewer
         _, limited, held, waiting, now_us, hold_ms, holders, entries, hubs, *more = raw
-        _, _, *more = more
+        set_text, back_off_text, *more = more
         held, waiting, now_us = number_of(held), number_of(waiting), number_of(now_us)
         limited, ramp = limit_and_ramp(limited)
         set_limit = none_below_0(limited)
@@ -242,7 +261,11 @@ class Status(Operation[StatusReply]):
             return max(0.0, (now_us - drawn) / 1e6)
 
         available = max(0, min(limit, limit if ramp is None else ramp.permits) - held)
+        set_ms, set_by = _origin(_SET, set_text)
+        began_us, began_by = _origin(_BEGUN, back_off_text)
         back_off = back_off_of(ramp, limit)
+        if back_off is not None and began_us is not None:
+            back_off = back_off._replace(age=age(began_us), by=began_by)
         usual = viewer.usual_hold
         if usual is None and (told := none_below_0(number_of(hold_ms))) is not None:
             usual = told / 1000
@@ -282,6 +305,8 @@ class Status(Operation[StatusReply]):
                 for key, use, count, told in _in_rows(keys, _text_of, number_of, number_of, _same)
             ),
             back_off=back_off,
+            set_limit_age=None if set_ms is None else age(1000 * set_ms),
+            set_limit_by=set_by,
         )
         return StatusReply(status, bool(blocked), number_of(key_limits))
 
@@ -294,6 +319,13 @@ class Status(Operation[StatusReply]):
             of_key = declared(key)
         back_off = back_off_of(ramp, limit if of_key is None else of_key)
         return KeyStatus(key, of_key, held, waiting, set_limit, back_off)
+
+
+def _origin(pattern: re.Pattern[bytes], stored: bytes) -> tuple[int | None, str | None]:
+    found = pattern.fullmatch(stored)
+    if found is None:
+        return None, None
+    return int(found[1]), found[2].decode("utf-8", "replace") or None
 
 
 def _in_rows(raw: Sequence[Any], *kinds: Callable[[Any], Any]) -> Iterator[Sequence[Any]]:

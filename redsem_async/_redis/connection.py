@@ -7,7 +7,7 @@ A script is called by its digest, the first time too. Commands are written witho
 replies, except where one that is refused must not be overtaken:
 
 - All wait behind the first call of the first script. If the server does not have it, it is written
-  once more in its place, with the text of the script, and so is each other script at its first call.
+  once more in its place with its text, and the first call of each other script has its text, too.
 - A release waits behind a back-off, because it would serve a waiter.
 
 When an error comes meanwhile, those that wait return to the hub, which writes them again behind

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from redsem_async import BackOff, Client, SemaphoreStatus
+from redsem_async._integrations import changed
 from redsem_async._integrations.discovery import LISTED_KEYS, ListEntry, SemaphoreInfo
 
 from ._target import printable
@@ -88,13 +89,17 @@ def limit_text(info: SemaphoreInfo) -> str:
     return " or ".join(f"{limit:,}" for limit in info.declared)
 
 
-def _set_limit_text(info: SemaphoreInfo, limit: int) -> str:
+def _set_limit_text(info: SemaphoreInfo, limit: int, origin: str = "") -> str:
     """A set limit, after the one in force, because there may be fewer slots."""
     if limit == 0:
-        return "0 (paused)"
+        return f"0 (paused{origin})"
     if info.slots and len(info.slots) < limit:
-        return f"{len(info.slots):,} ({limit:,} set)"
-    return f"{limit:,} (set)"
+        return f"{len(info.slots):,} ({limit:,} set{origin})"
+    return f"{limit:,} (set{origin})"
+
+
+def _origin(age: float | None, by: str | None) -> str:
+    return printable(changed.origin(age, by, _about))
 
 
 def headline(info: SemaphoreInfo, status: SemaphoreStatus) -> str:
@@ -102,7 +107,7 @@ def headline(info: SemaphoreInfo, status: SemaphoreStatus) -> str:
     parts = [
         info.class_name or "not in use",
         *(["clock='local'"] if info.clock == "local" else []),
-        f"limit {_limit_in_full(info)}",
+        f"limit {_limit_in_full(info, status)}",
         *([f"key_limit={info.key_limit}"] if info.key_limit is not None else []),
         *(["share=True"] if info.shares else []),
         *([f"{len(info.slots):,} slots"] if info.slots else []),
@@ -119,17 +124,20 @@ def headline(info: SemaphoreInfo, status: SemaphoreStatus) -> str:
 
 def back_off_text(back_off: BackOff) -> str:
     """A countdown, and then the ramp."""
+    origin = _origin(back_off.age, back_off.by)
+    why = f"(back-off{origin and f' started{origin}'})"
     if back_off.seconds_left:
-        return f"no permit for {_about(back_off.seconds_left)} more (back-off)"
-    return f"{back_off.ramp:,} may be in use for now (back-off)"
+        return f"no permit for {_about(back_off.seconds_left)} more {why}"
+    return f"{back_off.ramp:,} may be in use for now {why}"
 
 
-def _limit_in_full(info: SemaphoreInfo) -> str:
+def _limit_in_full(info: SemaphoreInfo, status: SemaphoreStatus) -> str:
     declared = " or ".join(f"{limit:,}" for limit in info.declared)
     if info.set_limit is None:
         return declared or "unknown"
     beside = f"; clients declare {declared}" if declared else ""
-    return f"{_set_limit_text(info, info.set_limit)}{beside}"
+    origin = _origin(status.set_limit_age, status.set_limit_by)
+    return f"{_set_limit_text(info, info.set_limit, origin)}{beside}"
 
 
 def details(info: SemaphoreInfo, status: SemaphoreStatus, *, ids: bool) -> RenderableType:
@@ -262,6 +270,8 @@ def as_dict(info: SemaphoreInfo, status: SemaphoreStatus, *, whole: bool) -> dic
         "clock": info.clock,
         "limit": info.limit,
         "set_limit": info.set_limit,
+        "set_limit_age": status.set_limit_age,
+        "set_limit_by": status.set_limit_by,
         "declared": list(info.declared),
         "key_limit": info.key_limit,
         "slots": list(info.slots),

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, Permit, Semaphore
+from redsem_async._core import config
 from redsem_async._core.clock import now as clock
 from redsem_async._integrations import discovery
 from redsem_async._redis.stored import READ_ERRORS
@@ -25,7 +26,6 @@ UNAVAILABLE, TRY_AGAIN = 69, 75  # EX_UNAVAILABLE and EX_TEMPFAIL of sysexits.h
 TERM_BELOW, KILL_BELOW = 1 / 4, 1 / 20  # of the lease that is left
 LOOK = 0.05  # seconds between two looks at what is to end
 LOOK_UP = 1.0  # seconds to find out what other clients declare
-LABEL = 100  # characters
 NAMED = 5  # holders named in the message while it waits
 SELF = "redsem-async: "  # before each message, because the command writes to stderr, too
 
@@ -87,14 +87,13 @@ def run(
         fail(SELF + "give either --limit or --slots", USAGE_ERROR)
     if key is not None and fair is False:
         fail(SELF + "--key needs --fair", USAGE_ERROR)
-    label = "".join(c for c in PurePath(command[0]).name if c.isprintable() and c not in "{}")
     options: dict[str, Any] = {
         "limit": limit,
         "slots": None if slots is None else slots.split(","),
         "lease": lease,
         "max_hold": max_hold,
         "prefix": prefix,
-        "label": label[:LABEL] or None,
+        "label": config.label_of(PurePath(command[0]).name) or None,
         "cancel_on_loss": False,
     }
 

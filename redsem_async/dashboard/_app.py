@@ -31,7 +31,7 @@ from ._access import HEADERS, METRICS, VIEW, Access, set_token, token_of
 from ._changes import Refused, change
 from ._metrics import Metrics
 from ._reader import Detail, Reader, Watch
-from ._views import MOST_ROWS, ROWS, detail_view, list_view, start_of_keys
+from ._views import LONGEST_START, MOST_ROWS, ROWS, detail_view, list_view
 
 HERE = Path(__file__).parent
 STREAM_LIFE = 60.0  # seconds after which a page connects again, and is authorized again
@@ -151,9 +151,9 @@ class Dashboard:
             count = int(rows) if rows.isdecimal() and len(rows) < 5 else ROWS
             stream = _list_stream(reader, asked.get("filter", ""), min(count, MOST_ROWS))
         else:
-            after = asked.get("keys_after") or start_of_keys(asked.get("keys", ""))
+            keys = asked.get("keys_after"), asked.get("keys", "")[:LONGEST_START]
             whole = await self._access.may(request, "revoke", name)
-            stream = _detail_stream(reader, Detail(name, after), whole_ids=whole)
+            stream = _detail_stream(reader, Detail(name, *keys), whole_ids=whole)
         return _EventStream(
             stream,
             media_type="text/event-stream",

@@ -75,7 +75,7 @@ async def change(request: Request, access: Access, redis: Any, prefix: str) -> s
         raise refusal
     try:
         async with asyncio.timeout(CHANGE_TIMEOUT):
-            text = await _make(wanted, redis, prefix)
+            text = await _make(wanted, redis, prefix, config.label_of(f"dashboard/{who}"))
     except (BackendUnavailable, *READ_ERRORS) as error:
         reason = str(error) or "no reply in time"
         raise Refused(
@@ -139,14 +139,14 @@ def _change_of(data: dict[str, Any]) -> Change:
     return Change(action, name, limit, key, permit if action == "revoke" else None, seconds)
 
 
-async def _make(wanted: Change, redis: Any, prefix: str) -> str:
+async def _make(wanted: Change, redis: Any, prefix: str, label: str) -> str:
     info = await find(redis, prefix, wanted.name)
     if info is None:
         raise Refused(404, f"There is no semaphore named {wanted.name!r}: nothing was changed.")
     if wanted.key is not None and info.mode is not None and not info.keyed:
         raise Refused(400, "Nothing was changed: the requests of this semaphore have no keys.")
     try:
-        semaphore = info.semaphore(redis, prefix, keyed=wanted.key is not None, label="dashboard")
+        semaphore = info.semaphore(redis, prefix, keyed=wanted.key is not None, label=label)
     except ValueError as error:
         raise Refused(400, f"Nothing was changed: {error}.") from error
     done = await _done(wanted, info, semaphore)

@@ -70,10 +70,12 @@ class Detail(NamedTuple):
     Attributes:
         name: of the semaphore.
         keys_after: only keys after this one are listed. None for the first ones.
+        keys_begin: only keys that begin with this text are listed.
     """
 
     name: str
     keys_after: str | None = None
+    keys_begin: str = ""
 
 
 @dataclass(eq=False, slots=True)
@@ -262,7 +264,7 @@ class Reader:
         turns = [*(wanted - self.details.keys()), *self.details][:DETAILS]
         for detail in turns:
             self._known.pop(detail.name, None)  # its clients are shown, so read them every time
-            reading = await self.read(detail.name, ENTRIES, detail.keys_after)
+            reading = await self.read(detail.name, ENTRIES, detail)
             self.details.pop(detail, None)
             self.details[detail] = reading
             if reading is None:
@@ -325,30 +327,33 @@ class Reader:
             readings.append(one)
         return readings
 
-    async def read(self, name: str, entries: int, keys_after: str | None = None) -> Reading | None:
-        """The status of *name*. None if it is not in use.
+    async def read(self, name: str, entries: int, of: Detail | None = None) -> Reading | None:
+        """The status of *name*, with the keys *of* a page. None if it is not in use.
 
         Raises:
             BackendUnavailable, RedisError, OSError: Redis cannot be read.
         """
         try:
             try:
-                return await self._read(name, entries, keys_after)
+                return await self._read(name, entries, of)
             except ModeMismatch:  # another class uses the name now
                 self._known.pop(name, None)
-                return await self._read(name, entries, keys_after)
+                return await self._read(name, entries, of)
         except BackendUnavailable:
             raise
         except (SemaphoreError, ValueError) as error:  # what is stored may be anything
             return Reading(SemaphoreInfo(name), None, str(error), time.monotonic())
 
-    async def _read(self, name: str, entries: int, keys_after: str | None) -> Reading | None:
+    async def _read(self, name: str, entries: int, of: Detail | None) -> Reading | None:
         known = await self._know(name)
         if known is None:
             return None
         semaphore = known.semaphore
-        after = keys_after if semaphore.keyed else None
-        status = await semaphore.status(entries, keys_after=after)
+        if of is not None and semaphore.keyed:
+            after, begin = of.keys_after, of.keys_begin
+            status = await semaphore.status(entries, keys_after=after, keys_begin=begin)
+        else:
+            status = await semaphore.status(entries)
         idle = not (status.held or status.waiting or status.set_limit is not None)
         known.may_change = idle or status.waiting > 0
         return Reading(known.info, status, None, time.monotonic())

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from fnmatch import translate
 from itertools import islice
-from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any
 
+from redsem_async._integrations import changed
 from redsem_async._integrations.discovery import (
     Process,
     SemaphoreInfo,
@@ -25,7 +25,7 @@ from ._history import EVENTS, KEPT, History
 from ._reader import ENTRIES, Detail, Reader
 from ._reading import Reading
 from ._stalled import is_silent, is_unrefreshed
-from ._words import TROUBLE, limit_of
+from ._words import TROUBLE, duration, limit_of
 
 Json = dict[str, Any]
 
@@ -40,7 +40,6 @@ GROUPS = {code: rank for rank, code in enumerate(TROUBLE)} | {
     **dict.fromkeys(("full", "free"), len(TROUBLE)),
     "idle": len(TROUBLE) + 1,
 }
-_ORDER = f"-.{digits}{ascii_uppercase}_{ascii_lowercase}~"  # of characters that are not encoded
 
 
 def list_view(reader: Reader, words: str, rows: int) -> tuple[Json, list[str]]:
@@ -73,18 +72,6 @@ def matcher(words: str) -> Callable[[str], bool]:
         return lambda name: found(name) is not None
     folded = words.casefold()
     return lambda name: folded in name.casefold()
-
-
-def start_of_keys(text: str) -> str | None:
-    """A key before those that begin with *text*, in the order of the list, and close to them.
-
-    The list is in the order of the percent-encoded strings.
-    """
-    text = text[:LONGEST_START]
-    place = _ORDER.find(text[-1:])
-    if place < 1:  # also for encoded characters, so that the list begins somewhat earlier
-        return text[:-1] or None
-    return f"{text[:-1]}{_ORDER[place - 1]}~~~~"
 
 
 def _rank(reading: Reading) -> tuple[int, int, int, str]:
@@ -121,13 +108,14 @@ def detail_view(reader: Reader, detail: Detail, *, whole_ids: bool) -> Json:
     if status is None:
         return view
     return view | {
+        "setOrigin": changed.origin(status.set_limit_age, status.set_limit_by, duration),
         "holders": [_holder(holder, whole=whole_ids) for holder in status.holders],
         "moreHolders": max(0, status.held - sum(h.permits for h in status.holders)),
         "waiters": [_waiter(waiter, info) for waiter in status.waiters],
         "moreWaiters": max(0, status.waiting - len(status.waiters)),
         "keys": [_key(key) for key in status.keys],
         "moreKeys": len(status.keys) >= ENTRIES,
-        "keysAfter": detail.keys_after is not None,
+        "keysAfter": bool(detail.keys_after or detail.keys_begin),
     }
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from redsem_async._integrations import changed
 from redsem_async._integrations.discovery import SemaphoreInfo
 from redsem_async._protocol.status import BackOff, Client, SemaphoreStatus
 
@@ -94,6 +95,8 @@ def _backing_off(status: SemaphoreStatus, back_off: BackOff) -> str:
     if back_off.ramp:
         many = count(back_off.ramp, "permit", "permits")
         text = f"After a back-off, {many} may be in use for now. The ramp doubles up to the limit."
+    if origin := changed.origin(back_off.age, back_off.by, duration):
+        text += f" The back-off was started{origin}."
     if status.waiting:
         text += f" {count(status.waiting, 'request waits', 'requests wait')}."
     return text
@@ -126,7 +129,7 @@ def _waiting(info: SemaphoreInfo, status: SemaphoreStatus, limit: int | None) ->
         text = "Permits are free, but the waiting requests' keys are at their limits."
         return State("keys", "keys full", text)
     return State(
-        "serving", "being served", "Permits are free, and the next requests get them now."
+        "serving", "being served", "Permits are free for the next requests whose limits allow it."
     )
 
 

@@ -14,7 +14,8 @@ local kept = { 'counter', state.counter }
 for _, owner in ipairs(call('ZRANGE', hubs, 0, -1)) do
   if owner ~= hub then publish_to(owner, 'deleted', '-') end
   for _, name in ipairs({ owner, owner .. ':calls', owner .. ':changes' }) do
-    append(kept, { name, call('HGET', meta, name) or '0' })
+    local number = call('HGET', meta, name)
+    if number then append(kept, { name, number }) end
   end
 end
 call('UNLINK', holders, facts, meta, unpack(KEYS, 5))

@@ -213,10 +213,10 @@ function keyed.set_back_off(key, back_off)
   look_at(key)
 end
 -- What a status says of keys: at most *most* that hold, wait or are paused, the ones with the most
--- permits first, and from the one behind *after* on, as key, permits in use, requests waiting, set
--- limit or -1, ...; 1 if a request waits that only the overall limit delays; how many limits are set.
+-- permits first, from the one behind *after* on, and of those that *begin* so, as key, permits in use,
+-- requests waiting, set limit or -1, ...; 1 if a request waits that only the overall limit delays; how many limits are set.
 -- The permits of *expired* holders and requests of *dead* hubs do not count, by key.
-function keyed.list(most, after, expired, dead)
+function keyed.list(most, after, begin, expired, dead)
   local rows, read = {}, 0
   local last = call('ZCARD', uses) - 1
   local rank = after ~= '' and call('ZRANK', uses, after)
@@ -226,12 +226,14 @@ function keyed.list(most, after, expired, dead)
     last, read = last - 100, read + 100
     for i = #found - 1, 1, -2 do
       local key = found[i]
-      local permits = found[i + 1] - (expired[key] or 0)
-      local waits = waits_of(key) - (dead[key] or 0)
-      local told = with_back_off(limit_of(key, -1), keyed.back_off_of(key))
-      local pauses = type(told) == 'table' and told[3] == 0
-      if key ~= '' and #rows < 4 * most and (permits > 0 or waits > 0 or pauses) then
-        append(rows, { key, exact(permits), waits, told })
+      if key ~= '' and string.sub(key, 1, #begin) == begin and #rows < 4 * most then
+        local permits = found[i + 1] - (expired[key] or 0)
+        local waits = waits_of(key) - (dead[key] or 0)
+        local told = with_back_off(limit_of(key, -1), keyed.back_off_of(key))
+        local pauses = type(told) == 'table' and told[3] == 0
+        if permits > 0 or waits > 0 or pauses then
+          append(rows, { key, exact(permits), waits, told })
+        end
       end
     end
   end

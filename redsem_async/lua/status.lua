@@ -2,6 +2,7 @@
 --
 -- ARGV     max_entries  how many holders, how many waiters and how many keys to list at most
 --          [after]      the key after which to list keys, '' to begin; only where there are keys
+--          [begin]      with what the keys that are listed begin
 -- RETURNS  {tag, set limit or -1 as in an acquire's reply, permits in use, requests waiting, now_us,
 --          usual hold or -1, holders, queue, hubs, set, back_off}: holders is id, ms left, facts ...;
 --          queue is request, ticket ...; hubs is hub, facts about it ... for the hubs that occur;
@@ -59,5 +60,5 @@ local reply = {
   waits, now_us, usual_hold, held, entries, owners, call('GET', limit) or '', state.back_off or '',
 }
 if slotted then reply[#reply + 1] = call('HGET', meta, 'slots') or '' end
-if keyed then append(reply, keyed.list(max_entries, ARGV[6], expired, dead)) end
+if keyed then append(reply, keyed.list(max_entries, ARGV[6], ARGV[7], expired, dead)) end
 return reply

@@ -1,7 +1,7 @@
 """A private Valkey or Redis server that ends no later than its parent process.
 
 It listens on a random loopback port and on a Unix socket in a temporary directory, and persists
-nothing. It needs neither root nor Docker, and starts in about forty milliseconds.
+nothing. It needs neither root nor Docker.
 """
 
 import contextlib

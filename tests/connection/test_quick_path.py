@@ -234,7 +234,8 @@ async def test_the_order_of_keys_holds_on_the_quick_path(client_a: Redis, client
     here, there = await with_keys(client_a, client_b, 2, key_limit=2)
     async with here.acquire(key="a"):
         heavy = await queue_up(here, key="b", permits=2)
-        assert await there.try_acquire(key="c") is None
+        for _ in range(2):  # by the general path, which looks through the queue, and then quickly
+            assert await there.try_acquire(key="c") is None
     assert await (await heavy).release()
 
 

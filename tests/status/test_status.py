@@ -9,6 +9,8 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, Permit, PermitLost
+from redsem_async._hub.introduction import signature
+from redsem_async._redis.stored import as_text
 from tests.harness.clients import Client, Kind, Make, MakePair, hub_of, key_of, keys_of
 from tests.harness.wait import all_free, available, cancelled, queue_up, soon, waiting
 
@@ -147,6 +149,102 @@ async def test_either_clock_counts_the_life_of_a_permit(pair: MakePair, clock: s
     await successor.detach(0.2)
     await (await soon(here.acquire())).release()
     await all_free(here)
+
+
+# -- who did it
+
+
+HERE = f"{socket.gethostname()}:{os.getpid()}"
+
+
+@pytest.mark.parametrize(("label", "by"), [("api", f"api@{HERE}"), (None, HERE)])
+async def test_status_says_who_set_the_limit(
+    make: Make, other: Client, label: str | None, by: str
+) -> None:
+    here, there = make(3, label=label), make(3, client=other, label="another")
+    for change in (here.set_limit(2), here.pause(), here.resume()):
+        await there.set_limit(1)
+        await change
+        status = await there.status()
+        assert status.set_limit_by == by
+        assert status.set_limit_age is not None
+        assert 0 <= status.set_limit_age < 5
+    await here.set_limit(None)
+    status = await there.status()
+    assert (status.set_limit_age, status.set_limit_by) == (None, None)
+
+
+async def test_status_says_who_began_the_back_off(make: Make, other: Client) -> None:
+    """A permit that is older than the back-off makes it longer, and does not begin it."""
+    here, there = make(3, label="operator"), make(3, client=other, label="worker")
+    async with there as permit:
+        await here.back_off(10)
+        permit.back_off(40)
+        back_off = (await there.status()).back_off
+        assert back_off is not None
+        assert (back_off.by, back_off.seconds_left > 10) == (f"operator@{HERE}", True)
+        assert back_off.age is not None
+        assert 0 <= back_off.age < 5
+        await here.back_off(0)
+        permit.back_off(30)
+        back_off = (await there.status()).back_off
+        assert back_off is not None
+        assert back_off.by == f"worker@{HERE}"
+
+
+@pytest.mark.parametrize("clock", ["server", "local"])
+async def test_the_age_of_a_set_limit_counts_from_when_it_was_set(
+    make_on_redis: Make, redis: Redis, clock: str
+) -> None:
+    """And not from when a process first read it."""
+    sem = make_on_redis(3, clock=clock)
+    key = key_of(sem, "limit")
+    await sem.set_limit(2)
+    value = as_text(await redis.get(key) or "")
+    limit, before, since, by = value.split(":", 3)
+    await redis.set(key, f"{limit}:{before}:{int(since) - 60_000}:{by}")
+    age = (await sem.status()).set_limit_age
+    assert age is not None
+    assert 60 <= age < 65
+
+
+@pytest.mark.parametrize(
+    "text", ["5", "5:::api", "5::soon:api", f"5::{'9' * 5000}:api", "5:1:2", "5::1:"]
+)
+async def test_a_set_limit_of_unknown_origin_is_a_limit(
+    make_on_redis: Make, redis: Redis, text: str
+) -> None:
+    """A text that nobody here wrote is no reason to refuse the status."""
+    sem = make_on_redis(3)
+    await redis.set(key_of(sem, "limit"), text)
+    status = await sem.status()
+    assert (status.set_limit, status.set_limit_by) == (5, None)
+    assert (status.set_limit_age is None) == (text != "5::1:")
+
+
+@pytest.mark.parametrize(
+    ("began", "by"),
+    [(b"9" * 5000 + b":100:api", None), (b"1:100:\xff", "\N{REPLACEMENT CHARACTER}")],
+)
+async def test_a_back_off_of_unknown_origin_is_a_back_off(
+    make_on_redis: Make, redis: Redis, began: bytes, by: str | None
+) -> None:
+    sem = make_on_redis(3)
+    await sem.back_off(30)
+    ends = as_text(await redis.hget(key_of(sem, "meta"), "back_off") or "").partition(":")[0]
+    await redis.hset(key_of(sem, "meta"), "back_off", ends.encode() + b":" + began)
+    back_off = (await sem.status()).back_off
+    assert back_off is not None
+    assert back_off.by == by
+
+
+def test_a_signature_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis keeps it for as long as the limit is set, and everybody who looks is sent it."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "\N{SNOWMAN}" * 85 + "\udcff")
+    signed = signature("\N{SNOWMAN}" * 170)
+    assert len(signed.encode()) <= 200
+    assert signed.endswith(f":{os.getpid()}")
+    assert signed.count("\N{SNOWMAN}") == 33 + 26
 
 
 # -- reap

@@ -87,7 +87,8 @@ class Judge:
     Attributes:
         last_token: the highest that was granted.
         granted_ms: when each token was.
-        taken: permits that somebody else than their holders ended, as they were.
+        taken: permits that the server forgot, or somebody else than their holders ended, as they
+            were.
     """
 
     def __init__(self) -> None:
@@ -114,7 +115,7 @@ class Judge:
         yield from self._of_those_gone(before, call, hub, after)
         yield from self._of_those_kept(before, call, hub, after)
         if not isinstance(call, op.Delete):
-            yield from self._of_back_offs(before, call, after)
+            yield from self._of_back_offs(before, call, answer, after)
         new = sorted(after.live.keys() - before.live.keys(), key=lambda i: after.live[i].token)
         granted: list[str] = []
         if isinstance(call, op.Adopt):
@@ -144,9 +145,10 @@ class Judge:
                 yield Broken(TRUST, f"{identity} is used for two permits")
             used.add(identity)
 
-    def flushed(self, before: Look, now_ms: int) -> None:
-        """The server forgot everything."""
-        self.taken |= {i: held for i, held in before.holders.items() if held.expiry_ms > now_ms}
+    def forgot(self, before: Look, after: Look) -> None:
+        """The server forgot some of what it kept, or everything."""
+        known = {i: held for i, held in before.live.items() if held.token}
+        self.taken |= {i: held for i, held in known.items() if after.holders.get(i) != held}
 
     def _note_taken(self, before: Look, call: op.AnyOperation, hub: str, after: Look) -> None:
         """Whose permit was taken by right may trust it until it learns of that."""
@@ -155,7 +157,8 @@ class Judge:
         )
         if by_others:
             known = {i: was for i, was in self.taken.items() if was.expiry_ms > before.now}
-            self.taken = known | {i: was for i, was in before.live.items() if i not in after.live}
+            lost = {i: was for i, was in before.live.items() if was.token and i not in after.live}
+            self.taken = known | lost
 
     def _of_all(self, after: Look) -> Iterator[Broken]:
         both = after.live.keys() & {waiter.id for waiter in after.line}
@@ -200,8 +203,14 @@ class Judge:
             if now != was._replace(expiry_ms=expiry_ms):
                 yield Broken(KEPT, f"{identity} became {now} by {call}, having been {was}")
 
-    def _of_back_offs(self, before: Look, call: op.AnyOperation, after: Look) -> Iterator[Broken]:
-        """One that runs ends no earlier, unless it is ended or the keys are deleted."""
+    def _of_back_offs(
+        self, before: Look, call: op.AnyOperation, answer: AnyReply, after: Look
+    ) -> Iterator[Broken]:
+        """One that begins is there. One that runs ends no earlier, unless it is ended."""
+        if isinstance(call, op.StartBackOff) and isinstance(answer, Reply) and answer.answers[0]:
+            begun = after.back_offs.get(call.key)
+            if begun is None or begun.ends < before.now + call.pause_ms:
+                yield Broken(BACK_OFF, f"{begun} is what began by {call}")
         for key, was in before.back_offs.items():
             if isinstance(call, op.StartBackOff) and not call.pause_ms and call.key == key:
                 continue
@@ -233,6 +242,8 @@ class Judge:
         if isinstance(call, op.Acquire):
             asked |= {permit_id(hub, r.number): r for r in requests_of(call)} | asked
         room = after.room(without=granted)
+        if granted and after.has_lost_facts:
+            yield Broken(LIMIT, f"{granted} were granted, and what others hold is not known")
         for identity in granted:
             permit, request = after.live[identity], asked.get(identity)
             if permit.token <= self.last_token:
@@ -275,7 +286,8 @@ class Judge:
                 if isinstance(call, op.Release):  # twice in one call, the second finds nothing
                     first = {n: i for i, n in reversed(list(enumerate(call.numbers)))}
                     held = [one * (first[call.numbers[i]] == i) for i, one in enumerate(held)]
-                if [int(bool(one)) for one in answer.answers] != held:
+                said = [int(bool(one)) for one in answer.answers]
+                if said != held:
                     yield Broken(ANSWERS, f"{answer.answers} to {call}")
             case op.Acquire():
                 told = zip(requests_of(call), answer.answers, strict=True)
@@ -291,7 +303,7 @@ class Judge:
         self, before: Look, hub: str, told: Iterable[tuple[QueuedRequest, object]], after: Look
     ) -> Iterator[Broken]:
         """Who is told of a grant has it, and who is told that all is full finds no room."""
-        room, empty = after.room(), not (before.line or after.line)
+        room, empty = after.room(), not (before.line or after.line or after.has_lost_facts)
         for request, said in told:
             identity = permit_id(hub, request.number)
             token = said.token if isinstance(said, Holding) else said

@@ -26,8 +26,8 @@ async def check_semaphores(client: Any, prefix: str) -> AsyncGenerator[Finding]:
     set_back = 0.0  # seconds by which semaphores recorded that the server's clock went back
     for name in looked_at:
         try:
-            ahead = await client.hget(f"{prefix}:{{{name}}}:meta", "ahead")
-            set_back = max(set_back, float(ahead or 0) / 1e6)
+            lead = await client.hget(f"{prefix}:{{{name}}}:meta", "lead")
+            set_back = max(set_back, float(lead or 0) / 1e6)
         except NoPermissionError:  # already reported with the rights
             break
         except (ResponseError, ValueError):

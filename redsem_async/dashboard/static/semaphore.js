@@ -99,7 +99,8 @@ function showStage(view) {
   setText(byId("label"), view.label);
   setText(byId("words"), printable(view.words));
   const declared = view.declared.map(number).join(" or ") || "no limit";
-  const set = view.setLimit === 0 ? "An operator has paused it" : `The limit of ${number(view.setLimit ?? 0)} was set by an operator`;
+  const origin = printable(view.setOrigin || " by an operator");
+  const set = view.setLimit === 0 ? `It was paused${origin}` : `The limit of ${number(view.setLimit ?? 0)} was set${origin}`;
   setText(byId("limits"), view.setLimit === null ? `The limit is what the clients declare: ${declared}.` : `${set}. The clients declare ${declared}.`);
   document.title = `${view.held}/${view.limit ?? "?"}${view.waiting ? ` +${view.waiting}` : ""} · ${printable(name)} · ${title}`;
   if (state && state !== view.state) announce(printable(view.words));
@@ -360,8 +361,8 @@ function showKeys(view) {
     columns.push(buttonColumn(() => "Set limit…", (key) => `Set the limit of the key ${printable(key.key)}`, (key) => askLimit(view, key)));
   }
   const shown = plural(view.keys.length, "key is", "keys are");
-  const rest = view.moreKeys ? `${shown} listed, in the order of their texts. There may be more: type how a key begins, or go on with “Next keys”.` : "";
-  const none = view.keysAfter ? "No key from here on holds a permit or waits." : "No key holds a permit or waits.";
+  const rest = view.moreKeys ? `${shown} listed, the ones with the most permits first. There may be more: type how a key begins, or go on with “Next keys”.` : "";
+  const none = view.keysAfter ? "No other key like that holds a permit or waits." : "No key holds a permit or waits.";
   table("keys", "Keys that hold permits or wait", columns, view.keys, (key) => key.key, none, rest);
   byId("key-pages").hidden = !view.moreKeys && !view.keysAfter && !byId("key-start").value;
   byId("keys-back").disabled = pages.length === 1;
@@ -377,7 +378,7 @@ byId("key-start").addEventListener("input", (event) => {
   }, 200);
 });
 byId("keys-next").addEventListener("click", () => {
-  pages.push({ keys_after: last.keys.at(-1).key });
+  pages.push({ ...pages.at(-1), keys_after: last.keys.at(-1).key });
   start();
 });
 byId("keys-back").addEventListener("click", () => {

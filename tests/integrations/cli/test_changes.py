@@ -1,6 +1,8 @@
 """Commands that change a semaphore: limits, pauses, ``revoke`` and ``delete``."""
 
 import asyncio
+import re
+import socket
 import subprocess
 
 import pytest
@@ -9,6 +11,8 @@ from redis.asyncio import Redis
 from redsem_async import FairSemaphore, PermitLost
 from tests.harness.clients import Connect, Kind
 from tests.integrations.cli.commands import COMMAND, Cli, queued, terminal
+
+BY = rf"redsem-async@{re.escape(socket.gethostname())}:\d+"
 
 
 async def test_a_raised_limit_serves_waiters(kind: Kind, cli: Cli, redis: Redis) -> None:
@@ -50,7 +54,8 @@ async def test_a_pause_stops_grants_until_it_is_resumed(
     await (await semaphore.acquire()).release()
     assert (await cli("pause", "jobs")).out == "jobs: paused\n"
     assert await semaphore.try_acquire() is None
-    assert "limit 0 (paused); clients declare 1" in (await cli("status", "jobs")).out
+    shown = (await cli("status", "jobs")).out
+    assert re.search(rf"limit 0 \(paused \d s ago by {BY}\); clients declare 1", shown)
     assert "0 (paused)" in (await cli("ls")).out
     tasks = await queued(semaphore)
     assert (await cli("resume", "jobs")).code == 0
@@ -175,8 +180,11 @@ async def test_back_off_pauses_for_some_seconds(kind: Kind, cli: Cli, redis: Red
     assert (result.code, result.out) == (0, told)
     assert await semaphore.try_acquire() is None
     shown = await cli("status", "jobs")
-    assert "backing off" in shown.out and "more (back-off)" in shown.out
+    assert "backing off" in shown.out
+    assert re.search(rf"more \(back-off started \d s ago by {BY}\)", shown.out)
     data = await cli.json("status", "jobs")
+    assert re.fullmatch(BY, data["back_off"]["by"])
+    assert 0 <= data["back_off"]["age"] < 5
     assert 0 < data["back_off"]["seconds_left"] <= 30
     assert data["back_off"]["ramp"] == 0
     assert "backing off" in (await cli("ls")).out

@@ -163,6 +163,7 @@ async def test_an_operator_pauses_and_resumes(writable: Site, tabs: Tabs, redis:
         dialog = page.get_by_role("dialog", name="Pause “openai”?")
         await dialog.get_by_role("button", name="Pause").click()
         await expect(page.locator("#label")).to_have_text("paused")
+        await expect(page.locator("#limits")).to_contain_text(" ago by dashboard/")
         assert (await sem.status()).set_limit == 0
         waiter = asyncio.create_task(sem.acquire())
         await expect(page.locator("#waiting")).to_have_text("1")
@@ -237,8 +238,9 @@ async def test_keys_are_searched_and_paged(
     """A key is found among thousands, and those after it."""
     monkeypatch.setattr(_reader, "ENTRIES", 2)
     monkeypatch.setattr(_views, "ENTRIES", 2)
-    sem = FairSemaphore(redis, "llm", 9, key_limit=2)
-    permits = [await sem.acquire(key=key) for key in ("acme", "globex", "umbrella")]
+    sem = FairSemaphore(redis, "llm", 9, key_limit=3)
+    in_use = {"acme": 3, "globex": 2, "umbrella": 1}
+    permits = [await sem.acquire(key=key, permits=count) for key, count in in_use.items()]
     page = await tabs.open(site, "semaphore?name=llm")
     keys = page.locator("#keys tbody td:first-child")
     await expect(keys).to_have_text(["acme", "globex"])
@@ -246,7 +248,7 @@ async def test_keys_are_searched_and_paged(
     await expect(keys).to_have_text(["umbrella"])
     await page.get_by_role("button", name="Back").click()
     await expect(keys).to_have_text(["acme", "globex"])
-    await page.get_by_label("Keys from").fill("gl")
+    await page.get_by_label("Keys that begin with").fill("gl")
     await expect(keys).to_have_text(["globex", "umbrella"])
     for permit in permits:
         await permit.release()

@@ -2,6 +2,9 @@
 
 import asyncio
 import logging
+import os
+import re
+import socket
 from typing import Any
 
 import pytest
@@ -19,6 +22,7 @@ from tests.integrations.dashboard.conftest import Serve
 from tests.integrations.dashboard.site import TOKEN, Site, always
 
 OLD = "A" * 43  # a token of the right form
+HERE = f"{socket.gethostname()}:{os.getpid()}"
 
 
 @pytest.fixture
@@ -45,7 +49,10 @@ async def test_a_limit_is_set_and_removed(
         assert done.json()["text"] == (
             "Limit 2; 4 permits still held; no new permit until fewer than 2 are held."
         )
-        assert (await sem.status()).set_limit == 2
+        status = await sem.status()
+        assert (status.set_limit, status.set_limit_by) == (2, f"dashboard/ada@{HERE}")
+        origin = (await writable.view(name="openai"))["setOrigin"]
+        assert re.fullmatch(rf" \S.* s ago by {re.escape(f'dashboard/ada@{HERE}')}", origin)
         done = await writable.post("set_limit", "openai", limit=None)
         assert done.json()["ok"]
         assert (await sem.status()).set_limit is None
@@ -125,6 +132,15 @@ async def test_hostile_names_are_changed_like_others(
     assert (await sem.status()).set_limit == 0
     [record] = said(caplog, "changed")
     assert "\n" not in record.getMessage()
+
+
+async def test_a_user_may_have_any_name(serve: Serve, redis: Redis, gpu: FairSemaphore) -> None:
+    """What no label can have is left out of it."""
+    who = always("{ada}\n" + "a" * 600)
+    site = await serve(redis, writable=True, authorize=who)
+    assert (await site.post("pause", "gpu")).json()["ok"]
+    by = f"dashboard/ada{'a' * 87}@{HERE}"
+    assert (await gpu.status()).set_limit_by == by
 
 
 # -- who may
@@ -356,6 +372,7 @@ async def test_it_backs_off_for_some_seconds(
     view = await writable.view(name="openai")
     assert (view["state"], view["backOff"]) == ("backoff", True)
     assert view["words"].startswith("No permit is granted for another")
+    assert view["words"].endswith(f" ago by dashboard/ada@{HERE}.")
     assert (await writable.post("back_off", "openai", seconds=0)).json()["ok"]
     assert (await sem.status()).back_off is None
     assert (await writable.post("back_off", "openai", seconds=-1)).status_code == 400
