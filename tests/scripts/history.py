@@ -33,6 +33,11 @@ class Tenure:
     until: float | None = None
     how: End | None = None
 
+    def end(self, at: float, how: End) -> None:
+        """It has ended, unless it had before."""
+        if self.until is None:
+            self.until, self.how = (self.expiry if how == "expired" else at), how
+
 
 @dataclass(slots=True)
 class Stay:
@@ -98,7 +103,9 @@ class History:
         self.most_inside: defaultdict[str, int] = defaultdict(int)
         self._findings = findings
         self._ceiling = ceiling or {}
-        self._tenures: dict[str, Tenure] = {}
+        # By id and token: a server that forgot all grants a late duplicate under its id again.
+        self._tenures: dict[tuple[str, int], Tenure] = {}
+        self._newest: dict[str, Tenure] = {}
         self._stays: dict[str, Stay] = {}
         self._windows: defaultdict[str, _Window] = defaultdict(_Window)
         self._reported: dict[str, float] = {}  # until when each client has reported all
@@ -111,21 +118,20 @@ class History:
     def granted(
         self, identity: str, name: str, token: int, permits: int, at: float, expiry: float
     ) -> None:
-        self._tenures[identity] = Tenure(name, token, permits, at, expiry)
+        tenure = Tenure(name, token, permits, at, expiry)
+        self._newest[identity] = self._tenures[identity, token] = tenure
 
     def renewed(self, identity: str, expiry: float) -> None:
-        if (tenure := self._tenures.get(identity)) is not None:
+        if (tenure := self._newest.get(identity)) is not None:
             tenure.expiry = expiry
 
     def ended(self, identity: str, at: float, how: End) -> None:
-        tenure = self._tenures.get(identity)
-        if tenure is None or tenure.until is not None:
-            return
-        tenure.until, tenure.how = (tenure.expiry if how == "expired" else at), how
+        if (tenure := self._newest.get(identity)) is not None:
+            tenure.end(at, how)
 
     def flushed(self, at: float) -> None:
-        for identity in list(self._tenures):
-            self.ended(identity, at, "flushed")
+        for tenure in self._tenures.values():
+            tenure.end(at, "flushed")
 
     # -- from the clients
 
@@ -163,12 +169,14 @@ class History:
         settled = min((journalled, *self._reported.values()))
         self._settle(settled)
         in_use = {stay.lease for stay in self._stays.values()}
-        for identity, tenure in list(self._tenures.items()):
-            if tenure.until is None and tenure.expiry < settled - LATE:
-                self.ended(identity, tenure.expiry, "expired")  # and no script has come by since
+        for (identity, token), tenure in list(self._tenures.items()):
+            if tenure.expiry < settled - LATE:
+                tenure.end(tenure.expiry, "expired")  # and no script has come by since
             over = tenure.until is not None and tenure.until < settled - LATE
             if over and identity not in in_use:
-                del self._tenures[identity]
+                del self._tenures[identity, token]
+                if self._newest.get(identity) is tenure:
+                    del self._newest[identity]
         # A stay that is not over has edges to come.
         pending = (stay.since for stay in self._stays.values())
         horizon = min(settled, min(pending, default=math.inf))
@@ -187,6 +195,7 @@ class History:
         self._reported.clear()
         self.advance(math.inf)
         self._tenures.clear()
+        self._newest.clear()
 
     def _settle(self, settled: float) -> None:
         """Judge each stay that is over, once the journal is past its end.
@@ -198,7 +207,7 @@ class History:
             if stay.until is None or stay.until >= settled - LATE:
                 continue
             del self._stays[identity]
-            tenure = self._tenures.get(stay.lease)
+            tenure = self._tenures.get((stay.lease, stay.token)) or self._newest.get(stay.lease)
             if tenure is None:
                 detail = f"{stay.client} has {identity}, which was not granted"
                 self._broken("what is handed out was granted", stay.name, detail)

@@ -278,14 +278,14 @@ def test_a_stay_beside_its_tenure(
     ],
 )
 def test_trust_in_a_permit_that_was_given_to_another(how: End, until: float, rules: Found) -> None:
-    """The first ends at 10.5, is trusted *until*, and another is granted at 10.5."""
+    """At 10.5 the first ends, and another is granted; after a flush it may have the same id."""
     checker = JournalChecker({"jobs": 1})
     history = checker.history
     for number, since, last in ((1, 10.0, until), (2, 10.5, 10.9)):
-        identity = f"{HUB}.{number}"
+        identity, stay = f"{HUB}.{1 if how == 'flushed' else number}", str(number)
         history.granted(identity, "jobs", 7 + number, 1, since, 12.0)
-        history.got(identity, Stay("w", identity, "jobs", 7 + number, 1, since, 11.9))
-        history.left(identity, last, last, released=None)
+        history.got(stay, Stay("w", identity, "jobs", 7 + number, 1, since, 11.9))
+        history.left(stay, last, last, released=None)
         history.ended(identity, 10.5 if number == 1 else 11.0, how if number == 1 else "released")
     history.finish()
     assert dict(checker.findings.counts) == rules

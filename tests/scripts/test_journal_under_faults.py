@@ -1,8 +1,4 @@
-"""Several processes, both modes, and faults that come all the time: the journal finds nothing.
-
-This is a soak of a few seconds. ``python -m tests.worlds.soak`` is the same for longer, and with
-more kinds of faults.
-"""
+"""A soak of a few seconds, with faults all the time: the journal finds nothing wrong."""
 
 import pytest
 
@@ -13,14 +9,8 @@ from tests.worlds.soak.run import soak
 pytestmark = pytest.mark.release
 
 FAULTS: tuple[Fault, ...] = (
-    "client kill",
-    "script flush",
-    "kill -9",
-    "short stop",
-    "lost reply",
-    "dropped connection",
-    "late duplicate",
-    "flushall",
+    *("client kill", "script flush", "kill -9", "short stop"),
+    *("lost reply", "dropped connection", "late duplicate", "flushall"),
 )
 
 

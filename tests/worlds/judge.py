@@ -88,12 +88,17 @@ class Judge:
         last_token: the highest that was granted.
         granted_ms: when each token was.
         taken: permits that somebody else than their holders ended, as they were.
+        maimed: permits that were held when the server forgot something, as they were: it may take
+            them for lost.
+        unsure_until: what is free is not known before, in ms, nor while there are such permits.
     """
 
     def __init__(self) -> None:
         self.last_token = 0
         self.granted_ms: dict[int, int] = {}
         self.taken: dict[str, Permit] = {}
+        self.maimed: dict[str, Permit] = {}
+        self.unsure_until = 0
 
     def ran(
         self,
@@ -114,7 +119,7 @@ class Judge:
         yield from self._of_those_gone(before, call, hub, after)
         yield from self._of_those_kept(before, call, hub, after)
         if not isinstance(call, op.Delete):
-            yield from self._of_back_offs(before, call, after)
+            yield from self._of_back_offs(before, call, answer, after)
         new = sorted(after.live.keys() - before.live.keys(), key=lambda i: after.live[i].token)
         granted: list[str] = []
         if isinstance(call, op.Adopt):
@@ -125,8 +130,20 @@ class Judge:
         yield from self.trust(trusted, after.holders)
         if isinstance(answer, Reply):
             yield from self._of_answers(before, call, hub, answer, after)
-        if isinstance(call, SERVING) and (waits := forgotten(after)):
+        unsure = self.maimed or after.now < self.unsure_until
+        if isinstance(call, SERVING) and not unsure and (waits := forgotten(after)):
             yield Broken(MEET, f"{waits.id} waits, and its limits have room ({call})")
+        self._heal(after)
+
+    def _heal(self, after: Look) -> None:
+        """Forget those maimed permits that ended."""
+        for identity in list(self.maimed):
+            held = after.live.get(identity)
+            if held is None:
+                del self.maimed[identity]
+            else:  # it may get another token
+                self.last_token = max(self.last_token, held.token)
+                self.granted_ms.setdefault(held.token, after.now)
 
     def trust(self, trusted: Trusted, holders: Mapping[str, Permit]) -> Iterator[Broken]:
         """What clients trust is held for at least as long, or was taken from them.
@@ -137,16 +154,24 @@ class Judge:
         used: set[str] = set()
         for identity, permit in trusted:
             either = [held for of in (holders, self.taken) if (held := of.get(identity))]
-            same = any(held[1:] == permit[1:] for held in either)
-            if not same or max(held.expiry_ms for held in either) < permit.expiry_ms:
+            same = identity in self.maimed or any(held[1:] == permit[1:] for held in either)
+            if not same or max((held.expiry_ms for held in either), default=0) < permit.expiry_ms:
                 yield Broken(TRUST, f"{identity} is trusted as {permit}, and held as {either}")
             if identity in used:
                 yield Broken(TRUST, f"{identity} is used for two permits")
             used.add(identity)
 
-    def flushed(self, before: Look, now_ms: int) -> None:
-        """The server forgot everything."""
-        self.taken |= {i: held for i, held in before.holders.items() if held.expiry_ms > now_ms}
+    def forgot(self, before: Look, after: Look) -> None:
+        """The server forgot some of what it kept, or everything."""
+        held = {i: self._whole(i, permit) for i, permit in before.live.items()}
+        self.maimed |= {i: permit for i, permit in held.items() if i in after.holders}
+        self.taken |= {i: permit for i, permit in held.items() if after.holders.get(i) != permit}
+        ends = (held.expiry_ms for held in before.live.values())
+        self.unsure_until = max(self.unsure_until, *ends, 0)
+
+    def _whole(self, identity: str, held: Permit) -> Permit:
+        """The same, as it was before anything of it was forgotten."""
+        return self.maimed.get(identity, held)._replace(expiry_ms=held.expiry_ms)
 
     def _note_taken(self, before: Look, call: op.AnyOperation, hub: str, after: Look) -> None:
         """Whose permit was taken by right may trust it until it learns of that."""
@@ -155,7 +180,8 @@ class Judge:
         )
         if by_others:
             known = {i: was for i, was in self.taken.items() if was.expiry_ms > before.now}
-            self.taken = known | {i: was for i, was in before.live.items() if i not in after.live}
+            lost = {i: was for i, was in before.live.items() if i not in after.live}
+            self.taken = known | {i: self._whole(i, was) for i, was in lost.items()}
 
     def _of_all(self, after: Look) -> Iterator[Broken]:
         both = after.live.keys() & {waiter.id for waiter in after.line}
@@ -163,9 +189,9 @@ class Judge:
             yield Broken(ASKED, f"{both} hold and wait")
         if after.slotted:
             for identity, held in after.live.items():
-                if len(held.slots) != held.permits:
+                if identity not in self.maimed and len(held.slots) != held.permits:
                     yield Broken(SLOTS, f"{identity} has {held.slots} for {held.permits}")
-            yield from twice({identity: held.slots for identity, held in after.live.items()})
+            yield from twice({i: p.slots for i, p in after.live.items() if i not in self.maimed})
 
     def _of_those_gone(
         self, before: Look, call: op.AnyOperation, hub: str, after: Look
@@ -174,7 +200,7 @@ class Judge:
         takes = isinstance(call, op.Release | op.Abandon | op.Adopt)
         allowed = own_ids(call, hub) if takes else set[str]()
         if not isinstance(call, op.Delete):
-            for identity in before.live.keys() - after.live.keys() - allowed:
+            for identity in before.live.keys() - after.live.keys() - allowed - self.maimed.keys():
                 yield Broken(KEPT, f"{identity} was taken by {call}")
 
     def _of_those_kept(
@@ -184,7 +210,7 @@ class Judge:
         own = own_ids(call, hub)
         for identity, was in before.live.items():
             now = after.live.get(identity)
-            if now is None or now == was:
+            if now is None or now == was or identity in self.maimed:
                 continue
             expiry_ms = was.expiry_ms
             bound: int | None = None
@@ -200,8 +226,14 @@ class Judge:
             if now != was._replace(expiry_ms=expiry_ms):
                 yield Broken(KEPT, f"{identity} became {now} by {call}, having been {was}")
 
-    def _of_back_offs(self, before: Look, call: op.AnyOperation, after: Look) -> Iterator[Broken]:
-        """One that runs ends no earlier, unless it is ended or the keys are deleted."""
+    def _of_back_offs(
+        self, before: Look, call: op.AnyOperation, answer: AnyReply, after: Look
+    ) -> Iterator[Broken]:
+        """One that begins is there. One that runs ends no earlier, unless it is ended."""
+        if isinstance(call, op.StartBackOff) and isinstance(answer, Reply) and answer.answers[0]:
+            begun = after.back_offs.get(call.key)
+            if begun is None or begun.ends < before.now + call.pause_ms:
+                yield Broken(BACK_OFF, f"{begun} is what began by {call}")
         for key, was in before.back_offs.items():
             if isinstance(call, op.StartBackOff) and not call.pause_ms and call.key == key:
                 continue
@@ -214,7 +246,9 @@ class Judge:
     ) -> Iterator[Broken]:
         old = before.live.get(permit_id(call.owner, call.old))
         for identity in new:
-            if identity != permit_id(hub, call.new) or old is None:
+            if permit_id(call.owner, call.old) in self.maimed:  # it may get another token
+                self.granted_ms.setdefault(after.live[identity].token, after.now)
+            elif identity != permit_id(hub, call.new) or old is None:
                 yield Broken(KEPT, f"{identity} was adopted without a holder to adopt from")
             elif after.live[identity][1:] != old[1:]:
                 yield Broken(KEPT, f"{identity} was adopted, and is not the same: {old}")
@@ -269,11 +303,13 @@ class Judge:
         match call:
             case op.Release() | op.Refresh():
                 owner = call.owner if isinstance(call, op.Release) else hub
-                held = [int(permit_id(owner, n) in before.live) for n in call.numbers]
+                ids = [permit_id(owner, number) for number in call.numbers]
+                held = [int(identity in before.live) for identity in ids]
                 if isinstance(call, op.Release):  # twice in one call, the second finds nothing
                     first = {n: i for i, n in reversed(list(enumerate(call.numbers)))}
                     held = [one * (first[call.numbers[i]] == i) for i, one in enumerate(held)]
-                if [int(bool(one)) for one in answer.answers] != held:
+                said = [int(bool(one)) for one in answer.answers]
+                if not self.maimed.keys() & ids and said != held:
                     yield Broken(ANSWERS, f"{answer.answers} to {call}")
             case op.Acquire():
                 told = zip(requests_of(call), answer.answers, strict=True)

@@ -28,26 +28,74 @@ class Edit(NamedTuple):
     new: str
 
 
+class _Outcome(NamedTuple):
+    said: Any  # or the refusal
+    messages: Sequence[tuple[bytes, bytes]]
+    state: int
+
+
+class Memory:
+    """What came of calls, for paths that begin alike; and states, each with a number.
+
+    Attributes:
+        edited: those edits that were found in a script.
+    """
+
+    def __init__(self) -> None:
+        self.edited = set[Edit]()
+        # A look at a semaphore, until when in ms nothing changes by itself, and by how many us its
+        # clock is ahead.
+        self.looks: dict[Hashable, tuple[float, int, Look]] = {}
+        self.outcomes: dict[Hashable, _Outcome] = {}
+        self.kept: list[Snapshot] = []
+        self._numbers: dict[Hashable, int] = {}
+        self._values: dict[Hashable, tuple[int, Value]] = {}
+
+    def number_of(self, found: Snapshot) -> int:
+        shared: Snapshot = {}  # with the values of other states
+        facts: list[Hashable] = []
+        for key in sorted(found):
+            value, expires = found[key]
+            nth, same = self._values.setdefault(_plain(value), (len(self._values), value))
+            shared[key] = same, expires
+            facts.append((key, nth, expires))
+        number = self._numbers.setdefault(tuple(facts), len(self.kept))
+        if number == len(self.kept):
+            self.kept.append(shared)
+        return number
+
+
 class ScriptServer:
     """Runs calls one at a time, at a time that it is given.
 
+    Args:
+        reach: tells which hubs a message would reach, where calls are remembered.
+
     Attributes:
         addresses: of the semaphores that were called, by name.
-        edited: those of *edits* that were found in a script.
+        state: the number of what it keeps, where calls are remembered.
     """
 
-    def __init__(self, deliver: Deliver, edits: Sequence[Edit] = ()) -> None:
+    def __init__(
+        self,
+        deliver: Deliver,
+        edits: Sequence[Edit] = (),
+        memory: Memory | None = None,
+        reach: Callable[[], Hashable] = tuple,
+    ) -> None:
         self.addresses: dict[str, Address] = {}
-        self.edited = set[Edit]()
         self.now_us = 0
         self._deliver = deliver
         self._edits = edits
-        # A look at a semaphore, until when in ms nothing changes by itself, and by how many us its
-        # clock is ahead.
-        self._looks: dict[Hashable, tuple[float, int, Look]] = {}
+        self._remembers = memory is not None
+        self._memory = memory or Memory()
+        self._looks = self._memory.looks
+        self._reach = reach
+        self._messages: list[tuple[bytes, bytes]] = []
         self._redis = _shared_redis()
         _current[:] = [self]
-        self.flush()
+        self._redis.restore({})
+        self.state = self._stands = self._memory.number_of({})  # and that of the small Redis
 
     def run(
         self, address: Address, call: AnyOperation, hub: str, now_us: int
@@ -100,32 +148,70 @@ class ScriptServer:
         self._redis.command("DEL", f"{address.prefix}:{{{address.name}}}:{kind}")
         self._looks.clear()
 
+    def evict(self, which: int) -> str:
+        """Lose one of the keys that expire. Returns of which semaphore, or "" if there is none."""
+        found = [k for k, (_, at) in sorted(self._snapshot().items()) if at is not None]
+        if not found:
+            return ""
+        key = found[which % len(found)]
+        self._redis.command("DEL", key)
+        self._looks.clear()
+        return key.decode().partition("{")[2].partition("}")[0]
+
     def flush(self) -> None:
         """Lose everything."""
         self._redis.restore({})
         self._looks.clear()
 
     def published(self, channel: bytes, message: bytes) -> int:
+        self._messages.append((channel, message))
+        return self._sent(channel, message)
+
+    def _sent(self, channel: bytes, message: bytes) -> int:
         prefix, _, hub = channel.decode().rpartition(":@")
         push = push_of(message)
         assert push is not None
         return self._deliver(prefix, hub, push)
 
     def _evaluated(self, address: Address, text: str, arguments: Sequence[Argument]) -> Any:
-        self._looks.pop(self._state_of(address), None)
+        self._messages = []
+        if not self._remembers:
+            self._looks.pop(address.name, None)
+            return self._redis.eval(self._edited(text), *arguments)
+        memory = self._memory
+        before = self.state, self.now_us, text, arguments, self._reach()
+        outcome = memory.outcomes.get(before)
+        if outcome is not None:
+            for message in outcome.messages:
+                self._sent(*message)
+        else:
+            if self._stands != self.state:
+                self._redis.restore(memory.kept[self.state])
+            try:
+                said = self._redis.eval(self._edited(text), *arguments)
+            except Refused as refused:
+                said = refused
+            self._stands = memory.number_of(self._redis.snapshot())
+            outcome = memory.outcomes[before] = _Outcome(said, self._messages, self._stands)
+        self.state = outcome.state
+        if isinstance(outcome.said, Refused):
+            raise outcome.said
+        return outcome.said
+
+    def _edited(self, text: str) -> str:
         for edit in self._edits:
             if edit.old in text:
                 assert text.count(edit.old) == 1, edit
-                self.edited.add(edit)
+                self._memory.edited.add(edit)
                 text = text.replace(*edit)
-        return self._redis.eval(text, *arguments)
+        return text
 
     def _state_of(self, address: Address) -> Hashable:
         """As long as it is the same, only a call changes what is kept of the semaphore."""
-        return address.name
+        return self.state if self._remembers else address.name
 
     def _snapshot(self) -> Snapshot:
-        return self._redis.snapshot()
+        return self._memory.kept[self.state] if self._remembers else self._redis.snapshot()
 
 
 _current: list[ScriptServer] = []  # the last one: worlds come one after another
@@ -147,3 +233,9 @@ def _texts(value: Value) -> dict[str, Any]:
     if isinstance(value, bytes):
         return {"": value.decode()}
     return {name.decode(): text.decode() for name, text in value.items()}
+
+
+def _plain(value: Value) -> Hashable:
+    if isinstance(value, SortedSet):
+        return tuple(value.rows)
+    return value if isinstance(value, bytes) else tuple(sorted(value.items()))

@@ -1,73 +1,83 @@
-"""What every world has: a time, processes with a loop each, and links between them and a server.
+"""A time, processes with a loop each, links between them and a server, and what can happen.
 
-A world decides when something happens and what goes wrong; here is what that is about.
+Everything from the public methods down to the scripts is the package's own code. Nothing happens
+by itself: a driver, which is a world of its own kind, decides which `Event` is next.
 """
 
 import asyncio
 import traceback
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
-from redsem_async._hub.hub import known_hub
-from redsem_async._hub.remote_semaphore import RemoteSemaphore
-from redsem_async._protocol.backend import AnyReply, Backend, Listener
-from redsem_async._protocol.errors import CommandError
-from redsem_async._protocol.operations import AnyOperation, Release, SemaphoreRef, StartBackOff
+from redsem_async._core.keys import Address
+from redsem_async._protocol.backend import AnyReply
+from redsem_async._protocol.errors import CommandError, ErrorKind
+from redsem_async._protocol.operations import AnyOperation
 from redsem_async._protocol.pushes import Push
-from tests.worlds.loop import SimulatedLoop, running
+from tests.worlds.look import Look
+from tests.worlds.orders import Orders
+from tests.worlds.server import Edit, Memory, ScriptServer
+
+if TYPE_CHECKING:
+    from tests.worlds.process import Link, Process
 
 START_US = 1_700_000_000_000_000  # by the server's clock
+PREFIX = "redsem"
 
 
 class Violation(AssertionError):
     """A promise was broken."""
 
 
-class BaseProcess:
-    """A process: a loop, and a way to the server.
+class Event(NamedTuple):
+    """What happens, to which process, to which of its jobs or links, and for how long."""
 
-    Attributes:
-        backend: what its semaphores have for a client.
-    """
-
-    backend: Backend
-
-    def __init__(self, world: "BaseWorld[Any]", name: str, clock: Callable[[], float]) -> None:
-        self.name = name
-        self.alive = True
-        self.loop = SimulatedLoop(clock)
-        self.loop.set_exception_handler(self._unhandled)
-        self._violated = world.violated
-
-    @property
-    def remotes(self) -> list[RemoteSemaphore]:
-        """What it knows of semaphores."""
-        with running(self.loop):
-            hub = known_hub(self.backend)
-        return list(hub._semaphores.values()) if hub else []
-
-    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        self._violated(f"unhandled in {self.name}: {error or context['message']!r}", error)
+    what: str
+    who: int = 0
+    which: int = 0
+    seconds: float = 0.0
 
 
-AnyProcess = TypeVar("AnyProcess", bound=BaseProcess)
+class _OrdersOf(dict[str, Orders]):
+    def __init__(self, world: "World") -> None:
+        self._world = world
+
+    def __missing__(self, name: str) -> Orders:
+        orders = self[name] = Orders(self._world)
+        return orders
 
 
-class BaseWorld(Generic[AnyProcess]):
+class World:
     """Some processes in one time.
 
     Attributes:
         owners: processes, by the ids of their hubs.
+        orders: for each semaphore, by its name.
         trace: lines that tell what happened, where they are wanted.
+        notified: hubs that a message of this call went to, as the server believes.
+        reached: hubs that a message of this call is sure to reach.
     """
 
-    def __init__(self, now: float, *, traced: bool = False) -> None:
+    turn_takes = 0.0  # seconds, of a loop
+    dials = True  # for the first link of a process, too
+
+    def __init__(
+        self,
+        now: float,
+        *,
+        traced: bool = False,
+        memory: Memory | None = None,
+        edits: tuple[Edit, ...] = (),
+    ) -> None:
         self.now = now
-        self.processes: list[AnyProcess] = []
-        self.owners: dict[str, AnyProcess] = {}
+        self.processes: list[Process] = []
+        self.owners: dict[str, Process] = {}
+        self.orders = _OrdersOf(self)
         self.violations: list[str] = []
         self.trace: list[str] | None = [] if traced else None
+        self.notified: set[str] = set()
+        self.reached: set[str] = set()
+        self.server = ScriptServer(self._publish, edits, memory, self._reached)
         self._began = now
 
     def note(self, *what: object) -> None:
@@ -79,10 +89,20 @@ class BaseWorld(Generic[AnyProcess]):
         self.violations.append(f"at {self.now - self._began:.6f}: {what}")
         self.note("VIOLATED", what, "".join(traceback.format_exception(error)) if error else "")
 
+    def unless(self, holds: bool, otherwise: str) -> None:
+        """*otherwise* is violated, unless it *holds*."""
+        if not holds:
+            self.violated(otherwise)
+
     def end(self) -> None:
         for process in self.processes:
             process.loop.bury()
             process.loop.close()
+
+    def token_hex(self, count: int) -> str:
+        """Ids that name their process, and depend on no other's."""
+        loop = asyncio.get_running_loop()
+        return next(p for p in self.processes if p.loop is loop).new_hub()
 
     @property
     def server_us(self) -> int:
@@ -98,60 +118,111 @@ class BaseWorld(Generic[AnyProcess]):
         """The world's time of a moment by the server's clock."""
         return (moment_ms - START_US // 1000) / 1000
 
+    # -- what a driver decides, and what it judges
 
-class BaseLink(Generic[AnyProcess]):
-    """A connection as its process sees it. A world says when, and whether, anything passes."""
+    def on_way(self, event: Event) -> None:
+        """*event* happens sooner or later by itself."""
 
-    def __init__(
-        self, world: BaseWorld[AnyProcess], process: AnyProcess, listener: Listener
+    def refusal(self, command: AnyOperation, sent: float) -> ErrorKind | None:
+        """How the server refuses a *command*, if it does."""
+        return None
+
+    def ran(
+        self,
+        link: "Link",
+        command: AnyOperation,
+        hub: str,
+        before: Look,
+        answer: AnyReply | CommandError,
+        after: Look,
     ) -> None:
-        self.fresh_at: float | None = None
-        self.uncounted = False
-        self.process = process
-        self.listener = listener
-        self.open = True
-        self._owners = world.owners
+        """The server has carried out *command* of *hub*."""
+
+    def heard(self, link: "Link", content: object, command: AnyOperation | None) -> None:
+        """A process has received an answer to its *command*, or a message."""
+
+    def turned(self, process: "Process") -> None:
+        """A turn of the loop of *process* is over."""
+
+    # -- what happens
+
+    def do(self, event: Event, *, rests: bool = True) -> None:
+        """Let *event* happen, and everything that follows from it in its process.
+
+        That waits for the next event, unless the process *rests*.
+        """
+        what, who, which, seconds = event
+        process = self.processes[who]
+        match what:
+            case "run":
+                self._run(process.links[which])
+                return
+            case "receive":
+                process.links[which].receive()
+            case "notice":
+                process.links[which].open_there = False
+            case "connect":
+                process.dialled(which)
+            case "kill":
+                process.kill(unnoticed=bool(which))
+            case "stop":
+                process.stop(seconds)
+            case "go on":
+                process.go_on()
+            case "refuse":
+                process.refused()
+            case _:
+                for link in [link for link in process.links if link.open]:
+                    link.strike(event)
+        if rests:
+            process.settle()
+
+    def _run(self, link: "Link") -> None:
+        if not link.going:
+            return
+        command, hub, sent = link.going.popleft()
+        address, call = command.semaphore.address, command
+        if link.open_there and not link.process.no_push:
+            link.known = True
+        self.notified.clear()
+        self.reached.clear()
+        answer: AnyReply | CommandError
+        if (trouble := self.refusal(command, sent)) is not None:
+            answer = CommandError(trouble, RuntimeError(f"{trouble.name} (simulated)"))
+        else:
+            before, answer, after = self.server.run(address, call, hub, self.server_us)
+            self.note(f"  {link.process.name}: {call} -> {answer}")
+            self.ran(link, command, hub, before, answer, after)
+        link.say(answer, lambda: link.answered(command, answer))
+
+    def _publish(self, prefix: str, owner: str, message: Push) -> int:
+        """Publish *message* to a hub. Returns how many connections it went to."""
+        process = self.owners.get(owner)
+        links = [link for link in process.links if link.subscribed(owner)] if process else []
+        for link in links:
+            self.notified.add(owner)
+            if link.open and not link.deaf and link.process.alive:
+                self.reached.add(owner)
+            link.say(message, self._arrival(link, prefix, message))
+            self.note(f"  {link.process.name} is sent {message}")
+        return len(links)
+
+    @staticmethod
+    def _arrival(link: "Link", prefix: str, message: Push) -> Callable[[], None]:
+        return lambda: link.notified(prefix, message)
+
+    def _reached(self) -> tuple[object, ...]:
+        """Which hubs the server reaches by a message."""
+        links = (link for process in self.processes for link in process.links)
+        return tuple(link.listener.hub_id for link in links if link.known and link.open_there)
+
+    # -- the server
+
+    def look(self, address: Address) -> Look:
+        """How a semaphore stands now."""
+        return self.server.look(address, self.server_us)
 
     @property
-    def writable(self) -> bool:
-        return self.open
-
-    def send(self, commands: Sequence[AnyOperation], now: float) -> None:
-        hub = self.listener.hub_id
-        self._owners[hub] = self.process
-        released = set[SemaphoreRef]()
-        for command in commands:
-            command.sent_at = now
-            match command:
-                case Release():
-                    released.add(command.semaphore)
-                case StartBackOff(token=int()) if command.semaphore in released:
-                    self.process._violated(f"{command} comes after a release")
-                case _:
-                    pass
-            self.written(command, hub)
-
-    def written(self, command: AnyOperation, hub: str) -> None:
-        """A *command* of *hub* is on its way."""
-        raise NotImplementedError
-
-    def answered(self, command: AnyOperation, answer: AnyReply | CommandError) -> None:
-        """The answer to *command* has arrived."""
-        self.fresh_at = command.sent_at
-        self.listener.reply_received(command, answer)
-
-    def notified(self, prefix: str, message: Push) -> None:
-        """A message has arrived."""
-        self.listener.push_received(prefix, message)
-
-    def abort(self) -> None:
-        if self.open:
-            self.open = False
-            self.closed()
-
-    def closed(self) -> None:
-        """Its process has closed it."""
-        raise NotImplementedError
-
-    async def close(self) -> None:
-        self.abort()
+    def looks(self) -> dict[str, Look]:
+        """How each semaphore stands that was called."""
+        return {name: self.look(address) for name, address in self.server.addresses.items()}

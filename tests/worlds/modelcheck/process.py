@@ -1,11 +1,10 @@
-"""The processes of a path: loops and links whose events the search decides, and their jobs."""
+"""The processes of a path, and their jobs."""
 
 import asyncio
 import math
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any
 
 from redsem_async import (
     AnySemaphore,
@@ -15,19 +14,18 @@ from redsem_async import (
     PermitLost,
     Semaphore,
 )
-from redsem_async._protocol.backend import Link, Listener, OneNode
-from redsem_async._protocol.operations import AnyOperation
-from tests.worlds.loop import RESOLUTION, running
-from tests.worlds.world import BaseLink, BaseProcess, Violation
+from tests.worlds.loop import running
+from tests.worlds.orders import BACK_OFF, DELETE, LIMIT, Orders, of_key
+from tests.worlds.process import Process
+from tests.worlds.world import Violation
 
-from .scenario import Script
+from .scenario import Party, Script
 
 if TYPE_CHECKING:
-    from .world import World
+    from .path import Path
 
 NAME = "jobs"
 AT_END = "at the end"
-TURNS = 1000  # of a loop, in which nothing comes from outside
 
 
 def id_of(permit: Permit) -> str:
@@ -35,62 +33,10 @@ def id_of(permit: Permit) -> str:
     return permit._lease.id
 
 
-class Said(NamedTuple):
-    """Something on its way from the server: an answer to a command, or a message."""
-
-    content: object
-    arrives: Callable[[], None]
-
-
-class FakeLink(BaseLink["Process"]):
-    """A link whose commands and answers stay where they are until the search moves them."""
-
-    def __init__(self, process: "Process", listener: Listener) -> None:
-        super().__init__(process.world, process, listener)
-        self.going: deque[tuple[AnyOperation, str]] = deque()  # with the hub that wrote
-        self.coming: deque[Said] = deque()
-        self.known = False  # the server has subscribed it
-
-    def written(self, command: AnyOperation, hub: str) -> None:
-        self.going.append((command, hub))
-
-    def closed(self) -> None:
-        process = self.process
-        if self.going or self.coming:
-            process.world.calm = False
-        self.coming.clear()
-        if self.going:
-            process.late.append(self.going)
-            self.going = deque()
-        if self is process.link:
-            process.link = None
-
-
-class FakeNode(OneNode):
-    """The way from one process to the server."""
-
-    place = "the scripts in memory"
-
-    def __init__(self, process: "Process") -> None:
-        self._process = process
-
-    async def connect(self, listener: Listener) -> Link:
-        process = self._process
-        if process.links:
-            process.dialling = process.loop.create_future()
-            try:
-                await process.dialling
-            finally:
-                process.dialling = None
-        process.link = FakeLink(process, listener)
-        process.links += 1
-        return process.link
-
-
 class Job:
     """A task of a process. Its script is ordinary code, and waits where the search decides."""
 
-    def __init__(self, process: "Process", script: Script) -> None:
+    def __init__(self, process: "Member", script: Script) -> None:
         self.process = process
         self.name: str = getattr(script, "__name__", "job")
         self.task: asyncio.Task[None] | None = None
@@ -105,8 +51,8 @@ class Job:
         return self.process.semaphore
 
     @property
-    def world(self) -> "World":
-        return self.process.world
+    def world(self) -> "Path":
+        return self.process.path
 
     # -- for scripts
 
@@ -148,7 +94,7 @@ class Job:
         identity = await permit.detach(expires_in)
         self.process.permits.remove(permit)
         expiry_us = self.world.server_us + round(1e6 * expires_in)
-        self.world.ledger.detached[identity] = math.ceil(expiry_us / 1000)
+        self.world.detached[identity] = math.ceil(expiry_us / 1000)
         return identity
 
     async def adopt(self, identity: str) -> Permit:
@@ -163,36 +109,24 @@ class Job:
         self.process.permits.append(permit)
         return permit
 
-    async def set_limit(self, limit: int | None) -> None:
-        """Set a limit, which is in force once this returns, until another is asked for."""
-        ledger = self.world.ledger
-        ledger.limits += 1
-        await self.semaphore.set_limit(limit)
-        ledger.limits -= 1  # not where it failed: it may come into force yet
-        ledger.limit = limit
-
-    async def set_key_limit(self, key: str, limit: int | None) -> None:
-        """The same for one key."""
-        ledger = self.world.ledger
-        ledger.limits += 1
-        await cast("FairSemaphore", self.semaphore).set_limit(limit, key=key)
-        ledger.limits -= 1
-        ledger.key_limits[key] = limit
+    async def set_limit(self, limit: int | None, key: str | None = None) -> None:
+        """Set a limit, of all or of a key."""
+        what = LIMIT if key is None else of_key(key)
+        await self.orders.carry_out(self.process, self.semaphore, what, limit)
 
     async def revoke(self, identity: str) -> None:
         await self.semaphore.release(identity)
 
     def back_off(self, permit: Permit, seconds: float) -> None:
-        """Back off. One back-off at most begins by that."""
-        self.world.ledger.overloads += 1
+        self.orders.ordered(self.process, BACK_OFF)
         permit.back_off(seconds)
 
     async def delete(self) -> None:
-        """Delete: once this returns, nothing is taken any more."""
-        ledger = self.world.ledger
-        ledger.deleting += 1
-        await self.semaphore.delete()
-        ledger.deleting -= 1
+        await self.orders.carry_out(self.process, self.semaphore, DELETE)
+
+    @property
+    def orders(self) -> Orders:
+        return self.world.orders[NAME]
 
     # -- for the search
 
@@ -238,30 +172,20 @@ class Job:
                 raise
 
 
-class Process(BaseProcess):
-    """A process: a loop, a hub, a link at a time, and its jobs."""
+class Member(Process):
+    """A process with its jobs."""
 
-    def __init__(self, world: "World", index: int) -> None:
-        super().__init__(world, "ABCDEFG"[index], lambda: world.now)
-        party = self.party = world.scenario.parties[index]
-        self.world = world
-        self.index = index
-        self.stopped = False
-        self.hubs = 0
-        self.links = 0
-        self.link: FakeLink | None = None
-        self.ghosts: list[FakeLink] = []  # that the server believes in
-        self.late: list[deque[tuple[AnyOperation, str]]] = []  # of links that are closed
-        self.dialling: asyncio.Future[None] | None = None
+    def __init__(self, path: "Path", party: Party) -> None:
+        super().__init__(path)
+        self.path = path
+        self.party = party
         self.permits: list[Permit] = []
-        self.seen = 0  # everything that came to it so far, as a number
-        self.backend = FakeNode(self)
         self.semaphore = self._make_semaphore()
         self.jobs = [Job(self, script) for script in party.scripts]
         self.cancellable = [k for k in party.cancels if k < len(self.jobs)]
 
     def _make_semaphore(self) -> AnySemaphore:
-        party, mode = self.party, self.world.scenario.mode
+        party, mode = self.party, self.path.scenario.mode
         options: dict[str, Any] = {"lease": party.lease}
         options |= {"slots": range(party.limit)} if "+slots" in mode else {"limit": party.limit}
         if "zset" in mode:
@@ -275,34 +199,24 @@ class Process(BaseProcess):
         return FairSemaphore(self.backend, NAME, **options)
 
     @property
-    def runs(self) -> bool:
-        return self.alive and not self.stopped
-
-    @property
     def quiet(self) -> bool:
         """Whether nothing is on its way to or from it."""
         link = self.link
-        return self.dialling is None and not (link and (link.going or link.coming))
+        return not self.dialling and not (link and (link.going or link.coming))
 
-    def new_hub(self) -> str:
-        self.hubs += 1
-        hub = f"{self.index + 1:016x}{self.hubs:016x}"
-        self.world.owners[hub] = self
-        return hub
+    @property
+    def dialling(self) -> bool:
+        return any(not dialled.done() for dialled in self.dials)
 
-    def settle(self) -> None:
-        """Run its loop until there is nothing to do at this moment."""
-        loop = self.loop
-        if not self.runs:
-            return
-        for turn in range(TURNS):
-            if turn % 50 == 49:
-                self.world.now += RESOLUTION  # a timer came early, by less than a clock shows
-            timer = None if loop.ready else loop.next_timer()
-            if not loop.ready and (timer is None or timer > self.world.now + RESOLUTION):
-                return
-            loop.turn()
-        raise Violation(f"{self.name} does not come to rest")
+    def noted(self, *what: object) -> None:
+        self.seen = number_of((self.seen, self.path.now, repr(what)))
+
+
+_numbers: dict[object, int] = {}
+
+
+def number_of(thing: object) -> int:
+    return _numbers.setdefault(thing, len(_numbers) + 1)
 
 
 def _weight_of(weights: Mapping[str, float], key: str) -> float:

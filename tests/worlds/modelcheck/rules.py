@@ -5,17 +5,16 @@ from typing import TYPE_CHECKING
 
 from redsem_async._protocol.backend import AnyReply
 from redsem_async._protocol.errors import CommandError
-from redsem_async._protocol.operations import AnyOperation, Delete, StartBackOff
-from redsem_async._protocol.replies import Reply
+from redsem_async._protocol.operations import AnyOperation
 from tests.worlds.judge import Broken, forgotten
 from tests.worlds.look import Look
 from tests.worlds.look import Permit as Held
 from tests.worlds.world import Violation
 
-from .process import id_of
+from .process import NAME, id_of
 
 if TYPE_CHECKING:
-    from .world import World
+    from .path import Path
 
 DEEPEST = 150  # events of a path
 PROMPT = 0.1  # seconds in which somebody sees that a lease has ended
@@ -25,7 +24,7 @@ PROMPT = 0.1  # seconds in which somebody sees that a lease has ended
 
 
 def check_call(
-    world: "World",
+    world: "Path",
     before: Look,
     call: AnyOperation,
     hub: str,
@@ -35,35 +34,18 @@ def check_call(
     """Raise Violation where what the server did must not be."""
     _raise_first(world, world.judge.ran(before, call, hub, answer, after))
     if not isinstance(answer, CommandError):
-        _check_orders(world, before, call, after)
-        if isinstance(call, StartBackOff) and isinstance(answer, Reply) and answer.answers[0]:
-            world.ledger.overloads -= 1
-            if world.ledger.overloads < 0:
-                raise Violation("a back-off began, and nobody met another overload")
+        _raise_first(world, world.orders[NAME].ran(before, call, hub, answer, after))
 
 
-def _raise_first(world: "World", found: Iterator[Broken]) -> None:
+def _raise_first(world: "Path", found: Iterator[Broken]) -> None:
     for broken in found:
         raise Violation(broken.named(lambda identity: name_of(world, identity)))
-
-
-def _check_orders(world: "World", before: Look, call: AnyOperation, after: Look) -> None:
-    """What is deleted and set is what somebody asks for now."""
-    ledger = world.ledger
-    if isinstance(call, Delete) and before.live and before != after and not ledger.deleting:
-        raise Violation("all was deleted, and nobody asks for that now")
-    limit = after.set_limit
-    if limit != ledger.limit and not ledger.limits:
-        raise Violation(f"the set limit is {limit}, after {ledger.limit} was confirmed")
-    confirmed = {key: n for key, n in ledger.key_limits.items() if n is not None}
-    if after.key_limits != confirmed and not ledger.limits:
-        raise Violation(f"the limits of keys are {after.key_limits}, not {confirmed}")
 
 
 # -- of each moment
 
 
-def check(world: "World") -> None:
+def check(world: "Path") -> None:
     if world.violations:
         raise Violation(world.violations[0])
     _check_jobs(world)
@@ -73,7 +55,7 @@ def check(world: "World") -> None:
             id_of(permit),
             Held.trusted(permit._lease, world.server_us_at(permit._lease.trusted_until)),
         )
-        for process in world.processes
+        for process in world.members
         if process.alive
         for permit in process.permits
         if permit.expires_in > 0
@@ -81,8 +63,8 @@ def check(world: "World") -> None:
     _raise_first(world, world.judge.trust(trusted, world.look().holders))
 
 
-def _check_jobs(world: "World") -> None:
-    for process in world.processes:
+def _check_jobs(world: "Path") -> None:
+    for process in world.members:
         for job in process.jobs:
             if job.over and process.alive:
                 assert job.task is not None
@@ -95,11 +77,11 @@ def _check_jobs(world: "World") -> None:
                     raise Violation(f"{process.name}'s {job.name} ended with {error!r}") from error
 
 
-def _check_detached(world: "World") -> None:
+def _check_detached(world: "Path") -> None:
     """What was detached ends when it was said to, but for a refresh that came late."""
     if world.late:
         return
-    for identity, latest_ms in world.ledger.detached.items():
+    for identity, latest_ms in world.detached.items():
         held = world.look().holders.get(identity)
         if held is not None and held.expiry_ms > latest_ms:
             name = name_of(world, identity)
@@ -114,29 +96,30 @@ def check_depth(events: int) -> None:
 # -- of each moment at which nothing is on its way
 
 
-def check_quiet(world: "World") -> None:
+def check_quiet(world: "Path") -> None:
     """Raise Violation where somebody is forgotten: nobody will come back to it."""
-    if not all(process.quiet for process in world.processes if process.alive):
+    if not all(process.quiet for process in world.members if process.alive):
         return
-    if any(process.stopped for process in world.processes):
+    if any(process.stopped for process in world.members):
         return
     for identity in _live(world):
         if not _has_owner(world, identity):
             raise Violation(f"{name_of(world, identity)} is held, and nobody has it")
-    if world.calm and world.scenario.prompt:
+    if world.calm:
         _check_prompt(world)
     else:
         world.forgotten_since = None
 
 
-def _has_owner(world: "World", identity: str) -> bool:
-    process = world.owners[identity.partition(".")[0]]
-    if not process.alive or identity in world.ledger.detached:
+def _has_owner(world: "Path", identity: str) -> bool:
+    hub = identity.partition(".")[0]
+    process = next(p for p in world.members if hub in p.hubs)
+    if not process.alive or identity in world.detached:
         return True
     return any(id_of(permit) == identity for permit in process.permits)
 
 
-def _check_prompt(world: "World") -> None:
+def _check_prompt(world: "Path") -> None:
     """A free permit and a waiter meet: at once, or soon after a lease has ended."""
     first = forgotten(world.look())
     if first is None:
@@ -151,8 +134,8 @@ def _check_prompt(world: "World") -> None:
 # -- of the end
 
 
-def check_end(world: "World") -> None:
-    for process in world.processes:
+def check_end(world: "Path") -> None:
+    for process in world.members:
         for job in process.jobs:
             if process.alive and job.in_call:
                 raise Violation(f"{process.name}'s {job.name} is never answered")
@@ -160,11 +143,11 @@ def check_end(world: "World") -> None:
         raise Violation(f"{name_of(world, identity)} is never given back")
 
 
-def _live(world: "World") -> list[str]:
+def _live(world: "Path") -> list[str]:
     return [*world.look().live]
 
 
-def name_of(world: "World", identity: str) -> str:
+def name_of(world: "Path", identity: str) -> str:
     hub, _, number = identity.partition(".")
     process = world.owners.get(hub)
     if process is None:

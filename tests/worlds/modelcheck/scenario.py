@@ -1,8 +1,8 @@
 """What is explored: processes with their jobs, and how much may go wrong."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from redsem_async._core.keys import Mode
 
@@ -11,15 +11,6 @@ if TYPE_CHECKING:
 
 Script = Callable[["Job"], Awaitable[None]]
 """What a job does, by the public methods of the semaphore."""
-
-
-Opening = tuple[tuple[str, int, int], ...]
-
-
-def opened(*jobs: tuple[int, int]) -> Opening:
-    """Each of these has begun, and has the answer to its first call."""
-    rest = ("rest", 0, 0)
-    return tuple(event for who, which in jobs for event in (("go", who, which), rest))
 
 
 class Budget(NamedTuple):
@@ -58,29 +49,41 @@ class Party:
     weights: tuple[tuple[str, float], ...] = ()
     patience: float | None = None
 
+    def but(self, *scripts: Script, **changes: Any) -> Self:
+        return replace(self, scripts=scripts or self.scripts, **changes)
+
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """A few processes that use one semaphore.
 
     Attributes:
-        opening: events that have happened before the search begins.
+        opening: what has happened before the search begins: ``10`` if the first job of the second
+            process has begun, ``10.`` if all that follows has, too.
         grain: seconds that pass at least when time passes.
-        prompt: whether a free permit and a waiter must meet without the slow heartbeat, where
-            no link broke and nobody died or stood still.
-        horizon: seconds in which everything has ended once nothing goes wrong any more.
         release: whether the gate leaves it to a release, because it takes long.
     """
 
     name: str
     parties: tuple[Party, ...]
-    budget: Budget = field(default_factory=Budget)
-    opening: Opening = ()
+    budget: Budget
+    opening: str = ""
     mode: Mode = "fair"
     grain: float = 0.05
-    prompt: bool = True
-    horizon: float = 90.0
     release: bool = False
 
     def __str__(self) -> str:
         return f"{self.mode} {self.name}"
+
+
+def scenario(
+    name: str,
+    *parties: Party,
+    opening: str = "",
+    mode: Mode = "fair",
+    grain: float = 0.05,
+    release: bool = False,
+    budget: Budget | None = None,
+    **costs: int,
+) -> Scenario:
+    return Scenario(name, parties, budget or Budget(**costs), opening, mode, grain, release)

@@ -10,7 +10,7 @@ from redsem_async import AcquireTimeout, Permit, PermitLost
 from redsem_async._core.keys import Mode
 
 from .process import AT_END, Job
-from .scenario import Budget, Opening, Party, Scenario, opened
+from .scenario import Budget, Party, Scenario, scenario
 
 LONG = os.environ.get("REDSEM_MODELCHECK") == "long"
 
@@ -111,150 +111,83 @@ async def deletes(job: Job) -> None:
     await holds(job)
 
 
-def _scenarios(mode: Mode) -> Iterator[Scenario]:
-    more = int(LONG)
-    still = Party((holds,), cancels=(), breaks=False, dies=False)
-    waiter = still if LONG else replace(still, scripts=(stays,))
-    open_minded = Party((holds,))
-    sender = replace(still, scripts=(sends,))
-    two = replace(still, limit=2)
-    short = replace(still, lease=3.0)
+more = int(LONG)
+open_minded = Party((holds,))
+still = open_minded.but(cancels=(), breaks=False, dies=False)
+waiter = still if LONG else still.but(stays)
+sender, two, short = still.but(sends), still.but(limit=2), still.but(lease=3.0)
+detacher, backer = Party((detaches,), cancels=()), Party((backs_off,), cancels=())
 
-    def begun(*jobs: tuple[int, int]) -> Opening:
-        """Opened, but in the long form."""
-        return () if LONG else opened(*jobs)
 
-    yield Scenario(
-        "a cancellation",
-        (still, open_minded, replace(waiter, cancels=(0,) * more)),
-        Budget(cancels=1 + more),
-        begun((0, 0)),
-    )
-    yield Scenario(
-        "a lost link and a cancellation",
-        (open_minded, still),
-        Budget(cancels=1, cuts=1, lates=more),
-        begun((1, 0)),
-        release=mode == "zset",
-    )
-    yield Scenario(
-        "a lost link and late commands",
-        (open_minded, still),
-        Budget(cuts=1, unnoticed=1, lates=1 + more),
-        begun((1, 0)),
-    )
-    yield Scenario(
-        "a waiter's deadline",
-        (still, Party((tries,))),
-        Budget(cancels=more, ticks=1 + more, cuts=more),
-        opened((0, 0), (1, 0)),
-        grain=0.2,
-    )
+def begun(opening: str) -> str:
+    """Opened, but not in the long form."""
+    return "" if LONG else opening
+
+
+def _of_calls(mode: Mode) -> Iterator[Scenario]:
+    zset = mode == "zset"
+    third = waiter.but(cancels=(0,) * more)
+    parties: tuple[Party, ...] = still, open_minded, third
+    yield scenario("a cancellation", *parties, opening=begun("00."), cancels=1 + more)
+    name, release = "a lost link and a cancellation", zset
+    many = Budget(cancels=1, cuts=1, lates=more)
+    yield scenario(name, open_minded, still, opening=begun("10."), release=release, budget=many)
+    many = Budget(cuts=1, unnoticed=1, lates=1 + more)
+    name = "a lost link and late commands"
+    yield scenario(name, open_minded, still, opening=begun("10."), budget=many)
+    many = Budget(cancels=more, ticks=1 + more, cuts=more)
+    name, trier = "a waiter's deadline", Party((tries,))
+    yield scenario(name, still, trier, opening="00. 10.", grain=0.2, budget=many)
     if LONG:  # or else a part of "a detach, again"
-        yield Scenario(
-            "a detach that is cancelled",
-            (Party((detaches,)), waiter),
-            Budget(cancels=1, ticks=2),
-            opened((0, 0)),
-        )
-    yield Scenario(
-        "a detach that is lost",
-        (Party((detaches,), cancels=()), waiter),
-        Budget(cuts=1, ticks=1 + more, lates=more),
-        opened((0, 0)) if LONG else (*opened((0, 0), (1, 0)), ("go", 0, 0)),
-        release=mode == "zset",
-    )
-    yield Scenario(
-        "a detach, again",
-        (Party((detaches_again,)), waiter),
-        Budget(cancels=1, ticks=1, cuts=more, lates=more),
-        (*opened((0, 0), (1, 0)), ("go", 0, 0)),
-        grain=0.05 if LONG else 0.4,
-    )
-    yield Scenario(
-        "an adoption and a cancelled acquire",
-        (sender, Party((adopts, holds), cancels=(1,))),
-        Budget(cancels=1, cuts=1, lates=more),
-        (*opened((0, 0)), ("go", 1, 0), ("go", 1, 0), ("go", 1, 1)),
-        release=mode == "fair",
-    )
-    yield Scenario(
-        "an adoption that is cancelled",
-        (sender, Party((adopts,))),
-        Budget(cancels=1, cuts=1, lates=1),
-        opened((0, 0)),
-    )
-    yield Scenario(
-        "two adopters",
-        (replace(sender, scripts=(sends_twice,)), Party((adopts, adopts))),
-        Budget(cuts=1, lates=more, cancels=more),
-        opened((0, 0), (1, 0), (1, 1)),
-        release=mode == "fair",
-    )
-    yield Scenario(
-        "two limits",
-        (Party((limits,)), still),
-        Budget(cuts=1, lates=1, cancels=more),
-    )
-    yield Scenario(
-        "a limit and a back-off",
-        (Party((limits, backs_off), cancels=()),),
-        Budget(cuts=1, lates=more),
-        opened((0, 1)),
-    )
-    yield Scenario(
-        "a back-off that is ended",
-        (Party((backs_off,), cancels=()), Party((ends_a_back_off,), cancels=(), breaks=False)),
-        Budget(cuts=1, lates=1),
-        opened((0, 0)),
-    )
-    yield Scenario("a pause", (Party((pauses,)), still), Budget(cuts=1, lates=1))
-    yield Scenario(
-        "a deletion",
-        (Party((deletes,)), still),
-        Budget(cuts=1, lates=1, cancels=more),
-        begun((1, 0)),
-    )
-    yield Scenario(
-        "weights",
-        (Party((holds_two,), 2), two, two),
-        Budget(cancels=1),
-        begun((2, 0), (0, 0)),
-        release=mode == "fair",
-    )
-    yield Scenario(
-        "mixed limits",
-        (Party((holds,), 2), Party((holds,), 1), Party((holds, holds), 2)),
-        Budget(cancels=more),
-        opened((0, 0), (2, 0), (1, 0), (2, 1)),
-    )
-    yield Scenario(
-        "a limit of 0",
-        (replace(two, scripts=(holds, holds)), replace(still, scripts=(tries, tries), limit=0)),
-        opening=opened((0, 0), (1, 0), (1, 1)),
-        grain=0.2,
-    )
-    yield Scenario(
-        "a process dies",
-        (replace(short, dies=True), short),
-        Budget(kills=1, unnoticed=1, ticks=more),
-    )
-    yield Scenario(
-        "a process stands still",
-        (replace(short, dies=True), replace(waiter, lease=3.0)),
-        Budget(stops=1, ticks=1 + more),
-        begun((0, 0), (1, 0)),
-        grain=1.6,
-        release=mode == "fair",
-    )
+        name = "a detach that is cancelled"
+        yield scenario(name, Party((detaches,)), waiter, opening="00.", cancels=1, ticks=2)
+    name, opening = "a detach that is lost", "00." if LONG else "00. 10. 00"
+    many = Budget(cuts=1, ticks=1 + more, lates=more)
+    yield scenario(name, detacher, waiter, opening=opening, release=zset, budget=many)
+    name, grain = "a detach, again", 0.05 if LONG else 0.4
+    many = Budget(cancels=1, ticks=1, cuts=more, lates=more)
+    again = Party((detaches_again,))
+    yield scenario(name, again, waiter, opening="00. 10. 00", grain=grain, budget=many)
+    name, many = "an adoption and a cancelled acquire", Budget(cancels=1, cuts=1, lates=more)
+    heir, opening = Party((adopts, holds), cancels=(1,)), "00. 10 10 11"
+    yield scenario(name, sender, heir, opening=opening, release=not zset, budget=many)
+    name, heir = "an adoption that is cancelled", Party((adopts,))
+    yield scenario(name, sender, heir, opening="00.", cancels=1, cuts=1, lates=1)
+    parties = still.but(sends_twice), Party((adopts, adopts))
+    many = Budget(cuts=1, lates=more, cancels=more)
+    yield scenario("two adopters", *parties, opening="00. 10. 11.", release=not zset, budget=many)
+
+
+def _of_orders_and_limits(mode: Mode) -> Iterator[Scenario]:
+    zset = mode == "zset"
+    parties: tuple[Party, ...]
+    yield scenario("two limits", Party((limits,)), still, cuts=1, lates=1, cancels=more)
+    party = backer.but(limits, backs_off)
+    yield scenario("a limit and a back-off", party, opening="01.", cuts=1, lates=more)
+    parties = backer, Party((ends_a_back_off,), cancels=(), breaks=False)
+    yield scenario("a back-off that is ended", *parties, opening="00.", cuts=1, lates=1)
+    yield scenario("a pause", Party((pauses,)), still, cuts=1, lates=1)
+    parties, many = (Party((deletes,)), still), Budget(cuts=1, lates=1, cancels=more)
+    yield scenario("a deletion", *parties, opening=begun("10."), budget=many)
+    parties, opening = (Party((holds_two,), 2), two, two), begun("20. 00.")
+    yield scenario("weights", *parties, opening=opening, release=not zset, cancels=1)
+    parties = Party((holds,), 2), open_minded, Party((holds, holds), 2)
+    yield scenario("mixed limits", *parties, opening="00. 20. 10. 21.", cancels=more)
+    parties = two.but(holds, holds), still.but(tries, tries, limit=0)
+    yield scenario("a limit of 0", *parties, opening="00. 10. 11.", grain=0.2)
+    many, mortal = Budget(kills=1, unnoticed=1, ticks=more), short.but(dies=True)
+    yield scenario("a process dies", mortal, short, budget=many)
+    parties, many = (mortal, waiter.but(lease=3.0)), Budget(stops=1, ticks=1 + more)
+    name, opening = "a process stands still", begun("00. 10.")
+    yield scenario(name, *parties, opening=opening, grain=1.6, release=not zset, budget=many)
 
 
 MODES: tuple[Mode, Mode] = ("fair", "zset")
 # What neither mode does in a way of its own is explored in one of them when time is short.
 ALIKE = re.compile("adopt|detach, again|two limits|back-off|pause|deletion|stands still")
 SCENARIOS = [
-    replace(scenario, mode=mode)
+    replace(found, mode=mode)
     for mode in MODES
-    for scenario in _scenarios(mode)
-    if LONG or mode == "fair" or not ALIKE.search(scenario.name)
+    for found in (*_of_calls(mode), *_of_orders_and_limits(mode))
+    if LONG or mode == "fair" or not ALIKE.search(found.name)
 ]

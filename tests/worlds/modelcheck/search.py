@@ -4,21 +4,22 @@ A path cannot be taken back, so every branch is a new run from the start. What p
 the key of a state (`World.key`): what was explored from it once is not explored again.
 """
 
-import asyncio
 import gc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tests.worlds.server import Edit
+from tests.worlds.server import Edit, Memory
+from tests.worlds.shorten import kind_of, shortened
 from tests.worlds.stand_ins import in_place
-from tests.worlds.world import Violation
+from tests.worlds.world import Event, Violation
 
 from . import rules
+from .path import Path
 from .scenario import Budget, Scenario
-from .server import Memory
-from .world import Event, World
 
+HORIZON = 90.0  # seconds in which everything has ended once nothing goes wrong any more
 ROUND = 400  # events in a row in which no time passes
+TRIES = 500  # runs at most, to find a shorter path
 COLLECT = 400  # runs between two collections of garbage
 
 
@@ -45,14 +46,6 @@ class Outcome:
         )
 
 
-@dataclass(slots=True)
-class _Node:
-    """A state on the path, and what is still to be tried from it."""
-
-    key: bytes
-    untried: list[Event]
-
-
 class _Even:
     """Chance that is always the same, so that a process has no input but what comes to it."""
 
@@ -66,19 +59,14 @@ class Search:
 
     Args:
         edits: of the scripts, so that they are wrong.
-        distrustful: take every event, and see that those commute that are said to.
     """
 
-    def __init__(
-        self, scenario: Scenario, edits: Sequence[Edit] = (), *, distrustful: bool = False
-    ) -> None:
+    def __init__(self, scenario: Scenario, edits: Sequence[Edit] = ()) -> None:
         self.memory = Memory()
         self._scenario = scenario
-        self._edits = edits
-        self._world: World
+        self._edits = tuple(edits)
+        self._world: Path
         self._seen: set[bytes] = set()
-        self._after: dict[tuple[bytes, Event], bytes] = {}
-        self._distrustful = distrustful
         self._outcome = Outcome(scenario)
 
     def run(self, most: int = 1_000_000) -> Outcome:
@@ -98,21 +86,18 @@ class Search:
         return outcome
 
     def token_hex(self, count: int) -> str:
-        """Ids that name their process, and depend on no other's."""
-        loop = asyncio.get_running_loop()
-        return next(p for p in self._world.processes if p.loop is loop).new_hub()
+        return self._world.token_hex(count)
 
     def _explore(self, most: int) -> None:
         outcome = self._outcome
         path: list[Event] = []
-        nodes: list[_Node] = []  # where each event of the path begins
+        nodes: list[list[Event]] = []  # what is still to be tried, where each event of it begins
         while True:
             wrong = self._descend(path, nodes)
             if wrong is not None:
-                outcome.path = self._shortened(path)
-                outcome.wrong, _ = self._replayed(outcome.path, outcome.trace)
+                self._explain(path)
                 return
-            while nodes and not nodes[-1].untried:
+            while nodes and not nodes[-1]:
                 nodes.pop()
             if not nodes:
                 outcome.complete = True
@@ -120,9 +105,9 @@ class Search:
             if len(self._seen) >= most:
                 return
             del path[len(nodes) - 1 :]
-            path.append(nodes[-1].untried.pop())
+            path.append(nodes[-1].pop())
 
-    def _descend(self, path: list[Event], nodes: list[_Node]) -> str | None:
+    def _descend(self, path: list[Event], nodes: list[list[Event]]) -> str | None:
         """Take *path*, and go on from its end until nothing new comes. Returns what is wrong."""
         outcome = self._outcome
         world = self._begin()
@@ -136,8 +121,6 @@ class Search:
             while True:
                 rules.check(world)
                 key = world.key()
-                if path:
-                    self._note(nodes[-1].key, path[-1], key)
                 if key in self._seen:
                     outcome.met += 1
                     return None
@@ -151,14 +134,12 @@ class Search:
                     first: Event | None = None  # this world is over: the rest needs another
                 else:
                     first = events[0]
-                if path:
-                    events = self._unknown(key, events, nodes[-1].key, path[-1])
                 if not events:
                     return None
-                nodes.append(_Node(key, events[::-1]))
-                if first is None or first not in events:
+                nodes.append(events[::-1])
+                if first is None:
                     return None
-                nodes[-1].untried.remove(first)
+                nodes[-1].remove(first)
                 path.append(first)
                 outcome.steps += 1
                 world.do(first)
@@ -167,31 +148,9 @@ class Search:
         finally:
             world.end()
 
-    def _unknown(self, key: bytes, events: list[Event], parent: bytes, last: Event) -> list[Event]:
-        """Those of *events* of which it is not known yet where they lead to from here.
-
-        What could have happened before the last event as well, and neither notices the other,
-        leads to where the two lead in the other order.
-        """
-        after = self._after
-        unknown: list[Event] = []
-        for event in events:
-            first = after.get((parent, event)) if independent(event, last) else None
-            met = after.get((first, last)) if first is not None else None
-            if met is None or self._distrustful:
-                unknown.append(event)
-            if met is not None:
-                after[key, event] = met
-        return unknown
-
-    def _note(self, key: bytes, event: Event, after: bytes) -> None:
-        known = self._after.setdefault((key, event), after)
-        if known != after:
-            raise AssertionError(f"{event} is not independent of what it was taken for")
-
-    def _end(self, world: World) -> None:
+    def _end(self, world: Path) -> None:
         """With nothing unkind any more, everything ends."""
-        deadline = world.now + self._scenario.horizon
+        deadline = world.now + HORIZON
         world.budget, world.ending = Budget(), True
         taken = 0
         while world.now < deadline:
@@ -206,7 +165,7 @@ class Search:
                 continue
             taken = 0
             rules.check_quiet(world)
-            busy = any(job.in_call for p in world.processes if p.alive for job in p.jobs)
+            busy = any(job.in_call for p in world.members if p.alive for job in p.jobs)
             moment = world.next_moment()
             if moment is None or not (busy or world.look().holders):
                 break
@@ -214,23 +173,34 @@ class Search:
             rules.check(world)
         rules.check_end(world)
 
-    def _begin(self) -> World:
+    def _begin(self) -> Path:
         outcome = self._outcome
         outcome.runs += 1
         if outcome.runs % COLLECT == 0:
             gc.collect()
-        world = self._world = World(self._scenario, self.memory, self._edits)
+        world = self._world = Path(self._scenario, self.memory, self._edits)
         return world
 
-    def _open(self, world: World) -> None:
-        for event in self._scenario.opening:
-            if event[0] != "rest":
-                world.do(Event(*event))
-                continue
-            while moving := [e for e in world.due() if e.what != "go"]:
+    def _open(self, world: Path) -> None:
+        for word in self._scenario.opening.split():
+            world.do(Event("go", int(word[0]), int(word[1])))
+            while word.endswith(".") and (moving := [e for e in world.due() if e.what != "go"]):
                 world.do(moving[0])
 
     # -- explaining
+
+    def _explain(self, path: Sequence[Event]) -> None:
+        """The same fault with fewer events, and how it came about."""
+        outcome = self._outcome
+        wrong, taken = self._replayed(path)
+        kind = kind_of(wrong or "")
+
+        def same(events: Sequence[Event]) -> Sequence[Event] | None:
+            found, taken = self._replayed(events)
+            return taken if found is not None and kind_of(found) == kind else None
+
+        outcome.path = list(shortened(taken, same, TRIES))
+        outcome.wrong, _ = self._replayed(outcome.path, outcome.trace)
 
     def _replayed(
         self, path: Sequence[Event], trace: list[str] | None = None
@@ -256,44 +226,10 @@ class Search:
             world.end()
         return None, taken
 
-    def _shortened(self, path: Sequence[Event]) -> list[Event]:
-        """The same fault with fewer events, where leaving one out leaves it."""
-        found, shortest = self._replayed(path)
-        if found is None:
-            return list(path)
-        kind = _kind(found)
-        shorter = True
-        while shorter:
-            shorter = False
-            for i in reversed(range(len(shortest))):
-                found, taken = self._replayed(shortest[:i] + shortest[i + 1 :])
-                if found is not None and _kind(found) == kind and len(taken) < len(shortest):
-                    shortest, shorter = taken, True
-                    break
-        return shortest
 
-
-_AT_SERVER = frozenset({"run", "run late"})
-_IN_PROCESS = frozenset({"receive", "receive and cancel", "cancel", "go", "connect"})
-
-
-def independent(one: Event, other: Event) -> bool:
-    """Whether their order makes no difference."""
-    if "tick" in (one.what, other.what):
-        return False
-    at_server = (one.what in _AT_SERVER) + (other.what in _AT_SERVER)
-    if at_server:
-        return at_server == 1 and (one.what in _IN_PROCESS or other.what in _IN_PROCESS)
-    return one.who != other.who
-
-
-def _kind(wrong: str) -> str:
-    return "".join(c for c in wrong if not (c.isdigit() or c == "."))
-
-
-def describe(world: World, event: Event) -> str:
-    what, who, which = event
-    process = world.processes[who]
+def describe(world: Path, event: Event) -> str:
+    what, who, which, _ = event
+    process = world.members[who]
     match what:
         case "tick":
             return "time passes"

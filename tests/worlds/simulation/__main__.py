@@ -5,7 +5,7 @@ import sys
 import time
 from collections import Counter
 
-from .run import explain, simulate
+from .schedule import explain, simulate
 
 
 def main() -> int:

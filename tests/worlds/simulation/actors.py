@@ -3,7 +3,7 @@
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,9 +19,12 @@ from redsem_async import (
 )
 from redsem_async._api.awaitables import Acquisition
 from redsem_async._core.lease import clock_margin
+from tests.worlds.orders import BACK_OFF, DELETE, LIMIT, of_key
+from tests.worlds.process import Process
+from tests.worlds.world import Event
 
 from .holdings import RENEWED, Attempt, Hold, Holdings
-from .world import Process, World
+from .walk import Operation, Walk
 
 KEYS = ("a", "b", "c")
 PAUSES = (0.0, 0.1, 1.0, 5.0)  # seconds of a back-off
@@ -45,44 +48,26 @@ class Habits:
 class Common:
     """What the tasks of all processes share."""
 
-    world: World
+    world: Walk
     holdings: Holdings
     habits: Habits
+    only: Collection[Event] | None = None  # attempts, where a run is repeated
+    begun: list[Operation] = field(default_factory=list[Operation])
+    actors: int = 0
     detached: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    keys: random.Random | None = None  # draws keys, where requests have any
-    healed: bool = False  # nothing goes wrong any more
+    keyed: bool = False  # requests may have keys
     over: bool = False
 
     def detach(self, name: str, identity: str) -> None:
         self.detached.setdefault(name, []).append(identity)
 
     async def order(
-        self,
-        process: Process,
-        semaphore: AnySemaphore,
-        limit: int | None,
-        *,
-        deletes: bool = False,
+        self, process: Process, semaphore: AnySemaphore, what: str, limit: int | None = None
     ) -> None:
-        """Set a limit, or delete; the judge knows from when to when that is asked for."""
-        judge = self.holdings.judge_of(semaphore.name)
-        order = judge.ordered(process, limit, deletes=deletes)
-        try:
-            await (semaphore.delete() if deletes else semaphore.set_limit(limit))
-        except SemaphoreError:
-            judge.given_up(order)
-        except BaseException:
-            judge.given_up(order)
-            raise
-        else:
-            judge.obeyed(order)
-            self.world.fault("deleted semaphore" if deletes else "limit set")
-
-    async def order_for_key(self, semaphore: AnySemaphore, key: str, limit: int | None) -> None:
-        assert isinstance(semaphore, FairSemaphore)
+        """Set a limit, of all or of a key, or delete."""
         with suppress(SemaphoreError):
-            await semaphore.set_limit(limit, key=key)
-            self.world.fault("limit of a key set")
+            await self.world.orders[semaphore.name].carry_out(process, semaphore, what, limit)
+            self.world.fault(f"order of a {what.partition(' ')[0]}")
 
 
 class Actor:
@@ -96,22 +81,29 @@ class Actor:
     ) -> None:
         self._common = common
         self._world = common.world
-        self._random = common.world.random
+        self._random = random.Random()
+        self._number = common.actors
+        common.actors += 1
         self._process = process
         self._semaphores = semaphores
 
     async def run(self, attempts: int) -> None:
-        for _ in range(attempts):
-            await asyncio.sleep(self._random.random() * self._common.habits.rest)
-            if self._common.over:
+        common, world = self._common, self._world
+        for nth in range(attempts):
+            attempt = Event("attempt", self._number, nth)
+            self._random = random.Random(f"{attempt} of {world.seed}")
+            await asyncio.sleep(self._random.random() * common.habits.rest)
+            if common.over:
                 return
-            await self._one(self._random.choice(self._common.habits.actions))
+            if common.only is None or attempt in common.only:
+                common.begun.append((world.now, attempt))
+                await self._one(self._random.choice(common.habits.actions))
 
     async def _one(self, action: str) -> None:
         random, habits = self._random, self._common.habits
         semaphore = random.choice(self._semaphores)
         if action in _OTHER_CALLS:
-            if self._common.healed:
+            if self._world.healed:
                 return
             await _OTHER_CALLS[action](self, semaphore)
             return
@@ -135,7 +127,7 @@ class Actor:
         )
         self._common.holdings.ask(attempt)
         self._world.note(self._process.name, action, semaphore.name, permits, timeout)
-        task = asyncio.create_task(_WAYS[action](self, attempt))
+        task = attempt.task = asyncio.create_task(_WAYS[action](self, attempt))
         if random.random() < habits.cancelled:
             attempt.cancelled = True
             self._cancel_some_time(task)
@@ -146,8 +138,9 @@ class Actor:
     def _draw_key(
         self, semaphore: AnySemaphore, permits: int, action: str
     ) -> tuple[str | None, float, int]:
-        draw = self._common.keys
-        if draw is None or not isinstance(semaphore, FairSemaphore) or action == "enter":
+        draw = self._random
+        keyed = self._common.keyed and action != "enter"
+        if not keyed or not isinstance(semaphore, FairSemaphore):
             return None, 0.0, permits
         key = draw.choice((None, *KEYS, *KEYS, KEYS[0]))
         ahead = 0.0 if action == "try" else draw.choice((0.0, 0.0, 0.0, 0.001, 30.0))
@@ -212,7 +205,7 @@ class Actor:
                 hold.risked = True
             for _ in range(self._random.choice((1, 1, 2, 3))):
                 await self._work()
-                given_up = hold.ended < math.inf or self._common.healed
+                given_up = hold.ended < math.inf or self._world.healed
                 if given_up or await self._try_to_detach(attempt, hold, permit):
                     return
         finally:
@@ -293,9 +286,10 @@ class Actor:
                 if random.random() < 0.1:
                     await permit.refresh()
                 if random.random() < self._common.habits.overloads:
+                    self._world.orders[permit.name].ordered(self._process, BACK_OFF)
                     permit.back_off(random.choice(PAUSES[1:]), key=attempt.key is not None)
                     self._world.fault("backed off")
-                if random.random() < self._common.habits.blocked and not self._common.healed:
+                if random.random() < self._common.habits.blocked and not self._world.healed:
                     self._process.block(random.random() * 2 * attempt.semaphore.lease)
         finally:
             holdings.end(hold, permit)
@@ -315,25 +309,25 @@ class Actor:
 
     async def _limit(self, semaphore: AnySemaphore) -> None:
         limit = self._random.choice((None, None, 0, 1, 2, 3, 5))
-        keys = self._common.keys
-        if keys is not None and keys.random() < 0.7:
-            await self._common.order_for_key(semaphore, keys.choice(KEYS), limit)
+        if self._common.keyed and self._random.random() < 0.7:
+            key = of_key(self._random.choice(KEYS))
+            await self._common.order(self._process, semaphore, key, limit)
             return
-        await self._common.order(self._process, semaphore, limit)
+        await self._common.order(self._process, semaphore, LIMIT, limit)
 
     async def _back_off(self, semaphore: AnySemaphore) -> None:
         """As an operator, for all or for a key; 0 ends it."""
         seconds = self._random.choice(PAUSES)
-        keys = self._common.keys
+        of_a_key = self._common.keyed and self._random.random() < 0.5
         with suppress(SemaphoreError):
-            if keys is not None and keys.random() < 0.5 and isinstance(semaphore, FairSemaphore):
-                await semaphore.back_off(seconds, key=keys.choice(KEYS))
+            if of_a_key and isinstance(semaphore, FairSemaphore):
+                await semaphore.back_off(seconds, key=self._random.choice(KEYS))
             else:
                 await semaphore.back_off(seconds)
             self._world.fault("back-off by hand")
 
     async def _delete(self, semaphore: AnySemaphore) -> None:
-        await self._common.order(self._process, semaphore, None, deletes=True)
+        await self._common.order(self._process, semaphore, DELETE)
 
     async def _look(self, semaphore: AnySemaphore) -> None:
         with suppress(SemaphoreError):

@@ -3,8 +3,8 @@
 import asyncio
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from redsem_async import (
     AcquireTimeout,
@@ -19,11 +19,15 @@ from redsem_async import (
 )
 from redsem_async._core.lease import clock_margin, heartbeat_interval
 from redsem_async._hub.model import Lease, LeaseState
+from redsem_async._hub.model import Request as Asked
 from redsem_async._protocol.operations import KeyTerms, QueuedRequest
 from tests.worlds.look import Permit as Trusted
+from tests.worlds.process import Process
 
-from .judge import CLOCKS, Judge
-from .world import Process, World
+from .judge import CLOCKS
+
+if TYPE_CHECKING:
+    from .walk import Walk
 
 NEWS = 0.06  # seconds that the last answer may be old: grace, or a process's turn
 LATE = 0.1 + 0.06  # seconds by which a deadline may be missed: a look at an outage, and grace
@@ -46,7 +50,6 @@ class Hold:
     until: float = -math.inf  # when trust ends, if nothing happens
 
     def __post_init__(self) -> None:
-        self.process.watched[self] = None
         self.look()
 
     def __str__(self) -> str:
@@ -67,22 +70,18 @@ class Hold:
     def end(self) -> None:
         if self.ended == math.inf:
             self.ended = min(self.process.world.now, self.until)
-            self.process.watched.pop(self)
+
+    @property
+    def trusted(self) -> tuple[str, Trusted]:
+        until_us = self.process.world.server_us_at(self.until)
+        return self.id, Trusted.trusted(self.lease, until_us)
 
 
-def _trusted(process: Process, name: str) -> list[tuple[str, Trusted]]:
-    world = process.world
-    return [
-        (hold.id, Trusted.trusted(hold.lease, world.server_us_at(hold.until)))
-        for hold in process.watched
-        if hold.name == name and hold.until > world.now
-    ]
-
-
-def _is_fresh(hold: Hold) -> bool:
+def _is_fresh(hold: Hold, granted_at: float) -> bool:
     """Whether it is trusted for a lease, less a refresh interval, or nearly so."""
     terms, left = hold.lease.terms, hold.lease.trusted_until - hold.process.loop.time()
-    return left > terms.lease - terms.refresh_interval - 0.3
+    most = math.inf if terms.max_hold is None else granted_at + terms.max_hold - hold.began
+    return left > min(terms.lease - terms.refresh_interval, most) - 0.3
 
 
 @dataclass(eq=False)
@@ -101,6 +100,8 @@ class Attempt:
     guarded: bool = False
     key: str | None = None
     ahead: float = 0.0
+    task: "asyncio.Task[None] | None" = None
+    handed_over: bool = False  # a call of another request granted it
     answered: float | None = None
     cancelled: bool = False
     holds: list[Hold] = field(default_factory=list[Hold])
@@ -125,30 +126,41 @@ class Attempt:
 class Holdings:
     """The books of the clients."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: "Walk") -> None:
         self.holds: list[Hold] = []
         self.ids: set[str] = set()  # of all of them
         self.pending: dict[Attempt, None] = {}
         self.unruly = False  # something happened that may keep the server from answering
         self.closed: set[Process] = set()
         self.out_of_memory = False
-        self.judge_of: Callable[[str], Judge]
         self._adopters: Counter[tuple[Process, str]] = Counter()  # who asked for which id
         self.ends: defaultdict[str, int] = defaultdict(int)
+        self._watched: defaultdict[Process, list[Hold]] = defaultdict(list)
         self._world = world
-        world.turned = self._look
 
     # -- as it happens
 
     def trusted(self, name: str) -> list[tuple[str, Trusted]]:
         """What clients trust at this moment."""
-        return [pair for process in self._world.processes for pair in _trusted(process, name)]
+        return [pair for process in self._watched for pair in self._trusted(process, name)]
 
-    def _look(self, process: Process) -> None:
-        for hold in list(process.watched):
-            hold.look()
-        for name in dict.fromkeys(hold.name for hold in process.watched):
-            self.judge_of(name).judge_trust(_trusted(process, name))
+    def _trusted(self, process: Process, name: str) -> list[tuple[str, Trusted]]:
+        now, watched = self._world.now, self._watched[process]
+        return [hold.trusted for hold in watched if hold.name == name and hold.until > now]
+
+    def watched(self, process: Process) -> list[Hold]:
+        """What it trusts."""
+        watched = [hold for hold in self._watched[process] if hold.ended == math.inf]
+        self._watched[process] = watched
+        return watched
+
+    def look(self, process: Process) -> None:
+        """A turn of *process* is over."""
+        if self._watched[process]:
+            for hold in self._watched[process]:
+                hold.look()
+            for name in dict.fromkeys(hold.name for hold in self.watched(process)):
+                self._world.judge(name).judge_trust(self._trusted(process, name))
 
     def ask(self, attempt: Attempt) -> None:
         self.pending[attempt] = None
@@ -157,18 +169,30 @@ class Holdings:
         world = self._world
         self.answered(attempt)
         process, name, lease = attempt.process, permit.name, permit._lease
-        judge, hold = self.judge_of(name), Hold(process, name, lease, world.now)
-        self._check(judge.granted_at(lease.token) < math.inf, f"{hold} was never granted")
+        judge, hold = self._world.judge(name), Hold(process, name, lease, world.now)
+        granted_at = judge.granted_at(lease.token)
+        self._world.unless(granted_at < math.inf, f"{hold} was never granted")
         right = attempt.adopts or permit.permits == attempt.permits
-        self._check(right, f"{attempt} got {permit.permits}")
+        self._world.unless(right, f"{attempt} got {permit.permits}")
         self.holds.append(hold)
+        self._watched[process].append(hold)
         attempt.holds.append(hold)
         world.note(process.name, "holds", hold.id[:4], hold.id[32:], lease.token)
-        self._check(hold.id not in self.ids, f"{hold}, whose id was used before")
+        self._world.unless(hold.id not in self.ids, f"{hold}, whose id was used before")
         if not attempt.adopts:
-            self._check(self.unruly or _is_fresh(hold), f"{hold}, which is trusted too briefly")
+            # Not if a stall is just over, nor if what would renew it was refused.
+            unclear = process.woken_busy or self._world.refused_at > world.now - 10 * world.trip
+            self._world.unless(
+                _is_fresh(hold, granted_at) or unclear, f"{hold}, which is trusted too briefly"
+            )
         self.ids.add(hold.id)
         return hold
+
+    def handed_over(self, request: Asked | None) -> None:
+        """*request* was granted, and its process is not told of that by an answer."""
+        for attempt in self.pending if request else ():
+            waits_for = getattr(attempt.task, "_fut_waiter", None)
+            attempt.handed_over |= request is not None and waits_for is request
 
     def adopt(self, attempt: Attempt, identity: str) -> None:
         attempt.old = identity
@@ -202,7 +226,7 @@ class Holdings:
 
     def deleted(self, process: Process, name: str) -> None:
         """A process learnt just now that no permit of *name* is held."""
-        for hold in list(process.watched):
+        for hold in self.watched(process):
             if hold.name == name:
                 self._must_have_ended(hold)
 
@@ -215,7 +239,7 @@ class Holdings:
 
     def killed(self, process: Process) -> None:
         """What a killed process held ends with it, or with its trust."""
-        for hold in list(process.watched):
+        for hold in self.watched(process):
             hold.end()
         for attempt in list(self.pending):
             if attempt.process is process:
@@ -229,23 +253,25 @@ class Holdings:
             self.pending.pop(attempt, None)
         if task.cancelled():
             self.ends["cancelled"] += 1
-            self._check(task in attempt.process.cancelled, f"{attempt} was cancelled by nobody")
+            self._world.unless(
+                task in attempt.process.cancelled, f"{attempt} was cancelled by nobody"
+            )
             return
         error = task.exception()
         self.ends[type(error).__name__ if error else "served"] += 1
-        self._check(
+        self._world.unless(
             task not in attempt.process.cancelled,
             f"{attempt.process.name} was cancelled, and ended with {error!r}",
         )
-        self._check(self._allowed(attempt, error), f"{attempt} ended with {error!r}")
+        self._world.unless(self._allowed(attempt, error), f"{attempt} ended with {error!r}")
         lost = [hold for hold in attempt.holds if hold.lost]
         # While nothing is wrong, nobody loses anything who leaves time for it.
         fine = self.unruly or self._cuts_it_fine(attempt)
         for hold in lost:
             right = fine or hold.risked or self._held_for_so_long(attempt, hold)
-            self._check(right, f"{hold} was lost for no reason")
+            self._world.unless(right, f"{hold} was lost for no reason")
         if attempt.guarded and lost:
-            self._check(
+            self._world.unless(
                 isinstance(error, PermitLost | BackendUnavailable),
                 f"a lost permit left its block as {error!r}",
             )
@@ -257,7 +283,8 @@ class Holdings:
             case AcquireTimeout():
                 in_time = attempt.timeout is not None and not attempt.holds
                 full = self.out_of_memory or self._was_full(attempt, error)
-                return in_time and (full or self._came_too_late(attempt))
+                # A message may have granted it, whose refresh had no answer by the deadline.
+                return in_time and (full or (self.unruly and attempt.handed_over))
             case QueueFull():
                 return not attempt.holds
             case PermitLost():
@@ -281,16 +308,10 @@ class Holdings:
         terms = attempt.semaphore._terms
         if terms.max_hold is None:
             return False
-        since = self.judge_of(hold.name).granted_at(hold.lease.token)
+        since = self._world.judge(hold.name).granted_at(hold.lease.token)
         # What is left of it is told by a refresh, and counted from when that was sent.
         left = clock_margin(terms.lease) + 0.01 * terms.max_hold + RENEWED * self._world.trip
         return hold.ended >= since + terms.max_hold - left
-
-    def _came_too_late(self, attempt: Attempt) -> bool:
-        """Whether a message may have granted it, whose refresh had no answer by the deadline."""
-        handed_over = self.judge_of(attempt.semaphore.name).handed_over
-        moments = (handed_over.get(hub, -math.inf) for hub in attempt.process.hubs)
-        return self.unruly and max(moments, default=-math.inf) >= attempt.began
 
     def _was_full(self, attempt: Attempt, error: AcquireTimeout) -> bool:
         """Whether *attempt* had to wait a moment ago: its answer is no older than that."""
@@ -298,7 +319,7 @@ class Holdings:
         since = now - NEWS - 4 * self._world.trip
         if process.stalled_until > since:  # the answer lay there meanwhile
             since = min(since, process.stalled_at - NEWS - 4 * self._world.trip)
-        judge = self.judge_of(attempt.semaphore.name)
+        judge = self._world.judge(attempt.semaphore.name)
         if judge.flushed_at > since - heartbeat_interval(attempt.semaphore.lease):
             return True  # those who wait find out with a heartbeat
         request = attempt.request
@@ -320,7 +341,9 @@ class Holdings:
 
     def _was_held(self, attempt: Attempt) -> bool:
         """Whether the permit that *attempt* adopts has been held all the time that it asked."""
-        judge, process = self.judge_of(attempt.semaphore.name), attempt.process
+        judge, process = self._world.judge(attempt.semaphore.name), attempt.process
+        if judge.unsure:
+            return False
         since = judge.held_since(attempt.old)
         heir = judge.heir.get(attempt.old, "")
         most = attempt.semaphore._terms.max_hold
@@ -346,13 +369,9 @@ class Holdings:
         """Nobody trusts a permit for longer than its `max_hold`, since it was granted."""
         for hold in self.holds:
             hold.end()
-            first = self.judge_of(hold.name).granted_at(hold.lease.token)
+            first = self._world.judge(hold.name).granted_at(hold.lease.token)
             most = hold.lease.terms.max_hold
-            self._check(
+            self._world.unless(
                 most is None or hold.ended <= first + CLOCKS * most + PRECISION,
                 f"{hold} was held for longer than {most} s, since {first:.6f}",
             )
-
-    def _check(self, holds: bool, otherwise: str) -> None:
-        if not holds:
-            self._world.violated(otherwise)

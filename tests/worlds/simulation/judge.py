@@ -4,45 +4,27 @@ The judge keeps books of what clients asked for, and looks at the semaphore arou
 """
 
 import math
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from operator import attrgetter, itemgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet
 
 import redsem_async._protocol.operations as op
 from redsem_async._core.keys import permit_id
 from redsem_async._hub.model import Request
+from redsem_async._hub.state import SemaphoreState
 from redsem_async._protocol.backend import AnyReply
 from redsem_async._protocol.errors import CommandError
 from tests.worlds.judge import Broken, Trusted, own_ids
 from tests.worlds.judge import Judge as Rules
 from tests.worlds.look import Look, key_of
 
-from .world import Process, World
+if TYPE_CHECKING:
+    from .walk import Walk
 
 CLOCKS = 1.01  # of two processes, beside each other
 REMEMBERED = 60.0  # seconds for which the judge remembers how everything stood
 NOTHING = Look(0, {}, [])
-
-
-@dataclass(eq=False)
-class Order:
-    """A `set_limit` or a `delete`: it takes effect once, while it is asked for.
-
-    One that was given up may still come late, until its process was answered another.
-    """
-
-    by: Process
-    limit: int | None
-    deletes: bool
-    asked: float
-    given_up: float = math.inf
-    hubs: frozenset[str] = frozenset()  # that its process was known by when it was given up
-    ended: float = math.inf  # from when on it must have no effect
-    done: bool = False
 
 
 class Around(NamedTuple):
@@ -62,18 +44,15 @@ class Around(NamedTuple):
 class Judge:
     """Watches one semaphore on the server."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: "Walk", name: str) -> None:
         self.name = name
-        self.set_limit: int | None = None
         self.revived: set[str] = set()  # granted to a delayed duplicate, after the marks were lost
         self.detached: set[str] = set()
         self.revived_line: set[str] = set()
         self.grants = 0
         self.heir: dict[str, str] = {}  # who adopted, by the id that it adopted
-        self.handed_over: dict[str, float] = {}  # when a call of another hub granted one last
         self.flushed_at = -math.inf
-        self._orders: list[Order] = []
-        self._limits: list[tuple[float, int | None]] = [(0.0, None)]  # from when on which was set
+        self.orders = world.orders[name]
         self._looks: deque[tuple[float, Look]] = deque()  # the last ones, each after a call
         self._world = world
         self._rules = Rules()
@@ -98,7 +77,9 @@ class Judge:
             return False
         new = after.live.keys() - before.live.keys()
         gone = before.live.keys() - after.live.keys()
-        self._judge_orders(before, after, call, hub, around)
+        found = list(self.orders.ran(before, call, hub, answer, after))
+        if not (around.late and self.forgot):  # it forgot that it ran before, perhaps long ago
+            self._report(found)
         self._begin(new)
         if isinstance(call, op.Adopt):
             self.heir |= {permit_id(call.owner, call.old): identity for identity in new}
@@ -107,7 +88,8 @@ class Judge:
         now = self._world.now
         self._since = {i: self._since.get(i, now) for i in after.live}
         others = {identity.partition(".")[0] for identity in new} - {hub}
-        self.handed_over |= dict.fromkeys(others, now)
+        for identity in new - own_ids(call, hub):
+            self._world.holdings.handed_over(self.request(identity))
         for owner in others - around.notified:
             silent = owner in after.silent
             self._check(silent, f"{new} were granted, and nobody was notified")
@@ -128,26 +110,27 @@ class Judge:
             self._looks.popleft()
         return bool(new or gone or were != are)
 
-    def flushed(self) -> None:
-        """The server forgot everything, and the marks that stop delayed duplicates too."""
+    def forgot_some(self, before: Look, after: Look) -> None:
+        """The server forgot what is missing *after*, with marks that stop delayed duplicates."""
         self.flushed_at = self._world.now
+        self._rules.forgot(before, after)
+        self._since = {i: at for i, at in self._since.items() if i in after.live}
+        self.orders.forgot(after)
+        self._looks.append((self._world.now, after))
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the server may take what is held for lost."""
         now_ms = self._world.server_us // 1000
-        self._rules.flushed(self._last, now_ms)
-        self._since.clear()
-        for order in self._orders:
-            order.done = False  # what is asked for still is carried out anew
-        self._limit_is(None)
-        self._looks.append((self._world.now, NOTHING))
+        return bool(self._rules.maimed) or now_ms < self._rules.unsure_until
 
     @property
     def forgot(self) -> bool:
         return self.flushed_at > -math.inf
 
-    def arrived(self, call: op.Acquire, hub: str, process: Process) -> None:
+    def arrived(self, call: op.Acquire, hub: str) -> None:
         """Requests of one process that nobody has answered come in the order of their calls."""
-        for state in (remote for remote in process.remotes):
-            if (state.name, state.identity.id) != (self.name, hub):
-                continue
+        for state in self._states(hub):
             known = [state.requests[n] for n in call.numbers if n in state.requests]
             asked = [request for request in state.pending() if not request.call]
             for request in known:
@@ -161,35 +144,18 @@ class Judge:
                 )
                 self._check(not passed, f"{request.number} of {hub} came before its turn: {call}")
 
+    def request(self, identity: str) -> Request | None:
+        """What its process knows of it."""
+        hub, _, number = identity.partition(".")
+        states = self._states(hub)
+        return states[0].requests.get(int(number)) if states else None
+
+    def _states(self, hub: str) -> list[SemaphoreState]:
+        remotes = self._world.owners[hub].remotes
+        states = [remote for remote in remotes if remote.address.name == self.name]
+        return [state for state in states if state.identity.id == hub]
+
     # -- what the clients ask for
-
-    def ordered(self, by: Process, limit: int | None, *, deletes: bool = False) -> Order:
-        order = Order(by, limit, deletes, self._world.now)
-        self._orders.append(order)
-        return order
-
-    def obeyed(self, order: Order) -> None:
-        """*order* was answered: it took effect, and will not again."""
-        now = self._world.now
-        order.ended = now
-        for earlier in self._orders:
-            # Only the commands of one hub are in order: a client that was closed has another.
-            same = earlier.by is order.by and earlier.hubs == frozenset(order.by.hubs)
-            if same and earlier.given_up < order.asked:
-                earlier.ended = min(earlier.ended, now)
-        if order.done:
-            return
-        if order.deletes:
-            left = [i for i in self._since if self.held_since(i) < order.asked]
-            self._check(not left, f"{left} were held before it was deleted, and after")
-        else:
-            first = bisect_left(self._limits, order.asked, key=itemgetter(0)) - 1
-            set_to = [limit for _, limit in self._limits[max(first, 0) :]]
-            self._check(order.limit in set_to, f"a limit of {order.limit} was not set")
-
-    def given_up(self, order: Order) -> None:
-        """Nobody waits for an answer to *order* any more."""
-        order.given_up, order.hubs = self._world.now, frozenset(order.by.hubs)
 
     def held_since(self, identity: str, margin: float = 0.0) -> float:
         """From when on a permit has been held under *identity*, without a break until now.
@@ -228,8 +194,6 @@ class Judge:
         found: set[str] = set()
         looks = self._looks_since(since)
         for moment, look in looks:
-            if not look.now:  # everything was lost
-                continue
             if look.set_limit == 0:
                 found.add("paused")
             now = self._world.server_us_at(max(moment, since)) // 1000
@@ -250,36 +214,6 @@ class Judge:
         return looks + [pair for pair in self._looks if pair[0] <= since][-1:]
 
     # -- the rules
-
-    def _judge_orders(
-        self, before: Look, after: Look, call: op.AnyOperation, hub: str, around: Around
-    ) -> None:
-        """What is set and deleted is what somebody asks for now, and who did not get it yet."""
-        self._limit_is(after.set_limit)
-        deleted = isinstance(call, op.Delete) and before != after and not before.idle
-        if before.set_limit == after.set_limit and not deleted:
-            return
-        if around.late and self.forgot:
-            return  # with its marks the server forgot that it ran before, perhaps long ago
-        now = self._world.now
-        fit = [
-            order
-            for order in self._orders
-            if isinstance(call, op.Delete | op.SetLimit)
-            and hub in order.by.hubs
-            and order.deletes is isinstance(call, op.Delete)
-            and (order.deletes or order.limit == after.set_limit)
-            and not order.done
-            and order.ended >= now
-        ]
-        self._check(bool(fit), f"{call} took effect, and nobody asks now")
-        if fit:
-            min(fit, key=attrgetter("ended")).done = True
-
-    def _limit_is(self, limit: int | None) -> None:
-        if limit != self.set_limit:
-            self.set_limit = limit
-            self._limits.append((self._world.now, limit))
 
     def _begin(self, new: Iterable[str]) -> None:
         for identity in new:

@@ -1,6 +1,8 @@
 """One schedule: what a seed decides, how it runs, and what is left when it is over."""
 
 import asyncio
+import gc
+import itertools
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -13,13 +15,14 @@ from redsem_async._core.lease import heartbeat_interval
 from tests.worlds.judge import forgotten
 from tests.worlds.look import Look
 from tests.worlds.loop import running
+from tests.worlds.process import Process
+from tests.worlds.shorten import kind_of, shortened
+from tests.worlds.stand_ins import in_place
+from tests.worlds.world import Violation
 
 from .actors import KEYS, Actor, Common, Habits
-from .holdings import Attempt, Holdings
-from .network import Network, SimulatedBackend, Weather
-from .server import Server
-from .storm import Storm
-from .world import Process, World
+from .holdings import Attempt
+from .walk import Operation, Walk, Weather
 
 QUIET = 1.6  # seconds after which nothing is on its way any more, once all is healed
 PROMPT = 0.1  # seconds, beside some trips, in which a permit that became free finds a waiter
@@ -28,6 +31,7 @@ RECOVERY = 2.5  # after everything was wrong
 LOOK = 0.02  # seconds between two looks at that
 KEYED = 0.6  # of the schedules in fair mode
 SLOTTED = 0.3  # of all, where all clients declare the same limit
+TRIES = 100  # runs at most, to find a shorter one
 LONGEST_HOLDS = 0.15  # of the semaphores in a process
 
 
@@ -43,42 +47,38 @@ class Outcome:
     ends: Counter[str]
     violations: list[str]
     trace: list[str] | None
+    done: list[Operation]
 
 
 class Schedule:
     """Everything of one run, drawn from a seed."""
 
-    def __init__(self, seed: int, *, traced: bool = False) -> None:
-        self.world = World(seed, traced=traced)
+    def __init__(
+        self, seed: int, *, traced: bool = False, only: Sequence[Operation] | None = None
+    ) -> None:
+        attempts = None if only is None else {w for _, w in only if w.what == "attempt"}
+        struck = None if only is None else [o for o in only if o[1].what != "attempt"]
+        self.world = Walk(seed, traced=traced, struck=struck)
         self.random = draw = self.world.random
         temper = draw.random()
         self.calm = temper < 0.25  # nothing goes wrong, but that tasks are cancelled
         self.gusty = 0.25 <= temper < 0.4  # and links break, which is put right at once
         self.lease = draw.choice((0.3, 1.0, 1.0, 3.0, 10.0))
         self.storm = draw.uniform(0.5, 4.0) * max(1.0, min(self.lease, 3.0))
-        self.network = Network(self.world, self._weather())
-        self.server = Server(self.world, self.network)
-        self.holdings = Holdings(self.world)
-        self.network.holdings = self.holdings
+        self.world.weather = self._weather()
+        self.holdings = self.world.holdings
         self.holdings.unruly = not self.calm
-        self.holdings.judge_of = self.server.judge
-        self.faults = Storm(self.world, self.network, self.server, self.holdings, self.lease)
-        self.world.trip = self.network.weather.trip
-        self.overloads = random.Random(f"overloads of {seed}")  # and so that others stay
-        self.common = Common(self.world, self.holdings, self._habits())
+        self.common = Common(self.world, self.holdings, self._habits(), attempts)
         self.kind = draw.choice((Semaphore, FairSemaphore))
-        self.keys = random.Random(f"keys of {seed}")  # so that those without keys stay as they are
         self.mode: Mode = "zset" if self.kind is Semaphore else "fair"
-        if self.mode == "fair" and self.keys.random() < KEYED:
-            self.mode = self.keys.choice(("fair+keys", "fair+keys", "fair+share"))
-            self.common.keys = self.keys
+        if self.mode == "fair" and draw.random() < KEYED:
+            self.mode = draw.choice(("fair+keys", "fair+keys", "fair+share"))
+            self.common.keyed = True
         names = ["jobs", "more"][: draw.choice((1, 1, 1, 2))]
         self.limits = {name: draw.choice((1, 1, 2, 3, 5)) for name in names}
         self.mixed = draw.random() < 0.15
-        # By a seed of its own, too. Lists of different lengths may be refused.
-        self.server.slotted = (
-            not self.mixed and random.Random(f"slots of {seed}").random() < SLOTTED
-        )
+        # Lists of different lengths may be refused.
+        self.slotted = not self.mixed and draw.random() < SLOTTED
         self.eager = draw.random() < 0.5  # many attempts
         self.workers: list[tuple[Process, asyncio.Task[Any]]] = []
         self.attempts = 0  # of all workers, each with work to do, and perhaps one after another
@@ -95,13 +95,12 @@ class Schedule:
         if self.calm:
             return weather
         if self.gusty:
-            weather.lose_reply = weather.lose_command = 0.03
+            weather.chances |= {"lose reply": 0.03, "lose": 0.03}
             return weather
         weather.longest_delay = draw.choice((0.5, 5.0))
         strength = draw.choice((0.003, 0.02, 0.06))
         for kind in draw.sample(_UNKIND, draw.randint(0, 4)):
-            often = {"refuse": 0.2, "hang": 0.2, "overtaken": 0.3, "unanswered": 0.3}
-            setattr(weather, kind, often.get(kind, strength))
+            weather.chances[kind] = _OFTEN.get(kind, strength)
         return weather
 
     def _habits(self) -> Habits:
@@ -121,11 +120,11 @@ class Schedule:
         if hands_over:
             actions = ["bare", "bare", "detach", "detach", "detach", "adopt", "adopt"]
             if not (self.calm or self.gusty):
-                weather = self.network.weather
-                weather.unanswered = weather.overtaken = draw.choice((0.0, 0.2))
+                chance = draw.choice((0.0, 0.2))
+                self.world.weather.chances |= {"unanswered": chance, "overtaken": chance}
         elif theme < 0.22 and not (self.calm or self.gusty):
             actions = ["bare", "guard", "limit", "limit", "limit", "delete"]
-        overloads = self.overloads.choice((0.0, 0.0, 0.0, 0.1))
+        overloads = draw.choice((0.0, 0.0, 0.0, 0.1))
         if overloads:
             actions.append("back off")
         short = self.lease * 0.2
@@ -148,9 +147,9 @@ class Schedule:
 
     def _make_process(self, number: int) -> None:
         draw = self.random
-        process = Process(self.world, f"p{number}", rate=1 + draw.uniform(-0.004, 0.004))
+        rate, offset = 1 + draw.uniform(-0.004, 0.004), 1000.0 * (1 + number)
+        process = Process(self.world, rate=rate, offset=offset)
         process.no_push = draw.random() < 0.05
-        process.backend = SimulatedBackend(self.network, process)
         semaphores = self.semaphores[process] = []
         for name, usual in self.limits.items():
             limit = draw.choice((1, 2, 4)) if self.mixed else usual
@@ -160,8 +159,8 @@ class Schedule:
                 self.kind(
                     process.backend,
                     name,
-                    None if self.server.slotted else limit,
-                    slots=list(range(limit)) if self.server.slotted else None,
+                    None if self.slotted else limit,
+                    slots=list(range(limit)) if self.slotted else None,
                     **self._options_of_keys(limit, lease),
                     lease=lease,
                     refresh_interval=interval,
@@ -174,7 +173,7 @@ class Schedule:
 
     def _options_of_keys(self, limit: int, lease: float) -> dict[str, Any]:
         """What only a semaphore with keys takes. Clients declare other limits for a key."""
-        draw, options = self.keys, dict[str, Any]()
+        draw, options = self.random, dict[str, Any]()
         if draw.random() < LONGEST_HOLDS:
             options["max_hold"] = draw.uniform(1.2, 4.0) * lease
         if "+" not in self.mode:
@@ -206,7 +205,7 @@ class Schedule:
         if self.calm or self.gusty:
             world.after(LOOK, self._look_for_idle_permits)
         else:
-            self.faults.plan(self.storm)
+            world.storm(self.storm, self.lease)
         if not world.run(self.storm, self._all_done):
             self._heal()
             patience = 30 + 20 * self.lease + sum(5.0 for _ in self.workers)
@@ -227,13 +226,14 @@ class Schedule:
         self.world.end()
         return Outcome(
             world.seed,
-            self.server.operations,
-            sum(judge.grants for judge in self.server.judges.values()),
+            self.world.operations,
+            sum(judge.grants for judge in self.world.judges.values()),
             world.now,
             world.faults,
             Counter(self.holdings.ends),
             world.violations,
             world.trace,
+            sorted([*world.struck, *self.common.begun]),
         )
 
     def _unless_violated(self, otherwise: str) -> None:
@@ -244,14 +244,8 @@ class Schedule:
         return all(task.done() for process, task in self.workers if process.alive)
 
     def _heal(self) -> None:
-        self.common.healed = self.faults.over = True
-        self.world.note("healed")
-        self.server.heal()
-        self.network.heal()
-        for process in self.world.processes:
-            process.resume()
-        chosen = self.faults.some_process()
-        assert chosen is not None
+        self.world.heal()
+        chosen = next(process for process in self.world.processes if process.alive)
         if not (self.calm or self.gusty):
             self.world.after(LOOK, self._look_for_idle_permits)
         self._lifter = chosen.start(self._lift_limits(chosen))
@@ -260,19 +254,16 @@ class Schedule:
         """A paused semaphore serves nobody, and is not to blame."""
         while not self.common.over:
             for semaphore in self.semaphores[process]:
-                judge = self.server.judges.get(semaphore.name)
-                if judge is not None and judge.set_limit is not None:
-                    await self.common.order(process, semaphore, None)
-                look = self.server.looks().get(semaphore.name)
-                for key in list(look.key_limits) if look else ():
-                    await self.common.order_for_key(semaphore, key, None)
+                limits = self.world.orders[semaphore.name].limits
+                for what in [what for what, limit in limits.items() if limit is not None]:
+                    await self.common.order(process, semaphore, what)
             await asyncio.sleep(0.5)
 
     def _look_for_idle_permits(self) -> None:
         """A free permit and somebody alive who waits for it find each other, in bounded time."""
         world = self.world
-        for name, look in self.server.looks().items():
-            judge = self.server.judge(name)
+        for name, look in self.world.looks.items():
+            judge = self.world.judge(name)
             since, grants = self._idle_since.get(name, (world.now, -1))
             waiting = self._could_be_served(name, look) if not self.common.over else []
             if not waiting or grants != judge.grants:  # somebody got one meanwhile
@@ -314,8 +305,8 @@ class Schedule:
 
     def _see_that_nothing_is_taken(self) -> None:
         """Everybody has let go: the server knows, long before any lease ends."""
-        for name, look in self.server.looks().items():
-            judge = self.server.judge(name)
+        for name, look in self.world.looks.items():
+            judge = self.world.judge(name)
             excused = judge.revived | judge.detached
             for identity, held in look.live.items():
                 if self._survives(identity) and identity not in excused:
@@ -330,6 +321,9 @@ class Schedule:
         return all(process.idle for process in self.world.processes)
 
     def _see_that_nothing_is_left(self) -> None:
+        for process, task in self.workers:
+            if process.alive and task.done() and (error := task.exception()) is not None:
+                self.world.violated(f"a worker of {process.name} ended with {error!r}", error)
         for process in self.world.processes:
             if not process.alive:
                 continue
@@ -349,19 +343,52 @@ class Schedule:
                     active = remote.active
                 if active or any(left):
                     self._unless_violated(f"{process.name} keeps {left} for {remote.address.name}")
-            for link in self.network.links:
-                if link.process is process and link.open:
-                    self._unless_violated(f"{process.name} keeps a link")
+            if any(link.open for link in process.links):
+                self._unless_violated(f"{process.name} keeps a link")
 
 
-_UNKIND = (
-    "lose_reply",
-    "lose_command",
-    "run_late",
-    "overtaken",
-    "unanswered",
-    "half_open",
-    "refuse",
-    "hang",
-    "back_pressure",
-)
+_OFTEN = {"refuse": 0.2, "hang": 0.2, "overtaken": 0.3, "unanswered": 0.3}
+_UNKIND = (*_OFTEN, "lose reply", "lose", "run late", "half-open", "press")
+
+# -- running a seed
+
+COLLECT = 25  # schedules between two collections of garbage
+_count = itertools.count(1)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def simulate(
+    seed: int, *, traced: bool = False, only: Sequence[Operation] | None = None
+) -> Outcome:
+    """Run the schedule of *seed*: the same each time; or *only* some of its operations."""
+    collecting = gc.isenabled()
+    gc.disable()  # what is collected when would depend on what ran before
+    if next(_count) % COLLECT == 0:
+        gc.collect()
+    try:
+        schedule = Schedule(seed, traced=traced, only=only)
+        with in_place(_now, random.Random(seed + 1), schedule.world):
+            return schedule.run()
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def explain(outcome: Outcome) -> Violation:
+    """What to raise for a run that broke a promise: how, shortened, and how to see it again."""
+
+    def same(some: Sequence[Operation]) -> Sequence[Operation] | None:
+        again = simulate(outcome.seed, only=some)
+        found = bool(again.violations) and kind_of(again.violations[0]) == wanted
+        return again.done if found else None
+
+    wanted = kind_of(outcome.violations[0])
+    done = shortened(outcome.done, same, TRIES)
+    again = simulate(outcome.seed, traced=True, only=done)
+    lines = [f"operations: {len(done)} of {len(outcome.done)} operations are enough:"]
+    lines += [f"{moment:12.6f} {' '.join(map(str, event))}" for moment, event in done]
+    seed = f"REDSEM_SEED={outcome.seed} repeats it"
+    return Violation("\n".join([*outcome.violations, *lines, *(again.trace or []), seed]))

@@ -5,54 +5,24 @@ from collections import Counter
 
 import pytest
 
-from tests.worlds.simulation.run import explain, simulate
+from tests.worlds.simulation.schedule import explain, simulate
 
 CHUNKS = 16
 SCHEDULES = 150  # of each chunk
 
 FAULTS = {
-    "acquire sent again",
-    "adoption",
-    "answer RETRY_NOW",
-    "answer BUSY",
-    "answer READ_ONLY",
-    "answer NO_MEMORY",
-    "back-pressure",
-    "backed off",
-    "broken link",
-    "cancelled task",
-    "deleted semaphore",
-    "closed client",
-    "connection not answered",
-    "connection refused",
-    "link without messages",
-    "detach cancelled",
-    "flushed server",
-    "foreign release",
-    "half-open link",
-    "back-off by hand",
-    "killed process",
-    "late duplicate",
-    "command of a closed link",
-    "limit set",
-    "lost command",
-    "lost reply",
-    "stalled process",
-    "stalled server",
-    "unheard reply",
+    *("acquire sent again", "answer BUSY", "answer READ_ONLY", "backed off", "back-off by hand"),
+    *("command of a closed link", "cut", "deafen", "late duplicate", "lose", "order of a delete"),
+    *("order of a limit", "refuse", "trouble"),
 }
 
 
-RARE = {
-    "answer REFUSED",
-    "detach failed",
-    "hub back in its place",
-    "late adopt",
-    "late back_off",
-    "late delete",
-    "late detach",
-    "late set_limit",
-}  # that a chunk may do without, and all of them together may not
+RARE = {  # that a chunk may do without, and all of them together may not
+    *("adoption", "answer NO_MEMORY", "answer REFUSED", "answer RETRY_NOW", "closed client"),
+    *("detach cancelled", "detach failed", "evict", "flush", "foreign release", "forget", "hang"),
+    *("kill", "late adopt", "late back_off", "late delete", "late detach", "late set_limit"),
+    *("press", "refuse all", "stall", "stop"),
+}
 
 
 def seeds_of(chunk: int) -> range:

@@ -38,7 +38,7 @@ PIECE = 500  # records fetched at a time
 SLICE = 10  # records checked before the proxies have their turn
 MOST_BEHIND = 20_000  # records, from which on the processes rest
 RESTING = 5.0  # seconds between two stays, while the journal is far behind
-LONGER = 60.0  # seconds that a busy machine may need for every fault to happen
+LONGER = 60.0  # seconds that a busy machine may need for all faults and modes to happen
 GROWTH = 8 << 20  # bytes that a process may grow by, beside a tenth
 SETTLED = 20  # samples, after which a process has made all that it keeps
 OBJECTS_GROWTH = 5000  # that the collector knows, and cannot collect
@@ -210,7 +210,13 @@ async def _go_on(
     ends = time.monotonic() + plan.seconds
     resting = False
     looked = 0.0
-    while (now := time.monotonic()) < ends or (now < ends + LONGER and not chaos.complete):
+    modes = {place.mode for place in places(plan)}
+    scripts = {f"{mode} {op}" for mode in modes for op in ("acquire", "release")}
+
+    def complete() -> bool:
+        return chaos.complete and scripts <= report.checker.scripts.keys()
+
+    while (now := time.monotonic()) < ends or (now < ends + LONGER and not complete()):
         at_end = await drain.once()
         if plan.operations is not None and report.checker.operations >= plan.operations:
             break
