@@ -49,6 +49,11 @@ def on_config(config: Any) -> None:
     config.repo_name = config.site_name
 
 
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Unwrap directives for the site, which GitHub must not show. MkDocs calls this."""
+    return re.sub(r"^<!-- api\n(.*?)^-->$", r"\1", markdown, flags=re.MULTILINE | re.DOTALL)
+
+
 def on_post_build(config: Any) -> None:
     """Write llms.txt, a list of the pages. MkDocs calls this."""
     lines = [f"# {config.site_name}", "", f"> {config.site_description}", "", "## Pages", ""]

@@ -1,4 +1,4 @@
-"""Run the benchmarks: ``python -m benchmarks [CASES…]``; see docs/dev/benchmarks.md."""
+"""Run the benchmarks: ``python -m benchmarks [CASES…]``; see benchmarks/README.md."""
 
 from dataclasses import replace
 from enum import StrEnum

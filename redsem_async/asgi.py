@@ -64,7 +64,7 @@ class ConcurrencyLimitMiddleware:
             scope, such as ``header`` returns. Any string is a valid key. A semaphore with keys
             requires it, or ``None`` for requests without a key.
         timeout: seconds to wait for a permit, instead of the semaphore's. ``None`` waits
-            forever, 0 does not wait.
+            forever. 0 does not join the queue, and ends with the reply of Redis.
         on_outage: what happens to requests while Redis is unavailable or rejects commands, as
             with full memory or a missing permission. With ``"closed"`` they get 503. With
             ``"open"`` all run. With a number, up to that many run at once in this process. The

@@ -39,7 +39,7 @@ class SemaphoreGroup:
     digest. Different keys never share a semaphore.
 
     There may be millions of keys. A process keeps nothing for an idle name. Redis keeps two small
-    keys for about three minutes, because a delayed command may still arrive, and then nothing.
+    keys for about four minutes, because a delayed command may still arrive, and then nothing.
     """
 
     @takes_options

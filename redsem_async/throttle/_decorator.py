@@ -42,7 +42,7 @@ def throttled(
             gets the call's arguments unchanged, with ``self`` for a method. A semaphore with keys
             requires it, or ``None`` for calls without a key.
         timeout: seconds to wait for the permit, instead of the semaphore's. ``None`` waits
-            forever, 0 does not wait.
+            forever. 0 does not join the queue, and ends with the reply of Redis.
         permits: how many permits a call holds.
         cancel_on_loss: whether a lost permit cancels the call. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.

@@ -21,7 +21,7 @@ LOST = re.compile(r"a permit of '[^']+' was lost: ")  # the library's warning; s
 
 def test_every_test_that_the_docs_name_exists() -> None:
     """A promise is worth what shows it."""
-    pages = [page.read_text() for page in DOCS.rglob("*.md")]
+    pages = [page.read_text() for page in (TESTS / "README.md", *DOCS.rglob("*.md"))]
     named = {name for page in pages for name in re.findall(r"`(test_\w+)`", page)}
     assert named
     written: set[str] = set()

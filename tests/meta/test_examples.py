@@ -92,3 +92,10 @@ def test_a_429_has_both_processes_back_off(embedded: StartServer) -> None:
     (refused, _), (refused_with, most) = ([int(count) for count in each] for each in counts)
     assert 0 < refused_with < refused / 3
     assert most <= 8
+
+
+def test_the_semaphores_of_the_book_exceed_their_limit(embedded: StartServer) -> None:
+    """In an order of its own steps, in which one script leaves no room."""
+    cases = ("clocks", "timeouts", "trips")
+    expected = [f"{case}: the book admits 2, FairSemaphore 1" for case in cases]
+    assert output_of("book_races", embedded().url) == expected

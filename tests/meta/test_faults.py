@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.harness.source import tree_of
 
 TESTS = Path(__file__).parents[1]
-PAGE = TESTS.parent / "docs" / "dev" / "tests.md"
+PAGE = TESTS / "README.md"
 
 
 def test_every_fault_is_caused_by_a_test() -> None:

@@ -61,7 +61,7 @@ PASSAGES = [
     ),
     (PERFORMANCE, "the best other peer50. Four processes: Semaphore zset4, FairSemaphore fair4,"),
     (PERFORMANCE, "the best other peer4. Hand-off: self-limiters hand_off_peer ms,"),
-    (PERFORMANCE, "FairSemaphore hand_off ms, redis.asyncio.Lock hand_off_lock ms.]"),
+    (PERFORMANCE, 'FairSemaphore hand_off ms, redis.asyncio.Lock hand_off_lock ms."'),
     (PERFORMANCE, "A hand-off takes hand_off ms"),
     (PERFORMANCE, "self-limiters needs hand_off_peer ms"),
     (PERFORMANCE, "is fair50_to_peer times as fast as the best Python peer on asyncio"),

@@ -1,4 +1,4 @@
-"""The programs of docs/jobs.md, docs/web.md and docs/testing.md, with what they are written for.
+"""The programs of docs/examples/frameworks and docs/testing.md, with what they are written for.
 
 Runs only with ``REDSEM_FRAMEWORKS`` set to one of the names below, as `nox -s frameworks` does:
 each needs packages that the `dev` extra leaves out.
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.programs import Programs, titled_blocks
+from tests.harness.programs import DOCS, Programs, titled_blocks
 from tests.harness.servers import StartServer
 
 CHOSEN = os.environ.get("REDSEM_FRAMEWORKS")
@@ -49,6 +49,7 @@ async def render(document: str) -> str:
 def programs(embedded: StartServer, tmp_path: Path) -> Iterator[Programs]:
     """The programs of the pages in a folder, for a server of this test alone."""
     with ExitStack() as stack:
-        pages = ("jobs.md", "web.md", "testing.md")
-        blocks = dict(item for page in pages for item in titled_blocks(page).items())
-        yield Programs(tmp_path, embedded().url, stack, {**blocks, "work.py": WORK})
+        files = (DOCS / "examples" / "frameworks").glob("*.py")
+        examples = {file.name: file.read_text(encoding="utf-8") for file in files}
+        every = {**titled_blocks("testing.md"), **examples, "work.py": WORK}
+        yield Programs(tmp_path, embedded().url, stack, every)
