@@ -160,9 +160,12 @@ function keyed.occupy(key, permits)
   call('ZADD', uses, use[key], key)
   if permits < 0 then look_at(key) end
 end
--- *freed* permits of keys are not in use any more.
+-- *freed* permits of keys are not in use any more. Where `uses` was lost, none is known to be.
 function keyed.free(freed)
-  for key, permits in pairs(freed) do keyed.occupy(key, -math.min(permits, use_of(key))) end
+  for key, permits in pairs(freed) do
+    local known = math.min(permits, use_of(key))
+    if known > 0 then keyed.occupy(key, -known) end
+  end
 end
 -- The uses of keys are *counted*.
 function keyed.recount(counted)

@@ -338,3 +338,13 @@ def test_a_head_that_need_not_wait_holds_up_nobody_behind_it(lost: bool) -> None
     state.acquire(A, 2, limit=2)
     assert state.held_by(A) == ([2] if lost else [1, 2])
     assert state.held_by(B) == ([2] if lost else [])
+
+
+@pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
+def test_a_release_after_the_uses_of_keys_were_lost_leaves_nothing_behind(mode: Mode) -> None:
+    """What it would write of a key has no expiry, since nothing is held any more."""
+    state = InMemory(mode)
+    state.acquire(A, 1, key=op.KeyTerms("a"))
+    state.server.lose(state.address, "uses")
+    state.release(A, 1)
+    assert not state.without_expiry
