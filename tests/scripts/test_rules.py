@@ -9,7 +9,7 @@ from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.hub_info import UNCOUNTED, HubInfo
 from redsem_async._protocol.pushes import Recheck
 from redsem_async._protocol.status import Status, StatusReply
-from tests.scripts.in_memory import HUBS, InMemory
+from tests.scripts.in_memory import HUBS, INFO, InMemory
 
 A, B, C = HUBS
 
@@ -348,3 +348,16 @@ def test_a_release_after_the_uses_of_keys_were_lost_leaves_nothing_behind(mode: 
     state.server.lose(state.address, "uses")
     state.release(A, 1)
     assert not state.without_expiry
+
+
+@pytest.mark.parametrize("mode", ["fair", "zset", "fair+keys"])
+@pytest.mark.parametrize("call", [op.Adopt(A, 2, 1, 90_000, INFO, 1), op.Detach(2, 90_000, 1)])
+def test_permits_count_although_meta_was_lost(mode: Mode, call: op.AnyOperation) -> None:
+    """How many a holder has is counted anew, by the first call that may grant something."""
+    state = InMemory(mode)
+    state.acquire(A, 1, 2, limit=5, options={1: op.RequestOptions(3)})
+    state.server.lose(state.address, "meta")
+    state.answer(B if isinstance(call, op.Adopt) else A, call)
+    state.pass_time(1)
+    state.acquire(C, 1, 2, limit=5)
+    assert state.held_by(C) == [1]
