@@ -115,21 +115,16 @@ local function unready(key)
   end
 end
 
--- Computes anew whether *key* is ready, and in which place.
+-- Computes anew whether *key* is ready, and in which place. Where all lines are looked at later, `ready`
+-- stays as it is until then, because that shows that it was lost.
 local function look_at(key)
   local request, ticket
-  if state.waiting > 0 then
+  if state.waiting > 0 and keyed.look_from ~= '*' then
     unready(key)
     request, ticket = head_of(key)
   end
-  local back_off = keyed.back_off_of(key)
-  local _, changes = ramp_of(back_off)
-  if changes then
-    call('ZADD', ramps, changes, key)
-    keep(ramps, changes - now + SLACK)
-  end
   if not request then
-    if use_of(key) == 0 and not back_off and (state.waiting == 0 or waits_of(key) == 0) then
+    if use_of(key) == 0 and not keyed.back_off_of(key) and (state.waiting == 0 or waits_of(key) == 0) then
       call('ZREM', uses, key)
       if shares then call('HDEL', meta, 'virtual:' .. key) end
     end
