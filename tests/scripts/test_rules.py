@@ -414,3 +414,16 @@ def test_the_back_off_of_a_key_goes_on_although_ramps_were_lost(
     state.pass_time(4000)
     state.call(A, op.Reap())
     assert state.held_by(B) == [1]
+
+
+@pytest.mark.parametrize("mode", ["fair", "zset", "fair+keys"])
+def test_a_lease_after_a_deletion_is_as_long_as_asked_although_the_clock_was_set_back(
+    mode: Mode,
+) -> None:
+    """The counter stays. The clock would follow it with the second call, past the lease."""
+    state = InMemory(mode)
+    state.acquire(A, 1)
+    state.pass_time(-3_600_000)
+    state.call(A, op.Delete(1))
+    state.acquire(A, 2)
+    assert state.call(A, op.Refresh([2], 90_000)).answers == [1]
