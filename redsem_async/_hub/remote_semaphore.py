@@ -234,7 +234,7 @@ class RemoteSemaphore(SemaphoreState):
         self.writer.settle(self)
 
     async def back_off_for(self, seconds: float, key: str | None, by: str) -> None:
-        """Have every process grant nothing for *seconds*, 0 for no back-off. *by* says who asks."""
+        """Have all processes grant nothing for *seconds*, 0 for no back-off. *by* is who asks."""
         future: asyncio.Future[Any] = self.identity.loop.create_future()
         operation = StartBackOff(math.ceil(1000 * seconds), key=key, by=by)
         call = BackOffCall(operation, clock() + seconds, future)
