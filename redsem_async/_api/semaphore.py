@@ -363,7 +363,8 @@ class AnySemaphore:
 
         Args:
             max_entries: the maximum number of holders to list, of waiters, and of keys.
-            keys_after: list the keys after this one, which is the last of the previous list.
+            keys_after: list the keys after this one, which is the last of the previous list. If
+                nothing is known of it any more, the list starts anew.
             keys_begin: list only keys that begin with this text, of the 5,000 next ones.
 
         Raises:

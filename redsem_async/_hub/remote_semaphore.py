@@ -1,6 +1,7 @@
 """One semaphore as this process's tasks use it.
 
-Each method calls a verb of the state and then the writer, which sees what is to be done.
+Each method calls a verb of the state and then the writer, which sees what is to be done. Those
+that wait for the server raise BackendError if it refuses, or cannot be asked.
 """
 
 import asyncio
@@ -185,11 +186,7 @@ class RemoteSemaphore(SemaphoreState):
         return pending
 
     async def revoke(self, owner: str, number: int) -> bool:
-        """Release a permit that is known by its id alone. Returns whether it was held.
-
-        Raises:
-            BackendError: when the server refused, or could not be asked.
-        """
+        """Release a permit that is known by its id alone. Returns whether it was held."""
         future: Confirmed = self.identity.loop.create_future()
         self.give_back_unknown(owner, number, future)
         lease = self.leases.get(number) if owner == self.identity.id else None
@@ -209,12 +206,7 @@ class RemoteSemaphore(SemaphoreState):
         return future
 
     async def detach(self, lease: Lease, expires: float) -> None:
-        """Have the server keep a held permit for *expires* seconds more, and let go of it.
-
-        Raises:
-            PermitLost: when it is lost, or released meanwhile.
-            BackendError: when the server refused, or could not be asked.
-        """
+        """Have the server keep a held permit for *expires* seconds more, and let go of it."""
         future: asyncio.Future[Any] = self.identity.loop.create_future()
         longest = max_hold_ms_of(lease.terms)
         operation = Detach(lease.number, math.ceil(1000 * expires), max_hold_ms=longest)
@@ -242,22 +234,14 @@ class RemoteSemaphore(SemaphoreState):
         self.writer.settle(self)
 
     async def back_off_for(self, seconds: float, key: str | None, by: str) -> None:
-        """Have every process grant nothing for *seconds*. 0 ends a back-off. *by* says who asks.
-
-        Raises:
-            BackendError: when the server refused, or could not be asked.
-        """
+        """Have all processes grant nothing for *seconds*, 0 for no back-off. *by* is who asks."""
         future: asyncio.Future[Any] = self.identity.loop.create_future()
         operation = StartBackOff(math.ceil(1000 * seconds), key=key, by=by)
         call = BackOffCall(operation, clock() + seconds, future)
         await self._answered(call, future, reply_timeout(min(self.shortest_lease, 10.0)))
 
     async def call(self, operation: Operation[R]) -> R:
-        """Send an operation that is not batched, and wait for its reply within a bounded time.
-
-        Raises:
-            BackendError: when the server refused, or could not be asked.
-        """
+        """Send an operation that is not batched, and wait for its reply within a bounded time."""
         future: asyncio.Future[Any] = self.identity.loop.create_future()
         timeout = reply_timeout(min(self.shortest_lease, 10.0))
         kind = ChangeCall if isinstance(operation, SetLimit | Delete) else Call

@@ -4,7 +4,7 @@ import json
 from typing import NamedTuple, cast
 
 NO_PUSH = 1  # no push messages reach the hub
-UNCOUNTED = 2  # push messages reach it, and scripts that send them are told that they reach nobody
+UNCOUNTED = 2  # they reach it, and scripts that send them are told that they reach no process
 
 
 class HubInfo(NamedTuple):

@@ -45,10 +45,12 @@ local function note(...)
   call('HSET', meta, ...)
   if not state.mode then keep(meta, SLACK) end
 end
--- Saves the counter and the mode, and keeps meta for at least *need* ms.
+-- Saves the counter and the mode, and keeps meta for at least *need* ms. Where a sum over the facts is
+-- in doubt, the mode is left to the call that counts it anew: it would hide that meta was lost.
 local function save_counter(need)
   state.counter = math.max(state.counter, now_us - 1)
-  call('HSET', meta, 'mode', mode, 'layout', LAYOUT, 'counter', state.counter)
+  call('HSET', meta, 'counter', state.counter)
+  if not state.doubtful then call('HSET', meta, 'mode', mode, 'layout', LAYOUT) end
   keep(meta, need + counter_lead() + SLACK)
 end
 
@@ -96,6 +98,7 @@ local function recount()
   end
   note('heavy', state.heavy)
   if keyed then keyed.recount(uses) end
+  state.doubtful = false
 end
 
 -- Removes *ids*, which are not equal to each other, from the holders.

@@ -115,21 +115,16 @@ local function unready(key)
   end
 end
 
--- Computes anew whether *key* is ready, and in which place.
+-- Computes anew whether *key* is ready, and in which place. Where all lines are looked at later, `ready`
+-- stays as it is until then, because that shows that it was lost.
 local function look_at(key)
   local request, ticket
-  if state.waiting > 0 then
+  if state.waiting > 0 and keyed.look_from ~= '*' then
     unready(key)
     request, ticket = head_of(key)
   end
-  local back_off = keyed.back_off_of(key)
-  local _, changes = ramp_of(back_off)
-  if changes then
-    call('ZADD', ramps, changes, key)
-    keep(ramps, changes - now + SLACK)
-  end
   if not request then
-    if use_of(key) == 0 and not back_off and (state.waiting == 0 or waits_of(key) == 0) then
+    if use_of(key) == 0 and not keyed.back_off_of(key) and (state.waiting == 0 or waits_of(key) == 0) then
       call('ZREM', uses, key)
       if shares then call('HDEL', meta, 'virtual:' .. key) end
     end
@@ -160,9 +155,12 @@ function keyed.occupy(key, permits)
   call('ZADD', uses, use[key], key)
   if permits < 0 then look_at(key) end
 end
--- *freed* permits of keys are not in use any more.
+-- *freed* permits of keys are not in use any more. Where `uses` was lost, none is known to be.
 function keyed.free(freed)
-  for key, permits in pairs(freed) do keyed.occupy(key, -math.min(permits, use_of(key))) end
+  for key, permits in pairs(freed) do
+    local known = math.min(permits, use_of(key))
+    if known > 0 then keyed.occupy(key, -known) end
+  end
 end
 -- The uses of keys are *counted*.
 function keyed.recount(counted)

@@ -37,6 +37,7 @@ local function join_queue(entries, need)
     call('UNLINK', ready, turns or ready)
     call('ZADD', ready, 'inf', '!')
     note('ready_for', keyed.limit_in_force)
+    keyed.look_from = nil
   end
   state.waiting = state.waiting + call('ZADD', queue, unpack(entries))
   call('ZADD', lines, unpack(texts))
@@ -55,14 +56,12 @@ function keyed.load_state()
   state.key_back_offs = fields[1]
   keyed.limit_in_force = state.set_limit and exact(state.set_limit) or '-'
   local of, after = string.match(fields[2] or '', '^(%S+) ?(.*)$')
-  local is_right = of == keyed.limit_in_force and state.waiting > 0
   local ready_count = call('ZCARD', ready)
   local turn_count = shares and call('ZCARD', turns) or ready_count - 1
-  local ramp_count = state.key_back_offs and call('ZCARD', ramps) or 1
-  if is_right and (ready_count == 0 or turn_count ~= ready_count - 1 or ramp_count == 0) then
-    is_right = false
-  end
-  keyed.look_from = not is_right and '*' or after ~= '' and after or nil
+  local is_right = of == keyed.limit_in_force and ready_count > 0 and turn_count == ready_count - 1
+  keyed.look_from = nil
+  if state.waiting > 0 then keyed.look_from = not is_right and '*' or after ~= '' and after or nil end
+  keyed.ramps_lost = call('ZCARD', ramps) == 0
   keyed.queue_lost = call('ZCARD', lines) ~= state.waiting
   call('HLEN', key_limits)
   local is_used = call('ZCOUNT', uses, '(0', '+inf') > 0
@@ -76,6 +75,7 @@ local function look_at_lines()
     call('UNLINK', ready, turns or ready)
     call('ZADD', ready, 'inf', '!')
     keep(ready, SLACK)
+    keyed.look_from = ''
   end
   for _ = 1, MAX_LOOKED do
     local after = from == '*' and '-' or '(' .. from .. '"'
@@ -154,16 +154,22 @@ end
 local function queue_answer(text)
   return is_ready(key_in(text)) and 0 or -4
 end
--- Drops a queue that is lost in part, and looks at keys where the ramp of a back-off has changed.
+-- Drops a queue that is lost in part, and looks at keys where the ramp of a back-off has changed. Where
+-- ramps are empty, they were lost.
 function keyed.follow_ramps()
   if keyed.queue_lost then drop_queue() end
   if not state.key_back_offs then return end
+  local fields = keyed.ramps_lost and call('HGETALL', meta) or {}
+  for i = 1, #fields, 2 do
+    local key = string.match(fields[i], '^back_off:(.*)$')
+    if key then keyed.set_back_off(key, fields[i + 1]) end
+  end
   local due = call('ZRANGEBYSCORE', ramps, '-inf', now, 'LIMIT', 0, MAX_PURGED)
   state.more = state.more or #due == MAX_PURGED
   for _, key in ipairs(due) do keyed.set_back_off(key, keyed.back_off_of(key)) end
   local first = call('ZRANGE', ramps, 0, 0, 'WITHSCORES')
   keyed.ramps_change = tonumber(first[2])
-  if not first[1] and not keyed.look_from then
+  if not first[1] then
     call('HDEL', meta, 'key_back_offs')
     state.key_back_offs = nil
   end

@@ -9,7 +9,7 @@ from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.hub_info import UNCOUNTED, HubInfo
 from redsem_async._protocol.pushes import Recheck
 from redsem_async._protocol.status import Status, StatusReply
-from tests.scripts.in_memory import HUBS, InMemory
+from tests.scripts.in_memory import HUBS, INFO, InMemory
 
 A, B, C = HUBS
 
@@ -338,3 +338,92 @@ def test_a_head_that_need_not_wait_holds_up_nobody_behind_it(lost: bool) -> None
     state.acquire(A, 2, limit=2)
     assert state.held_by(A) == ([2] if lost else [1, 2])
     assert state.held_by(B) == ([2] if lost else [])
+
+
+@pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
+def test_a_release_after_the_uses_of_keys_were_lost_leaves_nothing_behind(mode: Mode) -> None:
+    """What it would write of a key has no expiry, since nothing is held any more."""
+    state = InMemory(mode)
+    state.acquire(A, 1, key=op.KeyTerms("a"))
+    state.server.lose(state.address, "uses")
+    state.release(A, 1)
+    assert not state.without_expiry
+
+
+@pytest.mark.parametrize("mode", ["fair", "zset", "fair+keys"])
+@pytest.mark.parametrize("call", [op.Adopt(A, 2, 1, 90_000, INFO, 1), op.Detach(2, 90_000, 1)])
+def test_permits_count_although_meta_was_lost(mode: Mode, call: op.AnyOperation) -> None:
+    """How many a holder has is counted anew, by the first call that may grant something."""
+    state = InMemory(mode)
+    state.acquire(A, 1, 2, limit=5, options={1: op.RequestOptions(3)})
+    state.server.lose(state.address, "meta")
+    state.answer(B if isinstance(call, op.Adopt) else A, call)
+    state.pass_time(1)
+    state.acquire(C, 1, 2, limit=5)
+    assert state.held_by(C) == [1]
+
+
+@pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
+@pytest.mark.parametrize("lost", ["ready", "turns"])
+@pytest.mark.parametrize("call", [op.Adopt(A, 1, 9, 90_000, INFO, 1), op.SetLimit(3, 1, "a")])
+def test_a_call_that_looks_at_one_key_does_not_hide_a_loss(
+    mode: Mode, lost: str, call: op.AnyOperation
+) -> None:
+    """Other keys that were ready would not be looked at any more."""
+    state = InMemory(mode)
+    a, b = (op.KeyTerms(key, 5) for key in "ab")
+    state.acquire(A, 1, 2, limit=2, options=dict.fromkeys((1, 2), op.RequestOptions(key=a)))
+    state.acquire(C, 1, limit=2, key=a)
+    state.acquire(B, 1, limit=2, key=b)
+    state.server.lose(state.address, lost)
+    state.answer(C, call)
+    assert not state.without_expiry
+    for hub in (A, C):
+        state.release(hub, *state.held_by(hub))
+    assert state.held_by(B) == [1]
+
+
+@pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
+def test_after_the_back_off_of_a_key_a_queue_of_many_keys_is_served(mode: Mode) -> None:
+    """It ended while nobody waited. Each call would begin anew to look at all lines."""
+    state = InMemory(mode)
+    state.call(A, op.StartBackOff(1000, None, 1, "a"))
+    state.pass_time(20_000)
+    state.acquire(A, 1)
+    state.pass_time(20_000)
+    for first in range(1, 250, 25):
+        numbers = range(first, first + 25)
+        keys = {number: op.RequestOptions(key=op.KeyTerms(f"k{number}")) for number in numbers}
+        state.acquire(B, *numbers, options=keys)
+    state.release(A, 1)
+    state.call(A, op.Reap())
+    assert state.held_by(B) == [1]
+
+
+@pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
+@pytest.mark.parametrize("call", [op.StartBackOff(2000, None, 2, "b"), op.Reap()])
+def test_the_back_off_of_a_key_goes_on_although_ramps_were_lost(
+    mode: Mode, call: op.AnyOperation
+) -> None:
+    """`meta` has it, and another back-off does not hide the loss."""
+    state = InMemory(mode)
+    state.call(A, op.StartBackOff(4000, None, 1, "a"))
+    state.server.lose(state.address, "ramps")
+    state.call(A, call)
+    assert state.acquire(B, 1, key=op.KeyTerms("a")).answers == [-4]
+    state.pass_time(4000)
+    state.call(A, op.Reap())
+    assert state.held_by(B) == [1]
+
+
+@pytest.mark.parametrize("mode", ["fair", "zset", "fair+keys"])
+def test_a_lease_after_a_deletion_is_as_long_as_asked_although_the_clock_was_set_back(
+    mode: Mode,
+) -> None:
+    """The counter stays. The clock would follow it with the second call, past the lease."""
+    state = InMemory(mode)
+    state.acquire(A, 1)
+    state.pass_time(-3_600_000)
+    state.call(A, op.Delete(1))
+    state.acquire(A, 2)
+    assert state.call(A, op.Refresh([2], 90_000)).answers == [1]

@@ -33,9 +33,9 @@ local function usual_state()
   if used > 0 then most = uses and 3 or 2 end
   if found ~= most then waiting = call('ZCARD', queue) end
   if waiting > 0 then most = most + (uses and 3 or 1) end
+  -- All that may be there is there, as is seen below, so nothing else is: no limit, no ramp, no turn.
   if used ~= call('HLEN', facts) or found > most then return end
-  if uses and ((call('ZCOUNT', uses, '(0', '+inf') > 0) ~= (used > 0)
-      or call('EXISTS', key_limits, ramps, turns or ramps) > 0 or waiting > 0
+  if uses and ((call('ZCOUNT', uses, '(0', '+inf') > 0) ~= (used > 0) or waiting > 0
       and (call('ZCARD', lines) ~= waiting or call('ZCARD', ready) ~= 1
         or call('HGET', meta, 'ready_for') ~= '-')) then
     return
