@@ -438,3 +438,17 @@ def test_who_waits_for_a_paused_key_is_served_once_the_limits_of_keys_are_lost(m
     state.server.lose(state.address, "key-limits")
     state.heartbeat(B)
     assert state.held_by(B) == [1]
+
+
+@pytest.mark.parametrize("mode", ["fair", "zset", "fair+keys"])
+@pytest.mark.parametrize("limit", [1, 2])
+def test_who_holds_does_not_ask_again_although_its_mark_was_lost(mode: Mode, limit: int) -> None:
+    """The reply was lost with the connection, and the hub was introduced by its heartbeat."""
+    state = InMemory(mode)
+    state.acquire(A, 1, limit=limit)
+    before = state.look.live
+    state.server.lose(state.address, "meta")
+    state.call(A, op.Heartbeat(90_000, hub_info=INFO))
+    state.answer(A, op.Acquire([1], 90_000, limit))
+    assert state.look.live == before
+    assert not state.look.line
