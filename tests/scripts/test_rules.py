@@ -452,3 +452,20 @@ def test_who_holds_does_not_ask_again_although_its_mark_was_lost(mode: Mode, lim
     state.answer(A, op.Acquire([1], 90_000, limit))
     assert state.look.live == before
     assert not state.look.line
+
+
+@pytest.mark.parametrize("mode", ["fair", "zset", "fair+keys", "fair+share"])
+def test_many_processes_that_are_gone_make_no_call_long(mode: Mode) -> None:
+    """After a failover no message reaches any of them, and thousands may wait."""
+    state = InMemory(mode)
+    state.acquire(C, 1)
+    hubs = [f"{number:032x}" for number in range(1, 101)]
+    for hub in hubs:
+        state.acquire(hub, 1)
+    state.acquire(B, 1)
+    said = state.release(C, 1)
+    while not state.held_by(B):
+        assert len(state.told) < 10
+        assert said.next_ms == 0
+        said = state.call(C, op.Reap())
+    assert said.waiting == 0
