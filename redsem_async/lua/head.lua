@@ -74,8 +74,8 @@ usual_hold, highest = tonumber(usual_hold) or -1, tonumber(highest) or 0
 -- by more than STEP, the counter shows it, and the semaphore's clock leads by the difference from
 -- then on. (Less than STEP may be a burst of tokens.) Callers' clocks differ, so with a local clock
 -- each caller would put the semaphore's clock further ahead; it does not follow them.
-if wall_us + lead < counter - STEP and string.find(mode, 'server', 1, true)
-    and (stored_mode or mode) == mode and (layout or LAYOUT) == LAYOUT then
+if wall_us + lead < counter - STEP and string.find(mode, 'server', 1, true) and stored_mode == mode
+    and layout == LAYOUT then
   lead = counter - wall_us
   -- If Redis refuses this write at maxmemory, a later call does it.
   redis.pcall('HSET', meta, 'lead', lead)

@@ -14,14 +14,15 @@
 --          turns       ZSET, with share: '<virtual time>:<place>:<key>' of each ready key -> its use
 --                      for its weight, which is 0 without a key
 -- meta     back_off:<key>  the back-off of a key; key_back_offs -> that there are some
---          ready_for       'limit' or 'limit key': for which set limit `ready` is right ('-' for
---                          none); where there is a key, as far as that key, in the order of lines
+--          ready_for       'limit', 'limit/count' or either with ' key': for which set limit `ready` is
+--                          right ('-' for none), and for how many set limits of keys; where there
+--                          is a key, as far as that key, in the order of lines
 --          virtual         the present virtual time; virtual:<key> -> that of a key
 --
 -- What ties the keys: look_at() computes from its line, its use and its limits whether a key is ready.
 -- Whoever changes one of these calls it, so no wake-up is lost. If lines and queue differ in their
 -- number, one was lost: both are dropped, and the requests are asked for again. If something else was
--- lost, or the set limit has changed, all lines are looked at anew.
+-- lost, or the set limit or the number of those of keys has changed, all lines are looked at anew.
 --
 -- Within a key, requests are served in their order: one that is heavier than the limit of its key
 -- holds up those behind it. One that is heavier than the set limit is passed over. With share, keys

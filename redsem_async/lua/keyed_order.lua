@@ -54,7 +54,9 @@ end
 function keyed.load_state()
   local fields = call('HMGET', meta, 'key_back_offs', 'ready_for')
   state.key_back_offs = fields[1]
-  keyed.limit_in_force = state.set_limit and exact(state.set_limit) or '-'
+  local count = call('HLEN', key_limits)
+  keyed.limit_in_force = (state.set_limit and exact(state.set_limit) or '-')
+    .. (count > 0 and '/' .. exact(count) or '')
   local of, after = string.match(fields[2] or '', '^(%S+) ?(.*)$')
   local ready_count = call('ZCARD', ready)
   local turn_count = shares and call('ZCARD', turns) or ready_count - 1
@@ -63,7 +65,6 @@ function keyed.load_state()
   if state.waiting > 0 then keyed.look_from = not is_right and '*' or after ~= '' and after or nil end
   keyed.ramps_lost = call('ZCARD', ramps) == 0
   keyed.queue_lost = call('ZCARD', lines) ~= state.waiting
-  call('HLEN', key_limits)
   local is_used = call('ZCOUNT', uses, '(0', '+inf') > 0
   if is_used ~= (state.holding > 0) then state.doubtful = true end
 end

@@ -108,8 +108,10 @@ local function serve(first)
       state.blocked_until = nil
       start_over()
       drop_dead()
+      served = served + 8  -- which costs more than a grant
+      if served >= MAX_SERVED then stop_early() end
     end
-  until all
+  until all or served >= MAX_SERVED
 end
 
 -- In how many ms the queue may change by itself: a holder expires, the hub of the request that blocks

@@ -424,6 +424,49 @@ def test_a_lease_after_a_deletion_is_as_long_as_asked_although_the_clock_was_set
     state = InMemory(mode)
     state.acquire(A, 1)
     state.pass_time(-3_600_000)
-    state.call(A, op.Delete(1))
+    state.heartbeat(A)
+    state.answer(A, op.Delete(1))
     state.acquire(A, 2)
     assert state.call(A, op.Refresh([2], 90_000)).answers == [1]
+
+
+@pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
+def test_who_waits_for_a_paused_key_is_served_once_the_limits_of_keys_are_lost(mode: Mode) -> None:
+    """Nothing else would look at the key again, because none of its permits is in use."""
+    state = InMemory(mode)
+    state.call(A, op.SetLimit(0, 1, "a"))
+    assert state.acquire(B, 1, limit=2, key=op.KeyTerms("a")).answers == [-4]
+    state.server.lose(state.address, "key-limits")
+    state.heartbeat(B)
+    assert state.held_by(B) == [1]
+
+
+@pytest.mark.parametrize("mode", ["fair", "zset", "fair+keys"])
+@pytest.mark.parametrize("limit", [1, 2])
+def test_who_holds_does_not_ask_again_although_its_mark_was_lost(mode: Mode, limit: int) -> None:
+    """The reply was lost with the connection, and the hub was introduced by its heartbeat."""
+    state = InMemory(mode)
+    state.acquire(A, 1, limit=limit)
+    before = state.look.live
+    state.server.lose(state.address, "meta")
+    state.call(A, op.Heartbeat(90_000, hub_info=INFO))
+    state.answer(A, op.Acquire([1], 90_000, limit))
+    assert state.look.live == before
+    assert not state.look.line
+
+
+@pytest.mark.parametrize("mode", ["fair", "zset", "fair+keys", "fair+share"])
+def test_many_processes_that_are_gone_make_no_call_long(mode: Mode) -> None:
+    """After a failover no message reaches any of them, and thousands may wait."""
+    state = InMemory(mode)
+    state.acquire(C, 1)
+    hubs = [f"{number:032x}" for number in range(1, 101)]
+    for hub in hubs:
+        state.acquire(hub, 1)
+    state.acquire(B, 1)
+    said = state.release(C, 1)
+    while not state.held_by(B):
+        assert len(state.told) < 10
+        assert said.next_ms == 0
+        said = state.call(C, op.Reap())
+    assert said.waiting == 0
