@@ -1,8 +1,8 @@
-"""The judge finds vain trust and broken back-offs. Wrong histories show the rest."""
+"""The judge finds what wrong histories do not show: vain trust, lost facts, broken back-offs."""
 
 import redsem_async._protocol.operations as op
-from redsem_async._protocol.replies import Reply
-from tests.worlds.judge import BACK_OFF, TRUST, Judge
+from redsem_async._protocol.replies import FULL, Reply
+from tests.worlds.judge import BACK_OFF, LIMIT, TRUST, Judge
 from tests.worlds.look import BackOff, Look, Permit
 
 HUB = "a" * 32
@@ -22,6 +22,16 @@ def test_what_is_trusted_is_held() -> None:
     assert rules_broken(Judge(), (OURS, Permit(1000, 2, 1))) == {TRUST}
     assert rules_broken(Judge(), (THEIRS, Permit(1000, 1, 1))) == {TRUST}
     assert rules_broken(Judge(), *[(OURS, Permit(1000, 1, 1))] * 2) == {TRUST}
+
+
+def test_nothing_is_granted_while_facts_are_lost() -> None:
+    lost, call = {THEIRS: Permit(1000, 0, 1)}, op.Acquire([1], 1000, 2)
+    for said, holders, wrong in (
+        (FULL, lost, set[str]()),
+        (1, lost | {OURS: Permit(1000, 1, 1)}, {LIMIT}),
+    ):
+        before, after = Look(0, lost, []), Look(0, holders, [])
+        assert {rule for rule, _ in Judge().ran(before, call, HUB, Reply([said]), after)} == wrong
 
 
 def test_a_back_off_holds_grants_off_and_ends_no_earlier() -> None:
