@@ -157,7 +157,9 @@ async def test_either_clock_counts_the_life_of_a_permit(pair: MakePair, clock: s
 HERE = f"{socket.gethostname()}:{os.getpid()}"
 
 
-@pytest.mark.parametrize(("label", "by"), [("api", f"api@{HERE}"), (None, HERE)])
+@pytest.mark.parametrize(
+    ("label", "by"), [("api", f"api@{HERE}"), (None, HERE)], ids=["api", "none"]
+)
 async def test_status_says_who_set_the_limit(
     make: Make, other: Client, label: str | None, by: str
 ) -> None:
