@@ -391,13 +391,31 @@ def test_after_the_back_off_of_a_key_a_queue_of_many_keys_is_served(mode: Mode) 
     state.pass_time(20_000)
     state.acquire(A, 1)
     state.pass_time(20_000)
-    for first in range(1, 250, 25):
-        numbers = range(first, first + 25)
-        keys = {number: op.RequestOptions(key=op.KeyTerms(f"k{number}")) for number in numbers}
-        state.acquire(B, *numbers, options=keys)
+    queue_with_many_keys(state)
     state.release(A, 1)
     state.call(A, op.Reap())
     assert state.held_by(B) == [1]
+
+
+@pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
+def test_after_a_loss_of_meta_a_queue_of_many_keys_is_served(mode: Mode) -> None:
+    """Though nobody asks anew. Each call would count the permits again, and look at all lines."""
+    state = InMemory(mode)
+    state.acquire(A, 1, 2, limit=2)
+    queue_with_many_keys(state, limit=2)
+    state.server.lose(state.address, "meta")
+    state.pass_time(1)
+    state.call(A, op.Reap())
+    state.release(A, 1)
+    state.call(A, op.Reap())
+    assert state.held_by(B) == [1]
+
+
+def queue_with_many_keys(state: InMemory, limit: int = 1) -> None:
+    for first in range(1, 250, 25):
+        numbers = range(first, first + 25)
+        keys = {number: op.RequestOptions(key=op.KeyTerms(f"k{number}")) for number in numbers}
+        state.acquire(B, *numbers, limit=limit, options=keys)
 
 
 @pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
