@@ -449,13 +449,16 @@ def test_a_lease_after_a_deletion_is_as_long_as_asked_although_the_clock_was_set
 
 
 @pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
-def test_who_waits_for_a_paused_key_is_served_once_the_limits_of_keys_are_lost(mode: Mode) -> None:
+@pytest.mark.parametrize("call", [op.Reap(), op.SetLimit(0, 2, "b")])
+def test_who_waits_for_a_paused_key_is_served_once_the_limits_of_keys_are_lost(
+    mode: Mode, call: op.AnyOperation
+) -> None:
     """Nothing else would look at the key again, because none of its permits is in use."""
     state = InMemory(mode)
     state.call(A, op.SetLimit(0, 1, "a"))
     assert state.acquire(B, 1, limit=2, key=op.KeyTerms("a")).answers == [-4]
     state.server.lose(state.address, "key-limits")
-    state.heartbeat(B)
+    state.call(A, call)
     assert state.held_by(B) == [1]
 
 
