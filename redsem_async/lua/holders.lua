@@ -96,7 +96,7 @@ local function recount()
     state.heavy = state.heavy + permits - 1
     uses[key] = (uses[key] or 0) + permits
   end
-  note('heavy', state.heavy)
+  note('mode', mode, 'layout', LAYOUT, 'heavy', state.heavy)
   if keyed then keyed.recount(uses) end
   state.doubtful = false
 end

@@ -193,6 +193,7 @@ function keyed.set_limit(key, value)
     call('HSET', key_limits, key, value)
   end
   set_limits[key] = nil
+  if keyed.look_from == '*' then call('HDEL', meta, 'ready_for') end  -- their number may be right by now
   look_at(key)
 end
 -- Sets the back-off of *key*, nil for none. One that is over is forgotten.

@@ -66,7 +66,7 @@ function keyed.load_state()
   keyed.ramps_lost = call('ZCARD', ramps) == 0
   keyed.queue_lost = call('ZCARD', lines) ~= state.waiting
   local is_used = call('ZCOUNT', uses, '(0', '+inf') > 0
-  if is_used ~= (state.holding > 0) then state.doubtful = true end
+  if is_used ~= (state.holding > 0) and not state.facts_lost then state.doubtful = true end
 end
 -- Looks at all lines anew, where that is due; some in each call. Returns whether it is done.
 local function look_at_lines()

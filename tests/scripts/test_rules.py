@@ -391,13 +391,31 @@ def test_after_the_back_off_of_a_key_a_queue_of_many_keys_is_served(mode: Mode) 
     state.pass_time(20_000)
     state.acquire(A, 1)
     state.pass_time(20_000)
-    for first in range(1, 250, 25):
-        numbers = range(first, first + 25)
-        keys = {number: op.RequestOptions(key=op.KeyTerms(f"k{number}")) for number in numbers}
-        state.acquire(B, *numbers, options=keys)
+    queue_with_many_keys(state)
     state.release(A, 1)
     state.call(A, op.Reap())
     assert state.held_by(B) == [1]
+
+
+@pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
+def test_after_a_loss_of_meta_a_queue_of_many_keys_is_served(mode: Mode) -> None:
+    """Though nobody asks anew. Each call would count the permits again, and look at all lines."""
+    state = InMemory(mode)
+    state.acquire(A, 1, 2, limit=2)
+    queue_with_many_keys(state, limit=2)
+    state.server.lose(state.address, "meta")
+    state.pass_time(1)
+    state.call(A, op.Reap())
+    state.release(A, 1)
+    state.call(A, op.Reap())
+    assert state.held_by(B) == [1]
+
+
+def queue_with_many_keys(state: InMemory, limit: int = 1) -> None:
+    for first in range(1, 250, 25):
+        numbers = range(first, first + 25)
+        keys = {number: op.RequestOptions(key=op.KeyTerms(f"k{number}")) for number in numbers}
+        state.acquire(B, *numbers, limit=limit, options=keys)
 
 
 @pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
@@ -431,13 +449,16 @@ def test_a_lease_after_a_deletion_is_as_long_as_asked_although_the_clock_was_set
 
 
 @pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
-def test_who_waits_for_a_paused_key_is_served_once_the_limits_of_keys_are_lost(mode: Mode) -> None:
+@pytest.mark.parametrize("call", [op.Reap(), op.SetLimit(0, 2, "b")])
+def test_who_waits_for_a_paused_key_is_served_once_the_limits_of_keys_are_lost(
+    mode: Mode, call: op.AnyOperation
+) -> None:
     """Nothing else would look at the key again, because none of its permits is in use."""
     state = InMemory(mode)
     state.call(A, op.SetLimit(0, 1, "a"))
     assert state.acquire(B, 1, limit=2, key=op.KeyTerms("a")).answers == [-4]
     state.server.lose(state.address, "key-limits")
-    state.heartbeat(B)
+    state.call(A, call)
     assert state.held_by(B) == [1]
 
 
