@@ -20,7 +20,11 @@ local function keep_hub_alive(lease)
   end
   local need = liveness_timeout(lease)
   if not known or alive_until(hub) < now + need then
-    call('ZADD', hubs, now + math.floor(1.25 * need), hub)
+    local is_new = call('ZADD', hubs, now + math.floor(1.25 * need), hub) == 1
+    if is_new and call('ZCARD', hubs) == 1 then  -- the others may have been lost, or be dead
+      call('HDEL', meta, 'looked')
+      state.looked = nil
+    end
     keep(hubs, need + SLACK)
     keep(meta, need + SLACK)
     forget_dead_hubs()
