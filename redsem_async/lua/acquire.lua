@@ -42,6 +42,7 @@ if slotted then declared, listed = slotted.compare(declared) end
 if not declared then return listed end
 
 local old_mark, requests = state.mark, {}
+local forgotten = not known or old_mark == 0  -- the hub's mark may have been lost
 for i = REQUESTS, #ARGV do
   local number, permits, waits, ahead, tail =
     string.match(ARGV[i], '^(%d+):?(%d*):?([012]?):?(%d*)(.*)$')
@@ -58,7 +59,7 @@ note('mode', mode, 'layout', LAYOUT, hub, state.mark)
 record_hub(hub_info, no_push, lease)
 if listed then note('slots', listed) end
 purge()
-if not known and state.waiting > 0 then
+if forgotten and state.waiting > 0 then
   -- The queue may still have these requests, if the hub was forgotten since: they ask anew.
   local older = {}
   for i, request in ipairs(requests) do older[i] = request.text end
@@ -101,7 +102,7 @@ end
 
 for i, request in ipairs(requests) do
   -- If the hub has been forgotten since, the request may hold a permit although its mark was lost.
-  local holding = (request.value <= old_mark or not known) and holding_of(request.id)
+  local holding = (request.value <= old_mark or forgotten) and holding_of(request.id)
   if holding or request.value <= old_mark then
     answers[i] = holding or ticket_of(request.text) and queue_answer(request.text) or -1
     served = served and answers[i] ~= 0 and answers[i] ~= -4
