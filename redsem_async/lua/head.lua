@@ -63,9 +63,9 @@ if not wall_us then wall_us, refused = read_clock() end
 if refused then return redis.error_reply(refused) end
 
 -- What meta says; `known` is whether it has facts about the caller's hub, and `highest` that hub's mark.
-local layout, stored_mode, counter, lead, heavy, usual_hold, back_off, passed, looked, highest, known =
+local layout, stored_mode, counter, lead, heavy, usual_hold, back_off, passed, looked, key_back_offs, highest, known =
   unpack(call('HMGET', meta, 'layout', 'mode', 'counter', 'lead', 'heavy', 'hold', 'back_off', 'passed',
-    'looked', hub, hub .. ':no_push'))
+    'looked', 'key_back_offs', hub, hub .. ':no_push'))
 layout = layout or stored_mode and '0'  -- a name in use without a number
 counter, lead, heavy = tonumber(counter) or 0, tonumber(lead) or 0, tonumber(heavy) or 0
 usual_hold, highest = tonumber(usual_hold) or -1, tonumber(highest) or 0

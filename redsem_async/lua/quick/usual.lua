@@ -4,12 +4,12 @@
 -- known and alive for long enough, so that meta has an expiry that is far enough away, the call has no
 -- facts about the hub, there is no back-off, and no holder is heavy.
 local usual_mark = tonumber(ARGV[8]) <= highest and highest > 0 and known and stored_mode and ARGV[9] == ''
-  and not back_off and heavy == 0
+  and not back_off and not key_back_offs and heavy == 0
   and alive_until(hub) >= now + liveness_timeout(tonumber(ARGV[5])) and highest
 -- The ids of a release, where it may be quick: they are of the caller's hub, none occurs twice, each
 -- has been used and holds a permit, none is heavy, and no hold is told.
 local function usual_ids()
-  if ARGV[5] ~= hub or ARGV[6] ~= '' or heavy > 0 or not stored_mode then return end
+  if ARGV[5] ~= hub or ARGV[6] ~= '' or heavy > 0 or key_back_offs or not stored_mode then return end
   local ids, last = {}, 0
   for i = 8, #ARGV do
     local number = tonumber(ARGV[i])

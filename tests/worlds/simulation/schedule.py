@@ -277,7 +277,7 @@ class Schedule:
     def _could_be_served(self, name: str, look: Look) -> list[Attempt]:
         """Those who wait, where there is room for one whose turn it is."""
         pending = [a for a in self.holdings.pending if a.semaphore.name == name and a.waits]
-        if not pending:
+        if not pending or look.has_lost_facts:
             return []
         room = look.room()
         if (room.ramps or not look.passes_over) and any(look.eligible(room)):
