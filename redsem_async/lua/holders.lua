@@ -71,7 +71,8 @@ local function limit_for(declared)
 end
 
 -- Loads the state of the semaphore. It reads every key before the first write, because Redis does
--- not roll back a script that fails half-way (WRONGTYPE).
+-- not roll back a script that fails half-way (WRONGTYPE). A doubt stays until it is counted anew, though
+-- the state is loaded twice.
 local function load_state()
   state.set_limit = limit_in(call('GET', limit))
   state.waiting = call('ZCARD', queue)
@@ -79,7 +80,7 @@ local function load_state()
   call('ZCARD', hubs)
   local count = call('HLEN', facts)
   state.facts_lost = count < state.holding
-  state.doubtful = count > state.holding or state.holding > 0 and not state.mode
+  state.doubtful = state.doubtful or count > state.holding or state.holding > 0 and not state.mode
     or state.holding == 0 and state.heavy > 0
   if state.holding == 0 then state.heavy = 0 end
   state.ramp, state.ramp_changes = ramp_of(state.back_off)

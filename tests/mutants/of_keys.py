@@ -105,7 +105,7 @@ OF_KEYS = (
         "lost uses of keys count as none",
         "the limit of a key is kept although Redis evicted what is in use",
         ONE_TOO_MANY,
-        ("keyed.load_state", "if is_used ~= (state.holding > 0) then", "if false then"),
+        ("keyed.load_state", "if is_used ~= (state.holding > 0) and", "if false and"),
     ),
     mutant(
         "a lost line is not noticed",

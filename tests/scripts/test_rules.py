@@ -491,3 +491,16 @@ def test_many_processes_that_are_gone_make_no_call_long(mode: Mode) -> None:
         assert said.next_ms == 0
         said = state.call(C, op.Reap())
     assert said.waiting == 0
+
+
+@pytest.mark.parametrize("mode", ["fair", "zset", "fair+keys"])
+def test_permits_of_holders_that_are_lost_do_not_count(mode: Mode) -> None:
+    """Also if the first call is a set limit, which grants something at once."""
+    state = InMemory(mode)
+    state.acquire(A, 1, limit=3, options={1: op.RequestOptions(3)})
+    state.acquire(B, 1, limit=3)
+    for lost in ("holders", "facts"):
+        state.server.lose(state.address, lost)
+    state.call(C, op.SetLimit(3, 1))
+    state.acquire(C, 1, 2, limit=3)
+    assert (state.held_by(B), state.held_by(C)) == ([1], [1, 2])
