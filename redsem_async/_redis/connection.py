@@ -272,7 +272,7 @@ class Connection(asyncio.Protocol):
             self._listener.connection_lost(error)
 
     def _end(self) -> None:
-        if self._held and not self._ending:  # no reply will be read, and it may be the last word
+        while self._held and not self._ending:  # no reply is read any more: it is the last word
             held, self._held, self._ahead, self._presumed = self._held, [], None, False
             self.send(held, clock())
         self._ending, self.writable = True, False

@@ -52,12 +52,11 @@ local function drop_queue()
 end
 
 function keyed.load_state()
-  local fields = call('HMGET', meta, 'key_back_offs', 'ready_for')
-  state.key_back_offs = fields[1]
+  state.key_back_offs = key_back_offs
   local count = call('HLEN', key_limits)
   keyed.limit_in_force = (state.set_limit and exact(state.set_limit) or '-')
     .. (count > 0 and '/' .. exact(count) or '')
-  local of, after = string.match(fields[2] or '', '^(%S+) ?(.*)$')
+  local of, after = string.match(call('HGET', meta, 'ready_for') or '', '^(%S+) ?(.*)$')
   local ready_count = call('ZCARD', ready)
   local turn_count = shares and call('ZCARD', turns) or ready_count - 1
   local is_right = of == keyed.limit_in_force and ready_count > 0 and turn_count == ready_count - 1
