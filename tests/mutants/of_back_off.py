@@ -16,7 +16,7 @@ OF_BACK_OFF = (
         "the quick path knows no back-off",
         "no process gets a permit before a back-off ends",
         "a_request_for_one_permit_waits_too",
-        ("quick.usual", "and not back_off and heavy == 0", "and heavy == 0"),
+        ("quick.usual", "and not back_off and not key_back_offs", "and not key_back_offs"),
     ),
     mutant(
         "there is no ramp",

@@ -41,7 +41,7 @@ OF_KEYS = (
         "within a key nobody passes, however light",
         "no_request_passes_a_heavier_one_that_waits_for_the_same_limit[redis-of its key]",
         (
-            "keyed.held_up",
+            "keyed_order.held_up",
             "state.waiting > 0 and head_of(key) and not is_ready(key)",
             "false",
         ),
@@ -50,14 +50,14 @@ OF_KEYS = (
         "a key that is full holds up all keys",
         "a request that only its own key holds up is in nobody else's way",
         "a_full_key_holds_up_no_other_key[redis]",
-        ("keyed.held_up", "state.blocked_until or", "state.waiting > 0 or"),
+        ("keyed_order.held_up", "state.blocked_until or", "state.waiting > 0 or"),
         ("lua.quick.acquire", "uses or waiting == 0", "waiting == 0"),
     ),
     mutant(
         "the queue of a key is longer than it may be",
         "max_waiters_per_key bounds the queue of one key",
         "the_queue_of_a_key_can_be_bounded[redis]",
-        ("keyed.queue_is_full", ">= most_of_key", "> most_of_key"),
+        ("keyed_order.queue_is_full", ">= most_of_key", "> most_of_key"),
     ),
     mutant(
         "share goes by turns alone",

@@ -195,7 +195,7 @@ OF_SCRIPTS = (
         "a deletion forgets which numbers were used",
         "what was released before a deletion does not come back after it",
         "a_deletion_leaves_what_arrives_late_void",
-        ("lua.delete", "append(kept, { name, call('HGET', meta, name) or '0' })", ""),
+        ("lua.delete", "if highest_run then append(kept, { name, highest_run }) end", ""),
     ),
     mutant(
         "the clock goes back",
@@ -294,7 +294,7 @@ OF_SCRIPTS = (
         "the quick path overlooks weights",
         "never more permits than the limit",
         "the_limit_holds_on_the_quick_path",
-        ("quick.usual", "and not back_off and heavy == 0", "and not back_off"),
+        ("quick.usual", "and not key_back_offs and heavy == 0", "and not key_back_offs"),
     ),
     mutant(
         "the quick path overlooks a set limit",

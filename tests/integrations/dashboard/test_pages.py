@@ -219,8 +219,7 @@ async def test_many_keys_are_not_read_whole(site: Site, redis: Redis) -> None:
         ({"keys_after": view["keys"][-1]["key"]}, "tenant:100", False),
         ({"keys": "tenant:120"}, "tenant:120", False),
         ({"keys": "tenant:1"}, "tenant:100", False),
-        ({"keys": "tenant:0"}, "tenant:000", False),
-        ({"keys": "tenant:"}, "tenant:000", True),
+        ({"keys": "tenant:0"}, "tenant:000", True),
         ({"keys": "u"}, None, False),
     ]
     for query, start, more in asked:

@@ -87,7 +87,10 @@ WRONG: dict[str, tuple[str, str, Edit]] = {
     "the limit of a key changes": (
         "fair+keys limits of a key",
         WAITS,
-        Edit("set_limits[key] = nil\nlook_at(key)", "set_limits[key] = nil"),
+        Edit(
+            "call('HDEL', meta, 'ready_for') end\nlook_at(key)",
+            "call('HDEL', meta, 'ready_for') end",
+        ),
     ),
     "a heavy holder is one of its key": (
         "fair+keys a heavy head of its key",
