@@ -87,10 +87,7 @@ WRONG: dict[str, tuple[str, str, Edit]] = {
     "the limit of a key changes": (
         "fair+keys limits of a key",
         WAITS,
-        Edit(
-            "call('HDEL', meta, 'ready_for') end\nlook_at(key)",
-            "call('HDEL', meta, 'ready_for') end",
-        ),
+        Edit("return set_limits[key] or declared", "return declared"),
     ),
     "a heavy holder is one of its key": (
         "fair+keys a heavy head of its key",
