@@ -122,7 +122,7 @@ class PermitLost(SemaphoreError):
     reason: str
 
     def __post_init__(self) -> None:
-        self.args = (f"a permit of {self.name!r} was lost: {self.reason}",)
+        super().__init__(f"a permit of {self.name!r} was lost: {self.reason}")
 
 
 @dataclass(eq=False, repr=False)
@@ -164,7 +164,7 @@ class ModeMismatch(SemaphoreError):
             advice += f"{_call(found)}.delete() frees it at once"
         theirs, ours = _class_of(found, other=wanted), _class_of(wanted, other=found)
         text = f"{self.name!r} is in use as a {theirs}, but this client uses it as a {ours}"
-        self.args = (f"{text}; {advice}",)
+        super().__init__(f"{text}; {advice}")
 
 
 class LayoutMismatch(ModeMismatch):
@@ -199,7 +199,9 @@ class LayoutMismatch(ModeMismatch):
             f"{name!r} is stored in layout {found}{others}, but this client has"
             f" layout {own}: upgrade redsem-async in {older}; the name is free {free}",
         )
-        self.name, self.own, self.free_in = name, own, free_in
+        self.name: str = name
+        self.own: int = own
+        self.free_in: float | None = free_in
         self.wanted: int = own  # type: ignore[mutable-override]
         self.found: int = found  # type: ignore[mutable-override]
         self.versions: tuple[str, ...] = tuple(versions)
@@ -224,7 +226,9 @@ class SlotsMismatch(ModeMismatch):
             f" {wanted}; one list must be a prefix of the other, and must contain the slots of any"
             " permit it adopts",
         )
-        self.name, self.wanted, self.found = name, wanted, found
+        self.name: str = name
+        self.wanted: str = wanted
+        self.found: str = found
 
 
 _CLASSES = {

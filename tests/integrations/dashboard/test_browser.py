@@ -235,7 +235,7 @@ async def test_what_is_not_there_is_explained(site: Site, tabs: Tabs, redis: Red
 async def test_keys_are_searched_and_paged(
     site: Site, tabs: Tabs, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key is found among thousands, and those after it."""
+    """A key is found among thousands, by how it begins."""
     monkeypatch.setattr(_reader, "ENTRIES", 2)
     monkeypatch.setattr(_views, "ENTRIES", 2)
     sem = FairSemaphore(redis, "llm", 9, key_limit=3)
@@ -249,7 +249,7 @@ async def test_keys_are_searched_and_paged(
     await page.get_by_role("button", name="Back").click()
     await expect(keys).to_have_text(["acme", "globex"])
     await page.get_by_label("Keys that begin with").fill("gl")
-    await expect(keys).to_have_text(["globex", "umbrella"])
+    await expect(keys).to_have_text(["globex"])
     for permit in permits:
         await permit.release()
 
