@@ -227,8 +227,8 @@ class SlotsMismatch(ModeMismatch):
             " permit it adopts",
         )
         self.name: str = name
-        self.wanted: str = wanted
-        self.found: str = found
+        self.wanted: str = wanted  # type: ignore[mutable-override]
+        self.found: str = found  # type: ignore[mutable-override]
 
 
 _CLASSES = {
