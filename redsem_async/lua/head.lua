@@ -22,6 +22,7 @@
 --          hold      for how long permits are held lately, in ms times permits
 --          back_off  see ramp.lua
 --          passed    which requests do not fit: see order.lua
+--          key_back_offs, ready_for, ...   with keys: see keyed.lua
 --          looked    when the requests of dead hubs were dropped: see serve.lua
 --          slots     the longest list of slots that a client declares
 --          <hub>     the highest number that this hub has used
@@ -42,10 +43,10 @@ local SLACK = 60000   -- ms by which meta outlives what it protects
 local STEP = 1000000  -- us by which the clock has to differ to count as set back
 local YOUNG = 50000   -- us for which the oldest request lets those of the releasing hub pass (zset)
 
--- The server's clock, in us. Some services refuse TIME in scripts: then it is when meta expires, less
--- the time that is left until then, and where there is no meta, it is made for a moment. It is 0 where
--- that write is refused, at maxmemory or by a replica: then nothing that is stored depends on it. nil
--- and why where scripts cannot read it.
+-- Returns the server's clock in us, or nil and an error text if scripts cannot read it. Some services
+-- refuse TIME in scripts. The clock is then the time when meta expires, less the time that is left
+-- until then; without meta, it is created for a moment. If that write is refused (at maxmemory, or by a
+-- replica), the clock is 0, because nothing that is stored depends on it.
 local function read_clock()
   local time = redis.pcall('TIME')
   if not time.err then return time[1] * 1000000 + time[2] end
@@ -63,9 +64,10 @@ if not wall_us then wall_us, refused = read_clock() end
 if refused then return redis.error_reply(refused) end
 
 -- What meta says; `known` is whether it has facts about the caller's hub, and `highest` that hub's mark.
-local layout, stored_mode, counter, lead, heavy, usual_hold, back_off, passed, looked, key_back_offs, highest, known =
-  unpack(call('HMGET', meta, 'layout', 'mode', 'counter', 'lead', 'heavy', 'hold', 'back_off', 'passed',
-    'looked', 'key_back_offs', hub, hub .. ':no_push'))
+local fields = call('HMGET', meta, 'layout', 'mode', 'counter', 'lead', 'heavy', 'hold',
+  'back_off', 'passed', 'looked', 'key_back_offs', hub, hub .. ':no_push')
+local layout, stored_mode, counter, lead, heavy, usual_hold = unpack(fields)
+local back_off, passed, looked, key_back_offs, highest, known = unpack(fields, 7)
 layout = layout or stored_mode and '0'  -- a name in use without a number
 counter, lead, heavy = tonumber(counter) or 0, tonumber(lead) or 0, tonumber(heavy) or 0
 usual_hold, highest = tonumber(usual_hold) or -1, tonumber(highest) or 0
@@ -83,13 +85,10 @@ end
 local now_us = wall_us + lead  -- and the next token, unless the last one is as high
 local now = math.floor(now_us / 1000)
 
--- The interval of heartbeats of a hub with this lease, and how long it counts as alive, in ms.
-local function heartbeat_interval(lease)
-  return math.min(math.max(math.floor(lease / 3), 1000), 10000)
-end
+-- For how many ms a hub with this lease counts as alive, by the interval of its heartbeats.
 local function liveness_timeout(lease)
-  local beat = heartbeat_interval(lease)
-  return math.max(3 * beat, lease + beat)
+  local interval = math.min(math.max(math.floor(lease / 3), 1000), 10000)
+  return math.max(3 * interval, lease + interval)
 end
 local function alive_until(owner)
   return tonumber(call('ZSCORE', hubs, owner)) or 0

@@ -49,8 +49,11 @@ end
 -- in doubt, the mode is left to the call that counts it anew: it would hide that meta was lost.
 local function save_counter(need)
   state.counter = math.max(state.counter, now_us - 1)
-  call('HSET', meta, 'counter', state.counter)
-  if not state.doubtful then call('HSET', meta, 'mode', mode, 'layout', LAYOUT) end
+  if state.doubtful then
+    call('HSET', meta, 'counter', state.counter)
+  else
+    call('HSET', meta, 'mode', mode, 'layout', LAYOUT, 'counter', state.counter)
+  end
   keep(meta, need + counter_lead() + SLACK)
 end
 

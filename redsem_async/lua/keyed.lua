@@ -28,7 +28,6 @@
 -- holds up those behind it. One that is heavier than the set limit is passed over. With share, keys
 -- with the same use for their weight take turns by their virtual time.
 
-
 local shares = string.find(mode, 'share', 1, true)
 
 keyed = {}
@@ -193,7 +192,8 @@ function keyed.set_limit(key, value)
     call('HSET', key_limits, key, value)
   end
   set_limits[key] = nil
-  if keyed.look_from == '*' then call('HDEL', meta, 'ready_for') end  -- their number may be right by now
+  -- The number of set limits may be right by now, which would hide that one was lost.
+  if keyed.look_from == '*' then call('HDEL', meta, 'ready_for') end
   look_at(key)
 end
 -- Sets the back-off of *key*, nil for none. One that is over is forgotten.
@@ -214,8 +214,8 @@ function keyed.set_back_off(key, back_off)
 end
 -- What a status says of keys: at most *most* that hold, wait or are paused, the ones with the most
 -- permits first, from the one behind *after* on, and of those that *begin* so, as key, permits in use,
--- requests waiting, set limit or -1, ...; 1 if a request waits that only the overall limit delays; how many limits are set.
--- The permits of *expired* holders and requests of *dead* hubs do not count, by key.
+-- requests waiting, set limit or -1, ...; 1 if a request waits that only the overall limit delays; how
+-- many limits are set. The permits of *expired* holders and requests of *dead* hubs do not count, by key.
 function keyed.list(most, after, begin, expired, dead)
   local rows, read = {}, 0
   local last = call('ZCARD', uses) - 1

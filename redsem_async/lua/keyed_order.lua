@@ -154,8 +154,8 @@ end
 local function queue_answer(text)
   return is_ready(key_in(text)) and 0 or -4
 end
--- Drops a queue that is lost in part, and looks at keys where the ramp of a back-off has changed. Where
--- ramps are empty, they were lost.
+-- Drops a queue that is lost in part, and looks at keys whose ramp has changed. While keys have
+-- back-offs, empty ramps were lost, and are made anew from meta.
 function keyed.follow_ramps()
   if keyed.queue_lost then drop_queue() end
   if not state.key_back_offs then return end

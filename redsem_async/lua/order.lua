@@ -121,9 +121,9 @@ local function queue_answer()
   return 0
 end
 
--- Grants requests of the releasing hub, *own*, past older ones, where the oldest request is young
--- (zset), by the clock of the server. That needs no message and no other process. It is the lock
--- cohorting of Dice, Marathe and Shavit, 2012.
+-- The requests of the releasing hub, *own*, that are granted before older ones while the oldest request
+-- is young (zset), by the clock of the server. That needs no message and no other process. It is the
+-- lock cohorting of Dice, Marathe and Shavit, 2012.
 local function own_requests(own)
   if not string.find(mode, '^zset.* server$') or #own <= 1 then return {} end
   local head = call('ZRANGE', queue, 0, 0, 'WITHSCORES')

@@ -16,7 +16,7 @@
 --                    dead: its grants are taken back, its requests dropped, and it all begins anew
 --           write_grants
 --
--- order.lua (without keys) and keyed.lua say which request is next, and keep what they need for that
+-- order.lua, or keyed_order.lua with keys, says which request is next, and keeps what it needs for that
 -- when requests join and leave the queue. A request that leaves the queue although its process still
 -- waits is told so with the next heartbeat, and asks again with its age.
 

@@ -8,15 +8,15 @@
 -- and where requests wait:
 --
 --   2. usual_state() finds nothing unusual
---   3. with keys, no request waits for one of these keys. Without, the next requests are for one permit each and fit, and those that are not of the caller's hub
---      are of one that receives push messages
---   4. the request behind them may be served one day, though not now. (Zset: none fits, because none
+--   3. with keys, no request waits for one of these keys; without, the next requests are for one
+--      permit each and fit, and those of other hubs are all of one that receives push messages
+--   4. without keys, the request behind them may be served one day, though not now. (Zset: none fits, because none
 --      did before.)
 --
 -- RETURNS  {tag}: all were held, and no request of the caller's hub waits; or as release does
 
--- Whom to grant what, in place of *count* holders of *used* permits: ids, facts and expiries, and what the push
--- message says, if there is to be one; or nil.
+-- Whom to grant what, in place of *count* holders of *used* permits: ids, facts and expiries, and what
+-- the push message says, if one is sent; or nil.
 local function hand_over(count, used)
   local is_fair, requests = string.find(mode, 'fair', 1, true), call('ZRANGE', queue, 0, count)
   local age = mode == 'zset server' and #ARGV[7] > 1 and now_us - call('ZSCORE', queue, requests[1])
