@@ -77,10 +77,16 @@ wire = st.one_of(
 
 
 class Transport(asyncio.Transport):
-    """Writes nothing, and reads what the test says."""
+    """Keeps what is written, and reads what the test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+
+    def write(self, data: Any) -> None:
+        self.written += data
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None: ...
-    def write(self, data: Any) -> None: ...
     def abort(self) -> None: ...
 
 
@@ -140,6 +146,25 @@ def test_whatever_a_server_writes_has_a_known_outcome(
                 for answer in reply.answers
             ]
             assert all(isinstance(number, int) for number in told)
+
+
+def test_a_connection_that_ends_writes_all_that_it_held() -> None:
+    """A release waits behind a back-off for its reply, which nobody reads any more."""
+
+    async def written() -> bytes:
+        transport = Transport()
+        opened = Opened(transport, b"", None, sharded=True, keep=None, replies=Reader(), met=None)
+        connection = Connection(opened, Heard())
+        semaphore = SemaphoreRef(Address("zset", "redsem", "jobs", "server"))
+        calls = op.Reap(), op.StartBackOff(1000), op.Release(Heard.hub_id, [1])
+        for call in calls:
+            call.semaphore = semaphore
+        connection.send(calls, 0.0)
+        assert b"EVAL\r\n" not in transport.written, "the others wait for the first reply"
+        connection.abort()
+        return transport.written
+
+    assert asyncio.run(written()).count(b"$4\r\nEVAL\r\n") == 2
 
 
 declared = {
