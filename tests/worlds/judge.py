@@ -126,7 +126,8 @@ class Judge:
         yield from self.trust(trusted, after.holders)
         if isinstance(answer, Reply):
             yield from self._of_answers(before, call, hub, answer, after)
-        if isinstance(call, SERVING) and (waits := forgotten(after)):
+        ended_early = isinstance(answer, Reply) and answer.next_ms == 0  # its caller calls again
+        if isinstance(call, SERVING) and not ended_early and (waits := forgotten(after)):
             yield Broken(MEET, f"{waits.id} waits, and its limits have room ({call})")
 
     def trust(self, trusted: Trusted, holders: Mapping[str, Permit]) -> Iterator[Broken]:
