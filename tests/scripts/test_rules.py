@@ -102,7 +102,7 @@ def test_who_holds_keeps_its_share_when_an_empty_line_is_deleted(mode: Mode) -> 
     state.acquire(A, 1, key=op.KeyTerms("a"))
     assert state.kept["meta"]["virtual:a"] == "1.000000"
     before = state.kept["uses"], state.kept["meta"]
-    state.server.lose(state.address, "queue")
+    state.lose("queue")
     state.call(A, op.Reap())
     assert (state.kept["uses"], state.kept["meta"]) == before
     assert not state.without_expiry
@@ -291,7 +291,7 @@ def test_the_back_off_of_a_key_for_which_a_request_waits_outlasts_a_loss(mode: M
     state.call(A, op.StartBackOff(4000, None, 1, "a"))
     assert state.acquire(B, 1, key=key).answers == [-4]
     state.release(A, 1)
-    state.server.lose(state.address, "ramps")
+    state.lose("ramps")
     state.call(A, op.Reap())
     assert not state.held_by(B)
     assert not state.without_expiry
@@ -305,7 +305,7 @@ def test_nothing_is_granted_until_holders_whose_facts_were_lost_have_ended(mode:
     """It is not known what they hold: to refuse one is better than to exceed a limit."""
     state = InMemory(mode)
     state.acquire(A, 1, 2, limit=4)
-    state.server.lose(state.address, "facts")
+    state.lose("facts")
     assert state.call(A, op.Refresh([1, 2], 90_000)).answers == [0, 0]
     assert state.acquire(B, 1, limit=4).answers == [0]
     state.release(A, 1)
@@ -334,7 +334,7 @@ def test_a_head_that_need_not_wait_holds_up_nobody_behind_it(lost: bool) -> None
     state.heartbeat(B)  # the queue is looked through
     state.acquire(B, 2, limit=1 if lost else 0)
     if lost:
-        state.server.lose(state.address, "holders")
+        state.lose("holders")
     state.acquire(A, 2, limit=2)
     assert state.held_by(A) == ([2] if lost else [1, 2])
     assert state.held_by(B) == ([2] if lost else [])
@@ -345,7 +345,7 @@ def test_a_release_after_the_uses_of_keys_were_lost_leaves_nothing_behind(mode: 
     """What it would write of a key has no expiry, since nothing is held any more."""
     state = InMemory(mode)
     state.acquire(A, 1, key=op.KeyTerms("a"))
-    state.server.lose(state.address, "uses")
+    state.lose("uses")
     state.release(A, 1)
     assert not state.without_expiry
 
@@ -356,7 +356,7 @@ def test_permits_count_although_meta_was_lost(mode: Mode, call: op.AnyOperation)
     """How many a holder has is counted anew, by the first call that may grant something."""
     state = InMemory(mode)
     state.acquire(A, 1, 2, limit=5, options={1: op.RequestOptions(3)})
-    state.server.lose(state.address, "meta")
+    state.lose("meta")
     state.answer(B if isinstance(call, op.Adopt) else A, call)
     state.pass_time(1)
     state.acquire(C, 1, 2, limit=5)
@@ -375,7 +375,7 @@ def test_a_call_that_looks_at_one_key_does_not_hide_a_loss(
     state.acquire(A, 1, 2, limit=2, options=dict.fromkeys((1, 2), op.RequestOptions(key=a)))
     state.acquire(C, 1, limit=2, key=a)
     state.acquire(B, 1, limit=2, key=b)
-    state.server.lose(state.address, lost)
+    state.lose(lost)
     state.answer(C, call)
     assert not state.without_expiry
     for hub in (A, C):
@@ -403,7 +403,7 @@ def test_after_a_loss_of_meta_a_queue_of_many_keys_is_served(mode: Mode) -> None
     state = InMemory(mode)
     state.acquire(A, 1, 2, limit=2)
     queue_with_many_keys(state, limit=2)
-    state.server.lose(state.address, "meta")
+    state.lose("meta")
     state.pass_time(1)
     state.call(A, op.Reap())
     state.release(A, 1)
@@ -426,7 +426,7 @@ def test_the_back_off_of_a_key_goes_on_although_ramps_were_lost(
     """`meta` has it, and another back-off does not hide the loss."""
     state = InMemory(mode)
     state.call(A, op.StartBackOff(4000, None, 1, "a"))
-    state.server.lose(state.address, "ramps")
+    state.lose("ramps")
     state.call(A, call)
     assert state.acquire(B, 1, key=op.KeyTerms("a")).answers == [-4]
     state.pass_time(4000)
@@ -457,7 +457,7 @@ def test_who_waits_for_a_paused_key_is_served_once_the_limits_of_keys_are_lost(
     state = InMemory(mode)
     state.call(A, op.SetLimit(0, 1, "a"))
     assert state.acquire(B, 1, limit=2, key=op.KeyTerms("a")).answers == [-4]
-    state.server.lose(state.address, "key-limits")
+    state.lose("key-limits")
     state.call(A, call)
     assert state.held_by(B) == [1]
 
@@ -469,7 +469,7 @@ def test_who_holds_does_not_ask_again_although_its_mark_was_lost(mode: Mode, lim
     state = InMemory(mode)
     state.acquire(A, 1, limit=limit)
     before = state.look.live
-    state.server.lose(state.address, "meta")
+    state.lose("meta")
     state.call(A, op.Heartbeat(90_000, hub_info=INFO))
     state.answer(A, op.Acquire([1], 90_000, limit))
     assert state.look.live == before
@@ -500,7 +500,7 @@ def test_permits_of_holders_that_are_lost_do_not_count(mode: Mode) -> None:
     state.acquire(A, 1, limit=3, options={1: op.RequestOptions(3)})
     state.acquire(B, 1, limit=3)
     for lost in ("holders", "facts"):
-        state.server.lose(state.address, lost)
+        state.lose(lost)
     state.call(C, op.SetLimit(3, 1))
     state.acquire(C, 1, 2, limit=3)
     assert (state.held_by(B), state.held_by(C)) == ([1], [1, 2])

@@ -31,6 +31,9 @@ from tests.worlds.look import (
 YOUNG_US = 50_000  # for so long the oldest request lets those of the releasing hub pass (zset)
 SERVING = op.Acquire, op.Abandon, op.StartBackOff, op.Heartbeat, op.Reap, op.Release, op.SetLimit
 ROUNDED = 2  # milliseconds, of times that are rounded
+EXPIRY_SLACK = 5  # milliseconds: before 8.0 TIME goes on while a script runs
+STAYING = "limit", "key-limits"  # keys that do not expire
+OF_HOLDERS = "holders", "facts", "uses", "meta"  # that live for as long as a permit is held
 
 LIMIT = "never more than the limit"
 KEY_LIMIT = "no key has more than its limit"
@@ -45,6 +48,8 @@ BACK_OFF = "a back-off is kept until its end"
 MEET = "a free permit and a waiter meet"
 REFUSED = "a call that is sent back changes nothing"
 TRUST = "trust ends before the server lets go"
+TOLD = "who is granted is told"
+LEFT = "every key ends, and not before its time"
 
 
 class Broken(NamedTuple):
@@ -104,8 +109,13 @@ class Judge:
         answer: AnyReply | CommandError,
         after: Look,
         trusted: Trusted = (),
+        told: Collection[str] | None = None,
     ) -> Iterator[Broken]:
-        """What is wrong with *call* of *hub*, which ran between the two looks."""
+        """What is wrong with *call* of *hub*, which ran between the two looks.
+
+        Args:
+            told: the permits whose grant a message tells of, if that is known.
+        """
         if isinstance(answer, CommandError):
             if before != after:
                 yield Broken(REFUSED, f"{call} by {hub}")
@@ -123,6 +133,10 @@ class Judge:
         else:
             granted = new
         yield from self._of_granted(granted, before, call, hub, after)
+        for identity in granted if told is not None else ():
+            owner = identity.partition(".")[0]
+            if owner != hub and identity not in told and owner not in after.silent:
+                yield Broken(TOLD, f"{identity} was granted by {call}, and nobody heard of it")
         yield from self.trust(trusted, after.holders)
         if isinstance(answer, Reply):
             yield from self._of_answers(before, call, hub, answer, after)
@@ -165,6 +179,12 @@ class Judge:
         both = after.live.keys() & {waiter.id for waiter in after.line}
         if both:
             yield Broken(ASKED, f"{both} hold and wait")
+        longest = max((held.expiry_ms for held in after.live.values()), default=0)
+        for kind, ends in after.ends.items():
+            if ends is None and kind not in STAYING:
+                yield Broken(LEFT, f"{kind} never expires")
+            elif after.by_server and kind in OF_HOLDERS and (ends or 0) < longest - EXPIRY_SLACK:
+                yield Broken(LEFT, f"{kind} expires at {ends}, and a lease at {longest}")
         if after.slotted:
             for identity, held in after.live.items():
                 if held.token and len(held.slots) != held.permits:
@@ -180,6 +200,8 @@ class Judge:
         if not isinstance(call, op.Delete):
             for identity in before.live.keys() - after.live.keys() - allowed:
                 yield Broken(KEPT, f"{identity} was taken by {call}")
+        if stayed := after.leaked & (before.holders.keys() - after.holders.keys()):
+            yield Broken(LEFT, f"the facts of {stayed} stayed behind")
 
     def _of_those_kept(
         self, before: Look, call: op.AnyOperation, hub: str, after: Look
@@ -281,12 +303,15 @@ class Judge:
         match call:
             case op.Release() | op.Refresh():
                 owner = call.owner if isinstance(call, op.Release) else hub
-                found = [before.live.get(permit_id(owner, n)) for n in call.numbers]
+                ids = [permit_id(owner, number) for number in call.numbers]
+                found = [before.live.get(identity) for identity in ids]
                 asks = isinstance(call, op.Refresh)  # and is told no where the facts were lost
                 held = [int(one is not None and (one.token > 0 or not asks)) for one in found]
                 if isinstance(call, op.Release):  # twice in one call, the second finds nothing
-                    first = {n: i for i, n in reversed(list(enumerate(call.numbers)))}
-                    held = [one * (first[call.numbers[i]] == i) for i, one in enumerate(held)]
+                    held = [one * (i not in ids[:k]) for k, (i, one) in enumerate(zip(ids, held))]
+                    still = {i for i, one in zip(ids, held, strict=True) if one} & after.live.keys()
+                    if still:
+                        yield Broken(ANSWERS, f"{still} are held after {call}")
                 said = [int(bool(one)) for one in answer.answers]
                 if said != held:
                     yield Broken(ANSWERS, f"{answer.answers} to {call}")

@@ -5,7 +5,7 @@ Redis in memory, and the journal those that it rebuilt from what scripts wrote.
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -163,8 +163,10 @@ class Look:
         shares: the next permit goes to the key with the fewest.
         by_server: it is kept by the server's clock.
         back_offs: by key, or None for that of all requests. They may be over.
-        silent: hubs that no message reaches, as they say.
+        silent: hubs that no message reaches, or of which nobody knows whether one does.
         marks: the highest number that each hub has used.
+        ends: when each kind of key expires, by the same clock; None where it does not.
+        leaked: facts that are there without a holder.
     """
 
     now_us: int
@@ -179,6 +181,8 @@ class Look:
     back_offs: Mapping[str | None, BackOff] = field(default_factory=dict[str | None, BackOff])
     silent: Collection[str] = field(default=(), compare=False)
     marks: Mapping[str, int] = field(default_factory=dict[str, int], compare=False)
+    ends: Mapping[str, int | None] = field(default_factory=dict[str, int | None], compare=False)
+    leaked: frozenset[str] = field(default=frozenset(), compare=False)
     live: dict[str, Permit] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -238,8 +242,9 @@ def ready(waiting: Iterable[Waiter], room: Room) -> list[Waiter]:
 # -- from the keys
 
 
-def look_of(contents: Contents, address: Address, now_us: int) -> Look:
+def look_of(kept: Contents, address: Address, now_us: int, ends: Mapping[str, int | None]) -> Look:
     """How the semaphore stands at *now_us* by its own clock."""
+    contents = defaultdict[str, Mapping[str, Any]](dict, kept)
     meta, hubs, line = contents["meta"], contents["hubs"], list[Waiter]()
     for member, score in contents["queue"].items():
         identity, request = _request(member)
@@ -257,8 +262,12 @@ def look_of(contents: Contents, address: Address, now_us: int) -> Look:
         address.slotted,
         address.clock == "server",
         _back_offs(contents),
-        [name[:HUB] for name, said in meta.items() if said == "1" and name[HUB:] == ":no_push"],
+        [name[:HUB] for name, said in meta.items() if said != "0" and name[HUB:] == ":no_push"],
         {name: int(mark) for name, mark in meta.items() if len(name) == HUB},
+        ends,
+        frozenset(
+            contents["facts"].keys() - contents["holders"].keys() if kept.get("holders") else ()
+        ),
     )
 
 

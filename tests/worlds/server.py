@@ -1,7 +1,6 @@
 """The server of the worlds: the real scripts, on a small Redis in memory."""
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -121,20 +120,20 @@ class ScriptServer:
             if now_us // 1000 < until:
                 same = last.now_us == now_us + ahead
                 return last if same else replace(last, now_us=now_us + ahead)
-        found, until = self.contents(address)
-        ahead = int(found["meta"].get("lead", 0))
-        look = look_of(found, address, now_us + ahead)
+        found = self.contents(address)
+        ahead = int(found["meta"].get("lead", 0)) if "meta" in found else 0
+        kept = {kind: at for kind, (_, at) in self.keys_of(address) if kind in found}
+        until = min((at for at in kept.values() if at), default=math.inf)
+        ends = {kind: at and at + ahead // 1000 for kind, at in kept.items()}
+        look = look_of(found, address, now_us + ahead, ends)
         self._looks[state] = until, ahead, look
         return look
 
-    def contents(self, address: Address) -> tuple[Contents, float]:
-        """What each key of a semaphore has, and until when at least, in milliseconds."""
-        found, until = defaultdict[str, dict[str, Any]](dict), math.inf
-        for kind, (value, expires) in self.keys_of(address):
-            if expires is None or expires > self.now_us // 1000:
-                found[kind] = _texts(value)
-                until = min(until, expires or until)
-        return found, until
+    def contents(self, address: Address) -> Contents:
+        """What each key of a semaphore has."""
+        now = self.now_us // 1000
+        kept = self.keys_of(address)
+        return {kind: _texts(value) for kind, (value, at) in kept if at is None or at > now}
 
     def keys_of(self, address: Address) -> Iterator[tuple[str, tuple[Value, int | None]]]:
         """The keys of a semaphore by kind, with their expiries."""
@@ -157,6 +156,10 @@ class ScriptServer:
         self._redis.command("DEL", key)
         self._looks.clear()
         return key.decode().partition("{")[2].partition("}")[0]
+
+    def forget(self) -> None:
+        """What is kept was changed from outside."""
+        self._looks.clear()
 
     def flush(self) -> None:
         """Lose everything."""
