@@ -140,9 +140,9 @@ def test_a_stay_beside_its_tenure(
 def test_who_is_cut_off_may_trust_what_was_taken_until_its_lease_ends() -> None:
     """No other end in the journal is an excuse."""
     checker = JournalChecker()
-    for until, wrong in ((11.9, 0), (12.2, 1)):
+    for ends, wrong in ((11.9, 0), (12.2, 1)):
         checker.granted(f"{HUB}.1", HELD, 10.0, 12.0)
         checker.feed([Flushed(10_500_000)])
-        checker.left(Stay("w", f"{HUB}.1", HELD, 10.0, until, until))
+        checker.left(Stay("w", f"{HUB}.1", HELD, 10.0, ends, ends))
         checker.advance(20.0)
         assert checker.counts[TRUSTED] == wrong

@@ -309,7 +309,9 @@ class Judge:
                 held = [int(one is not None and (one.token > 0 or not asks)) for one in found]
                 if isinstance(call, op.Release):  # twice in one call, the second finds nothing
                     held = [one * (i not in ids[:k]) for k, (i, one) in enumerate(zip(ids, held))]
-                    still = {i for i, one in zip(ids, held, strict=True) if one} & after.live.keys()
+                    still = {
+                        i for i, one in zip(ids, held, strict=True) if one
+                    } & after.live.keys()
                     if still:
                         yield Broken(ANSWERS, f"{still} are held after {call}")
                 said = [int(bool(one)) for one in answer.answers]
