@@ -64,7 +64,7 @@ def read_mutants() -> list[Mutant]:
             pieces = (piece.strip().replace("\\n", "\n") for piece in (old, new))
             found[-1].changes.append(Change(what, *pieces))
         elif line.startswith("  "):
-            found.append(Mutant(what, [f"test_{test}" for test in rest.split(", ")], []))
+            found.append(Mutant(what, [f"test_{test}" for test in rest.split("; ")], []))
     return found
 
 

@@ -20,13 +20,6 @@ Deliver = Callable[[str, str, Push], int]
 """Takes a message for a hub, by its prefix, and says how many connections it went to."""
 
 
-class Edit(NamedTuple):
-    """In each script that has *old*, *new* stands in its place."""
-
-    old: str
-    new: str
-
-
 class _Outcome(NamedTuple):
     said: Any  # or the refusal
     messages: Sequence[tuple[bytes, bytes]]
@@ -34,14 +27,9 @@ class _Outcome(NamedTuple):
 
 
 class Memory:
-    """What came of calls, for paths that begin alike; and states, each with a number.
-
-    Attributes:
-        edited: those edits that were found in a script.
-    """
+    """What came of calls, for paths that begin alike; and states, each with a number."""
 
     def __init__(self) -> None:
-        self.edited = set[Edit]()
         # A look at a semaphore, until when in ms nothing changes by itself, and by how many us its
         # clock is ahead.
         self.looks: dict[Hashable, tuple[float, int, Look]] = {}
@@ -78,14 +66,12 @@ class ScriptServer:
     def __init__(
         self,
         deliver: Deliver,
-        edits: Sequence[Edit] = (),
         memory: Memory | None = None,
         reach: Callable[[], Hashable] = tuple,
     ) -> None:
         self.addresses: dict[str, Address] = {}
         self.now_us = 0
         self._deliver = deliver
-        self._edits = edits
         self._remembers = memory is not None
         self._memory = memory or Memory()
         self._looks = self._memory.looks
@@ -180,7 +166,7 @@ class ScriptServer:
         self._messages = []
         if not self._remembers:
             self._looks.pop(address.name, None)
-            return self._redis.eval(self._edited(text), *arguments)
+            return self._redis.eval(text, *arguments)
         memory = self._memory
         before = self.state, self.now_us, text, arguments, self._reach()
         outcome = memory.outcomes.get(before)
@@ -191,7 +177,7 @@ class ScriptServer:
             if self._stands != self.state:
                 self._redis.restore(memory.kept[self.state])
             try:
-                said = self._redis.eval(self._edited(text), *arguments)
+                said = self._redis.eval(text, *arguments)
             except Refused as refused:
                 said = refused
             self._stands = memory.number_of(self._redis.snapshot())
@@ -200,14 +186,6 @@ class ScriptServer:
         if isinstance(outcome.said, Refused):
             raise outcome.said
         return outcome.said
-
-    def _edited(self, text: str) -> str:
-        for edit in self._edits:
-            if edit.old in text:
-                assert text.count(edit.old) == 1, edit
-                self._memory.edited.add(edit)
-                text = text.replace(*edit)
-        return text
 
     def _state_of(self, address: Address) -> Hashable:
         """As long as it is the same, only a call changes what is kept of the semaphore."""

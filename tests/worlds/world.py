@@ -9,14 +9,14 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from redsem_async._core.keys import Address
+from redsem_async._core.keys import Address, permit_id
 from redsem_async._protocol.backend import AnyReply
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import AnyOperation
-from redsem_async._protocol.pushes import Push
+from redsem_async._protocol.pushes import Granted, Push
 from tests.worlds.look import Look
 from tests.worlds.orders import Orders
-from tests.worlds.server import Edit, Memory, ScriptServer
+from tests.worlds.server import Memory, ScriptServer
 
 if TYPE_CHECKING:
     from tests.worlds.process import Link, Process
@@ -54,7 +54,7 @@ class World:
         owners: processes, by the ids of their hubs.
         orders: for each semaphore, by its name.
         trace: lines that tell what happened, where they are wanted.
-        notified: hubs that a message of this call went to, as the server believes.
+        told: permits that a message of this call tells of, as the server believes.
         reached: hubs that a message of this call is sure to reach.
     """
 
@@ -67,7 +67,6 @@ class World:
         *,
         traced: bool = False,
         memory: Memory | None = None,
-        edits: tuple[Edit, ...] = (),
     ) -> None:
         self.now = now
         self.processes: list[Process] = []
@@ -75,9 +74,9 @@ class World:
         self.orders = _OrdersOf(self)
         self.violations: list[str] = []
         self.trace: list[str] | None = [] if traced else None
-        self.notified: set[str] = set()
+        self.told: set[str] = set()
         self.reached: set[str] = set()
-        self.server = ScriptServer(self._publish, edits, memory, self._reached)
+        self.server = ScriptServer(self._publish, memory, self._reached)
         self._began = now
 
     def note(self, *what: object) -> None:
@@ -184,7 +183,7 @@ class World:
         address = command.semaphore.address
         if link.open_there and not link.process.no_push:
             link.known = True
-        self.notified.clear()
+        self.told.clear()
         self.reached.clear()
         answer: AnyReply | CommandError
         if (trouble := self.refusal(command, sent)) is not None:
@@ -200,7 +199,8 @@ class World:
         process = self.owners.get(owner)
         links = [link for link in process.links if link.subscribed(owner)] if process else []
         for link in links:
-            self.notified.add(owner)
+            if isinstance(message, Granted):
+                self.told |= {permit_id(owner, number) for number, _ in message.grants}
             if link.open and not link.deaf and link.process.alive:
                 self.reached.add(owner)
             link.say(message, self._arrival(link, prefix, message))

@@ -8,14 +8,13 @@ import gc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tests.worlds.server import Edit, Memory
+from tests.worlds.server import Memory
 from tests.worlds.shorten import kind_of, shortened
 from tests.worlds.stand_ins import in_place
 from tests.worlds.world import Event, Violation
 
-from . import rules
 from .path import Path
-from .scenario import Budget, Scenario
+from .scenarios import Budget, Scenario
 
 HORIZON = 90.0  # seconds in which everything has ended once nothing goes wrong any more
 ROUND = 400  # events in a row in which no time passes
@@ -55,16 +54,11 @@ class _Even:
 
 
 class Search:
-    """One scenario, explored.
+    """One scenario, explored."""
 
-    Args:
-        edits: of the scripts, so that they are wrong.
-    """
-
-    def __init__(self, scenario: Scenario, edits: Sequence[Edit] = ()) -> None:
+    def __init__(self, scenario: Scenario) -> None:
         self.memory = Memory()
         self._scenario = scenario
-        self._edits = tuple(edits)
         self._world: Path
         self._seen: set[bytes] = set()
         self._outcome = Outcome(scenario)
@@ -119,15 +113,15 @@ class Search:
             if path:
                 world.do(path[-1])
             while True:
-                rules.check(world)
+                world.check()
                 key = world.key()
                 if key in self._seen:
                     outcome.met += 1
                     return None
                 self._seen.add(key)
                 outcome.states += 1
-                rules.check_quiet(world)
-                rules.check_depth(len(path))
+                world.check_quiet()
+                world.check_depth(len(path))
                 events = world.choices()
                 if next(iter(world.due()), None) is None:
                     self._end(world)
@@ -161,24 +155,24 @@ class Search:
                     raise Violation("commands beget commands without end")
                 world.note(describe(world, due))
                 world.do(due)
-                rules.check(world)
+                world.check()
                 continue
             taken = 0
-            rules.check_quiet(world)
+            world.check_quiet()
             busy = any(job.in_call for p in world.members if p.alive for job in p.jobs)
             moment = world.next_moment()
             if moment is None or not (busy or world.look().holders):
                 break
             world.pass_time(moment)
-            rules.check(world)
-        rules.check_end(world)
+            world.check()
+        world.check_end()
 
     def _begin(self) -> Path:
         outcome = self._outcome
         outcome.runs += 1
         if outcome.runs % COLLECT == 0:
             gc.collect()
-        world = self._world = Path(self._scenario, self.memory, self._edits)
+        world = self._world = Path(self._scenario, self.memory)
         return world
 
     def _open(self, world: Path) -> None:
@@ -216,8 +210,8 @@ class Search:
                     taken.append(event)
                     world.note(describe(world, event))
                     world.do(event)
-                    rules.check(world)
-                    rules.check_quiet(world)
+                    world.check()
+                    world.check_quiet()
             world.note("from here on nothing goes wrong any more")
             self._end(world)
         except Violation as wrong:
