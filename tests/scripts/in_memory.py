@@ -49,10 +49,10 @@ class InMemory:
 
     def answer(self, hub: str, call: op.AnyOperation) -> AnyReply | CommandError:
         self.told.clear()
-        before, said, after = self.server.run(self.address, call, hub, self.now_us)
-        wrong = [*map(str, self.judge.ran(before, call, hub, said, after))]
+        ran = self.server.run(self.address, call, hub, self.now_us)
+        wrong = [*map(str, self.judge.ran(ran))]
         assert not wrong, wrong
-        return said
+        return ran.answer
 
     def acquire(
         self,

@@ -22,7 +22,7 @@ from redsem_async._protocol.operations import (
 )
 from tests.scripts.recording import Entry, Flushed, Record
 from tests.worlds.judge import EXPIRY_SLACK, Judge
-from tests.worlds.look import Permit
+from tests.worlds.look import Permit, Ran
 
 SLACK = 0.003  # seconds by which two readings of the machine's clocks may be apart
 LATE = 1.0  # seconds by which the journal and the clients' reports may be behind each other
@@ -120,8 +120,8 @@ class JournalChecker:
         if last is not None and not _goes_on(last, record):
             self.broken(COMPLETE, f"{base} changed before {record.call}")
         self._last[base] = record
-        call = before, record.call, record.hub, record.answer, after
-        for rule, detail in self._judges[base].ran(*call, told=record.told):
+        ran = Ran(before, record.call, record.hub, record.answer, after, record.told)
+        for rule, detail in self._judges[base].ran(ran):
             self.broken(rule, f"{base} {detail}")
         at, ahead = record.server_us / 1e6, record.ahead_us // 1000
         own = isinstance(record.call, Abandon) or (
@@ -133,7 +133,7 @@ class JournalChecker:
                 tenure.expiry = (now.expiry_ms - ahead) / 1000
             elif tenure is not None:
                 tenure.end(at, taken=not own)
-        for identity in after.live.keys() - before.live.keys():
+        for identity in ran.new:
             permit = after.live[identity]
             self.granted(identity, permit, at, (permit.expiry_ms - ahead) / 1000)
             self.grants += not isinstance(record.call, Adopt)

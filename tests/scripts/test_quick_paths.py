@@ -81,7 +81,7 @@ class Compared(RandomCalls):
             redis.restore(before)
             codec.script = functools.partial(ending, "")
             self.told.clear()
-            _, expected, _ = self.server.run(self.address, call, hub, self.now_us)
+            expected = self.server.run(self.address, call, hub, self.now_us).answer
             assert (plain(said), told) == (plain(expected), self.told), call
             self.agree(after, redis.snapshot(), call)
         redis.restore(after)

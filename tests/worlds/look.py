@@ -12,9 +12,22 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from redsem_async._core.keys import Address
+from redsem_async._core.keys import Address, permit_id
 from redsem_async._hub.model import Lease
-from redsem_async._protocol.operations import DEFAULT_OPTIONS, Acquire, KeyTerms, QueuedRequest
+from redsem_async._protocol.backend import AnyReply
+from redsem_async._protocol.errors import CommandError
+from redsem_async._protocol.operations import (
+    DEFAULT_OPTIONS,
+    Abandon,
+    Acquire,
+    Adopt,
+    AnyOperation,
+    Detach,
+    KeyTerms,
+    QueuedRequest,
+    Refresh,
+    Release,
+)
 from redsem_async._protocol.replies import Ramp
 
 HUB = 32  # characters of its id
@@ -218,6 +231,53 @@ class Look:
         """Whether the overall limit holds somebody up whose key has room."""
         room = self.room()
         return not all(room.fits(head.request) for head in ready(self.eligible(room), room))
+
+
+class Ran(NamedTuple):
+    """A call of a hub that ran between two looks.
+
+    Attributes:
+        told: the permits whose grant a message tells of, if that is known.
+    """
+
+    before: Look
+    call: AnyOperation
+    hub: str
+    answer: AnyReply | CommandError
+    after: Look
+    told: Collection[str] | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it was carried out, and not sent back."""
+        return not isinstance(self.answer, CommandError)
+
+    @property
+    def new(self) -> list[str]:
+        """The permits that are held since, by their tokens."""
+        live = self.after.live
+        return sorted(live.keys() - self.before.live.keys(), key=lambda i: live[i].token)
+
+    @property
+    def granted(self) -> list[str]:
+        return [] if isinstance(self.call, Adopt) else self.new
+
+    @property
+    def own(self) -> set[str]:
+        """The permits that it may change, grant or end."""
+        match self.call:
+            case Acquire() | Refresh():
+                return {permit_id(self.hub, number) for number in self.call.numbers}
+            case Release():
+                return {permit_id(self.call.owner, number) for number in self.call.numbers}
+            case Abandon():
+                return {permit_id(self.hub, request.number) for request in self.call.requests}
+            case Adopt():
+                return {permit_id(self.call.owner, self.call.old)}
+            case Detach():
+                return {permit_id(self.hub, self.call.number)}
+            case _:
+                return set()
 
 
 def limit_in_force(declared: int, set_to: int | None, *, slotted: bool) -> int:

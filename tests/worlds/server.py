@@ -14,7 +14,7 @@ from redsem_async._protocol.pushes import Push, push_of
 from redsem_async._redis.codec import Codec
 from redsem_async._redis.faults import command_error, error_from
 from redsem_async.testing._redis import MemoryRedis, Refused, Snapshot, SortedSet, Value
-from tests.worlds.look import Contents, Look, look_of
+from tests.worlds.look import Contents, Look, Ran, look_of
 
 Deliver = Callable[[str, str, Push], int]
 """Takes a message for a hub, by its prefix, and says how many connections it went to."""
@@ -82,9 +82,7 @@ class ScriptServer:
         self._redis.restore({})
         self.state = self._stands = self._memory.number_of({})  # and that of the small Redis
 
-    def run(
-        self, address: Address, call: AnyOperation, hub: str, now_us: int
-    ) -> tuple[Look, AnyReply | CommandError, Look]:
+    def run(self, address: Address, call: AnyOperation, hub: str, now_us: int) -> Ran:
         """Carry *call* out, and answer as a link does: between two looks at the semaphore."""
         before = self.look(address, now_us)
         self.addresses[address.name] = address
@@ -95,7 +93,7 @@ class ScriptServer:
             answer = call.reply(self._evaluated(address, script.text, arguments), address)
         except Refused as refused:
             answer = command_error(error_from(str(refused)))
-        return before, answer, self.look(address, now_us)
+        return Ran(before, call, hub, answer, self.look(address, now_us))
 
     def look(self, address: Address, now_us: int) -> Look:
         """How the semaphore stands now."""

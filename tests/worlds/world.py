@@ -14,7 +14,7 @@ from redsem_async._protocol.backend import AnyReply
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import AnyOperation
 from redsem_async._protocol.pushes import Granted, Push
-from tests.worlds.look import Look
+from tests.worlds.look import Look, Ran
 from tests.worlds.orders import Orders
 from tests.worlds.server import Memory, ScriptServer
 
@@ -55,7 +55,6 @@ class World:
         orders: for each semaphore, by its name.
         trace: lines that tell what happened, where they are wanted.
         told: permits that a message of this call tells of, as the server believes.
-        reached: hubs that a message of this call is sure to reach.
     """
 
     turn_takes = 0.0  # seconds, of a loop
@@ -75,7 +74,6 @@ class World:
         self.violations: list[str] = []
         self.trace: list[str] | None = [] if traced else None
         self.told: set[str] = set()
-        self.reached: set[str] = set()
         self.server = ScriptServer(self._publish, memory, self._reached)
         self._began = now
 
@@ -126,16 +124,8 @@ class World:
         """How the server refuses a *command*, if it does."""
         return None
 
-    def ran(
-        self,
-        link: "Link",
-        command: AnyOperation,
-        hub: str,
-        before: Look,
-        answer: AnyReply | CommandError,
-        after: Look,
-    ) -> None:
-        """The server has carried out *command* of *hub*."""
+    def ran(self, link: "Link", ran: Ran) -> None:
+        """The server has carried out a command that came over *link*."""
 
     def heard(self, link: "Link", content: object, command: AnyOperation | None) -> None:
         """A process has received an answer to its *command*, or a message."""
@@ -184,14 +174,14 @@ class World:
         if link.open_there and not link.process.no_push:
             link.known = True
         self.told.clear()
-        self.reached.clear()
         answer: AnyReply | CommandError
         if (trouble := self.refusal(command, sent)) is not None:
             answer = CommandError(trouble, RuntimeError(f"{trouble.name} (simulated)"))
         else:
-            before, answer, after = self.server.run(address, command, hub, self.server_us)
+            ran = self.server.run(address, command, hub, self.server_us)
+            answer = ran.answer
             self.note(f"  {link.process.name}: {command} -> {answer}")
-            self.ran(link, command, hub, before, answer, after)
+            self.ran(link, ran._replace(told=self.told))
         link.say(answer, lambda: link.answered(command, answer))
 
     def _publish(self, prefix: str, owner: str, message: Push) -> int:
@@ -201,8 +191,6 @@ class World:
         for link in links:
             if isinstance(message, Granted):
                 self.told |= {permit_id(owner, number) for number, _ in message.grants}
-            if link.open and not link.deaf and link.process.alive:
-                self.reached.add(owner)
             link.say(message, self._arrival(link, prefix, message))
             self.note(f"  {link.process.name} is sent {message}")
         return len(links)

@@ -10,11 +10,8 @@ from typing import Any
 
 from redsem_async import AcquireTimeout, BackendUnavailable, Permit, PermitLost
 from redsem_async._core.keys import Address
-from redsem_async._protocol.backend import AnyReply
-from redsem_async._protocol.errors import CommandError
-from redsem_async._protocol.operations import AnyOperation
 from tests.worlds.judge import Broken, Judge, forgotten
-from tests.worlds.look import Look
+from tests.worlds.look import Look, Ran
 from tests.worlds.look import Permit as Held
 from tests.worlds.loop import RESOLUTION, running
 from tests.worlds.orders import BACK_OFF, DELETE, LIMIT, of_key
@@ -90,7 +87,7 @@ class Job:
     async def _do(self, held: list[Permit], verb: str, number: str, key: str, ahead: str) -> bool:
         """Carry out a word. Returns whether the job goes on."""
         process, path = self.process, self.process.path
-        semaphore, orders = process.semaphore, path.orders[NAME]
+        semaphore = process.semaphore
         match verb:
             case "take" | "try":
                 permits = int(number or 1)
@@ -126,20 +123,24 @@ class Job:
                 held.append(await self._adopt(await self._pause(AN_ID)))
             case "revoke":
                 await semaphore.release(await self._pause(AN_ID))
+            case _:
+                await self._order(held, verb, number, key)
+        return True
+
+    async def _order(self, held: list[Permit], verb: str, number: str, key: str) -> None:
+        process, orders = self.process, self.process.path.orders[NAME]
+        match verb:
             case "limit":
-                limit = int(number) if number else None
-                what = of_key(key) if key else LIMIT
-                await orders.carry_out(process, semaphore, what, limit)
+                limit, what = int(number) if number else None, of_key(key) if key else LIMIT
+                await orders.carry_out(process, process.semaphore, what, limit)
+            case "delete":
+                await orders.carry_out(process, process.semaphore, DELETE)
             case "back-off":
                 orders.ordered(process, BACK_OFF)
                 held[-1].back_off(1.0)
-            case "end-back-off":
-                await semaphore.back_off(0)
-            case "delete":
-                await orders.carry_out(process, semaphore, DELETE)
             case _:
-                raise AssertionError(f"{verb} is no word")
-        return True
+                assert verb == "end-back-off", verb
+                await process.semaphore.back_off(0)
 
     async def _pause(self, before: str) -> str:
         self.waits_for = before
@@ -417,19 +418,10 @@ class Path(World):
 
     # -- what must hold: of each call, at each moment, and where nothing is on its way
 
-    def ran(
-        self,
-        link: Link,
-        command: AnyOperation,
-        hub: str,
-        before: Look,
-        answer: AnyReply | CommandError,
-        after: Look,
-    ) -> None:
-        call = before, command, hub, answer, after
-        self._raise_first(self.judge.ran(*call, told=self.told))
-        if not isinstance(answer, CommandError):
-            self._raise_first(self.orders[NAME].ran(before, command, hub, answer, after))
+    def ran(self, link: Link, ran: Ran) -> None:
+        self._raise_first(self.judge.ran(ran))
+        if ran.done:
+            self._raise_first(self.orders[NAME].ran(ran))
 
     def _raise_first(self, found: Iterable[Broken]) -> None:
         for broken in found:

@@ -28,11 +28,9 @@ from redsem_async._core.keys import permit_id
 from redsem_async._core.lease import clock_margin, heartbeat_interval
 from redsem_async._hub.model import Lease, LeaseState, Request
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
-from redsem_async._protocol.backend import AnyReply
-from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.operations import KeyTerms, QueuedRequest
-from tests.worlds.judge import Broken, Judge, own_ids
-from tests.worlds.look import Look, key_of
+from tests.worlds.judge import Broken, Judge
+from tests.worlds.look import Look, Ran, key_of
 from tests.worlds.look import Permit as Trusted
 from tests.worlds.process import Process
 
@@ -141,7 +139,7 @@ class Books:
         self._answered: WeakSet[Request] = WeakSet()
         self._ids = set[str]()  # of all permits that clients had
 
-    def _unless(self, holds: bool, otherwise: str) -> None:  # noqa: FBT001
+    def _unless(self, holds: bool, otherwise: str) -> None:
         self._world.unless(holds, f"{self.name}: {otherwise}")
 
     def _report(self, found: Iterable[Broken]) -> None:
@@ -150,31 +148,21 @@ class Books:
 
     # -- on the server
 
-    def ran(
-        self,
-        before: Look,
-        call: op.AnyOperation,
-        hub: str,
-        answer: AnyReply | CommandError,
-        after: Look,
-        *,
-        late: bool,
-    ) -> bool:
-        """Judge what *call* by *hub* has done. Returns whether that was anything.
+    def ran(self, ran: Ran, *, late: bool) -> bool:
+        """Judge what a call has done. Returns whether that was anything.
 
-        Args:
-            late: its link was closed before.
+        *late* says that its link was closed before.
         """
-        world, now = self._world, self._world.now
-        trusted = [pair for process in world.processes for pair in self._trusted(process)]
-        self._report(self._rules.ran(before, call, hub, answer, after, trusted, world.told))
-        if isinstance(answer, CommandError):
+        (before, call, hub, _, after, _), now = ran, self._world.now
+        trusted = [pair for process in self._world.processes for pair in self._trusted(process)]
+        self._report(self._rules.ran(ran, trusted))
+        if not ran.done:
             return False
         if isinstance(call, op.Acquire):
             self._see_that_it_came_in_turn(call, hub)
         new = after.live.keys() - before.live.keys()
         gone = before.live.keys() - after.live.keys()
-        found = list(self.orders.ran(before, call, hub, answer, after))
+        found = list(self.orders.ran(ran))
         forgot = self.flushed_at > -math.inf
         if late and forgot:  # that it ran before, perhaps long ago
             waits = {waiter.id for waiter in after.line} - {waiter.id for waiter in before.line}
@@ -188,12 +176,12 @@ class Books:
         else:
             self.grants += len(new)
         self._since = {i: self._since.get(i, now) for i in after.live}
-        for identity in new - own_ids(call, hub):
+        for identity in new - ran.own:
             self._hand_over(identity)
         if isinstance(call, op.Abandon) or (isinstance(call, op.Release) and call.owner == hub):
-            self._closed |= own_ids(call, hub)
+            self._closed |= ran.own
         elif isinstance(call, op.Detach):
-            self.excused |= own_ids(call, hub)
+            self.excused |= ran.own
         self._looked(after)
         return bool(new or gone or before.line != after.line)
 

@@ -9,11 +9,10 @@ from functools import partial
 
 import redsem_async._protocol.operations as op
 from redsem_async._core.keys import permit_id
-from redsem_async._protocol.backend import AnyReply
-from redsem_async._protocol.errors import CommandError, ErrorKind
+from redsem_async._protocol.errors import ErrorKind
 from redsem_async._protocol.pushes import Deleted, Revoked
 from redsem_async._protocol.replies import Reply
-from tests.worlds.look import Look
+from tests.worlds.look import Ran
 from tests.worlds.loop import RESOLUTION
 from tests.worlds.process import Link, Process
 from tests.worlds.world import Event, World
@@ -290,18 +289,10 @@ class Walk(World):
                 self.refused_at = self.now
         return found[0] if found else None
 
-    def ran(
-        self,
-        link: Link,
-        command: op.AnyOperation,
-        hub: str,
-        before: Look,
-        answer: AnyReply | CommandError,
-        after: Look,
-    ) -> None:
+    def ran(self, link: Link, ran: Ran) -> None:
         self.operations += 1
-        books = self.books[command.semaphore.address.name]
-        changed = books.ran(before, command, hub, answer, after, late=not link.open)
+        name = ran.call.semaphore.address.name
+        changed = self.books[name].ran(ran, late=not link.open)
         # Calls that change nothing may be made now and then, and not as fast as it goes.
         if changed or self.now - self._idle_since > WINDOW:
             self._idle_since, self._idle_calls = self.now, 0
