@@ -3,7 +3,6 @@
 import pytest
 
 import redsem_async._protocol.operations as op
-from redsem_async._core.config import Clock
 from redsem_async._core.keys import Mode
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.hub_info import UNCOUNTED, HubInfo
@@ -23,25 +22,6 @@ def test_a_batch_is_not_run_before_the_one_that_was_sent_before_it() -> None:
     assert isinstance(said, CommandError) and said.kind is ErrorKind.RETRY_NOW
     state.acquire(A, 4, limit=2)
     assert state.call(A, early).answers == [0]
-
-
-def test_tokens_grow_within_a_microsecond() -> None:
-    """A resource that is fenced would take the older holder for the younger."""
-    state = InMemory("fair")
-    state.acquire(A, 1, 2, limit=4)
-    state.acquire(B, 1, 2, limit=4)
-    assert len({held.token for held in state.look.live.values()}) == 4
-
-
-def test_a_long_line_is_served_though_the_script_reads_it_in_parts() -> None:
-    """The first part, of eight, may be of a dead process alone."""
-    state = InMemory("fair")
-    state.acquire(C, 1, 2, limit=2, lease_ms=4000)
-    state.acquire(A, *range(1, 10), limit=2, lease_ms=1000)
-    state.acquire(B, 1, 2, limit=2)
-    state.pass_time(5000)
-    state.heartbeat(C)
-    assert state.held_by(B) == [1, 2]
 
 
 @pytest.mark.parametrize("mode", ["fair", "fair+keys", "fair+share"])
@@ -79,20 +59,6 @@ def test_status_leaves_out_requests_of_the_dead(mode: Mode) -> None:
         assert [waiter.id for waiter in status.waiters] == [f"{B}.1"][:most]
         assert [each.waiting for each in status.keys] == [1] * bool(key and most)
     assert len(state.kept["queue"]) == 3
-
-
-@pytest.mark.parametrize("dead_ones", [99, 100, 150])
-def test_a_long_line_of_a_dead_process_ends_at_the_limit_of_its_key(dead_ones: int) -> None:
-    """One call drops about a hundred, and the next request may be one that has to wait."""
-    state = InMemory("fair+keys")
-    key = op.KeyTerms("a", limit=1)
-    state.acquire(C, 1, limit=500, key=key)
-    state.acquire(A, *range(1, dead_ones + 1), limit=500, key=key, lease_ms=1000)
-    state.acquire(B, 1, limit=500, key=key)
-    state.pass_time(5000)
-    *_, last = (state.call(B, op.SetLimit(1, number, "a")) for number in (1, 2, 3))
-    assert last.waiting == 1
-    assert len(state.look.live) == 1, "only one is held"
 
 
 @pytest.mark.parametrize("mode", ["fair+share", "fair+share+slots"])
@@ -146,92 +112,6 @@ def test_nothing_is_granted_to_who_died_since_the_queue_was_looked_through() -> 
     assert not state.look.holders
 
 
-@pytest.mark.parametrize(
-    ("mode", "clock", "ms", "served"),
-    [
-        ("zset", "server", 50, [2]),
-        ("zset", "server", 51, []),
-        ("zset+slots", "server", 50, [2]),
-        ("zset+slots", "server", 51, []),
-        ("zset", "local", 50, []),
-        ("fair", "server", 50, []),
-    ],
-)
-@pytest.mark.parametrize("hold_ms", [None, 7])
-def test_a_process_serves_its_own_while_the_oldest_is_young(
-    mode: Mode, clock: Clock, ms: int, served: list[int], hold_ms: int | None
-) -> None:
-    """By the quick path, and by the general one, which a hold is told on."""
-    state = InMemory(mode, clock)
-    for hub, number in ((A, 1), (B, 1), (A, 2)):
-        state.acquire(hub, number)
-    state.heartbeat(A)  # the queue is looked through
-    state.pass_time(ms)
-    own = [op.QueuedRequest(2, 90_000, 1)] * (not state.address.fair)
-    state.release(A, 1, hold_ms=hold_ms, waits=True, own=own)
-    assert state.held_by(A) == served
-
-
-def test_who_is_gone_holds_up_no_other_key() -> None:
-    """Once a message to it had no subscriber, in the same call."""
-    state = InMemory("fair+keys")
-    narrow, wide = (op.KeyTerms("a", limit) for limit in (1, 2))
-    for hub, number, key in (
-        *((C, 1, narrow), (C, 2, None), (B, 1, None), (B, 2, narrow)),
-        (A, 1, wide),
-    ):
-        state.acquire(hub, number, limit=2, key=key)
-    state.present.discard(B)
-    state.release(C, 2)
-    assert state.held_by(A) == [1]
-
-
-@pytest.mark.parametrize("calls", ["heartbeat", "acquire"])
-def test_who_died_since_then_holds_up_none_of_its_key(calls: str) -> None:
-    """A heartbeat, or a new request, looks at the heads of the keys that it is about."""
-    state = InMemory("fair+keys")
-    key = op.KeyTerms("a", 4)
-    state.acquire(A, 1, limit=9, permits=2, key=key)
-    for hub in (B, C):
-        state.acquire(hub, 1, limit=9, permits=3, key=key, lease_ms=1000)
-        state.pass_time(450)
-    state.acquire(A, 2, limit=9, key=key)
-    state.pass_time(2860)  # the first one counts as dead since 10 ms
-    asked = op.QueuedRequest(2, 90_000, 9, key=key)
-    state.heartbeat(A, 90_000, asked)
-    assert state.held_by(A) == [1]
-    state.pass_time(500)  # and now the second one, too
-    if calls == "heartbeat":
-        state.heartbeat(A, 90_000, asked)
-    else:
-        state.acquire(A, 3, limit=9, key=key)
-    assert state.held_by(A)[:2] == [1, 2]
-
-
-@pytest.mark.parametrize("mode", ["fair", "zset", "fair+keys"])
-@pytest.mark.parametrize("hold_ms", [None, 7])
-def test_whoever_is_handed_a_permit_has_its_whole_lease(mode: Mode, hold_ms: int | None) -> None:
-    """By the general path, which a hold is told on, and by the quick one."""
-    state = InMemory(mode)
-    for hub in (A, B):
-        state.acquire(hub, 1, lease_ms=10_000)
-    state.heartbeat(B, 10_000)
-    state.release(A, 1, hold_ms=hold_ms)
-    assert state.look.live[f"{B}.1"].expiry_ms == state.now_us // 1000 + 10_000
-
-
-def test_in_zset_mode_what_fits_is_granted_beside_what_does_not() -> None:
-    """In one command, and in the queue when nothing is known of it."""
-    state = InMemory("zset")
-    state.acquire(A, 1, 2, limit=3)
-    heavy = {1: op.RequestOptions(2), 3: op.RequestOptions(3)}
-    said = state.acquire(B, 1, 2, limit=3, options=heavy)
-    assert [bool(token) for token in said.answers] == [False, True]
-    state.acquire(B, 3, 4, limit=3, options=heavy)
-    state.call(A, op.SetLimit(4, 1))
-    assert state.held_by(B) == [2, 4]
-
-
 def test_who_waits_is_told_of_a_newcomer_that_expires_earlier() -> None:
     """The next moment that it knows is the end of a longer lease."""
     state = InMemory("zset")
@@ -239,17 +119,6 @@ def test_who_waits_is_told_of_a_newcomer_that_expires_earlier() -> None:
     state.acquire(B, 1, limit=2, permits=2)
     state.acquire(C, 1, limit=2, lease_ms=2000)
     assert state.told == [(B, Recheck("n"))]
-
-
-@pytest.mark.parametrize("mode", ["zset", "zset+slots"])
-def test_what_was_passed_over_for_a_lost_grant_is_looked_at_again(mode: Mode) -> None:
-    """While the call counts it as granted, those behind do not fit; then they do."""
-    state = InMemory(mode)
-    for hub, number in ((C, 1), (A, 1), (B, 1), (B, 2)):
-        state.acquire(hub, number)
-    state.present.discard(A)
-    state.release(C, 1)
-    assert state.held_by(B) == [1]
 
 
 def test_the_hubs_that_died_first_are_forgotten_first() -> None:

@@ -204,7 +204,7 @@ class Member(Process):
         self.may = party.may
         self.permits: list[Permit] = []
         self.semaphore = party.semaphore(self.backend, path.scenario.mode)
-        self.jobs = [Job(self, line) for line in party.jobs.split("|")]
+        self.jobs = [Job(self, line) for line in party.jobs]
         some = [int(digit) for digit in party.may if digit.isdigit()]
         self.cancellable = [*range(len(self.jobs))] if "c" in party.may else some
 
@@ -494,6 +494,20 @@ class Path(World):
             return identity
         nth = int(hub[16:], 16)
         return f"{process.name}'s {number}" + (f" (hub {nth})" if nth > 1 else "")
+
+    def described(self, event: Event) -> str:
+        what, who, which, _ = event
+        process = self.members[who]
+        match what:
+            case "tick":
+                return "time passes"
+            case "go" | "cancel" | "receive and cancel":
+                job = process.jobs[which]
+                return f"{process.name}: {what} {job.name} {job.waits_for or ''}"
+            case "cut" | "kill" if which:
+                return f"{process.name}: {what}, and the server does not notice"
+            case _:
+                return f"{process.name}: {what}"
 
 
 def _dialling(process: Member) -> Iterator[Event]:
