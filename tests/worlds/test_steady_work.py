@@ -75,23 +75,22 @@ def test_on_steady_work_it_is_what_the_next_request_waits(
     _compare(make, None, hold, {None: TASKS}, processes, set_to)
 
 
-@pytest.mark.parametrize("limit", [1, 2, 8])
-@pytest.mark.parametrize("key", ["greedy", "small", "other", "new"])
-def test_with_share_it_is_what_the_next_request_of_the_key_waits(key: str, limit: int) -> None:
-    """With equal weights: the estimate does not know them."""
-    _compare(partial(FairSemaphore, name="jobs", limit=limit, share=True), key, "exponential")
-
-
-@pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize("hold", ["constant", "exponential"])
-@pytest.mark.parametrize("key_limit", [None, 2])
-@pytest.mark.parametrize("share", [False, True], ids=["in turn", "share"])
+@pytest.mark.parametrize(
+    ("limit", "key_limit", "share", "processes"),
+    [
+        *((limit, None, True, 1) for limit in (1, 2, 8)),
+        *((3, of_key, share, 2) for of_key in (None, 2) for share in (False, True)),
+    ],
+)
 @pytest.mark.parametrize("key", ["greedy", "small", "other", "new"])
 def test_with_keys_it_is_what_the_next_request_of_the_key_waits(
-    key: str, share: bool, key_limit: int | None, hold: str, processes: int
+    key: str, limit: int, key_limit: int | None, share: bool, processes: int
 ) -> None:
-    of_key = partial(FairSemaphore, key_limit=lambda _: key_limit, share=share)
-    _compare(partial(of_key, name="jobs", limit=3), key, hold, processes=processes)
+    """With equal weights: the estimate does not know them."""
+    options: dict[str, Any] = {"name": "jobs", "limit": limit, "share": share}
+    if key_limit is not None or not share:
+        options["key_limit"] = lambda _: key_limit
+    _compare(partial(FairSemaphore, **options), key, "exponential", processes=processes)
 
 
 @pytest.mark.parametrize(
