@@ -1,6 +1,7 @@
 """Random calls of three hubs, as clients make them and as a network may bring them."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ KEYS = (None, "a", "a", "a0", "b")
 class RandomCalls(InMemory):
     """A semaphore in memory, and what its hubs do."""
 
-    batches = 1, 1, 1, 2, 3  # requests of a call
+    batches: Sequence[int] = (1, 1, 1, 2, 3)  # requests of a call
 
     def __init__(self, mode: Mode, seed: int, clock: Clock = "server") -> None:
         super().__init__(mode, clock)

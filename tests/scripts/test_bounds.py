@@ -37,7 +37,7 @@ def bounded(mode: Mode, operation: str, sharded: bool = False) -> Script:
 class Bounded(RandomCalls):
     """Each call is carried out to its end, as by the hub that is told to go on."""
 
-    batches = 1, 2, 5
+    batches = (1, 2, 5)
     early = 0  # calls that stopped early
 
     def step(self) -> None:

@@ -15,11 +15,10 @@ from tests.scripts.journal import (
     GRANTED,
     RELEASED,
     TRUSTED,
-    Flushed,
     JournalChecker,
     Stay,
 )
-from tests.scripts.recording import Key, Record, install, journal_key, record_of
+from tests.scripts.recording import Flushed, Key, Record, install, journal_key, record_of
 from tests.worlds import judge
 from tests.worlds.look import Permit as Held
 

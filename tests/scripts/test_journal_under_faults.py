@@ -17,8 +17,8 @@ FAULTS = (
 @pytest.mark.timeout(180)
 async def test_the_journal_keeps_the_rules_under_faults() -> None:
     """Every script, every message, every permit: in the order in which the server ran them."""
-    some = {"processes": 3, "tasks": 10, "names": 40, "pause": 0.06, "rest": 0.01}
-    soak = Soak(Plan(seconds=6.0, faults=FAULTS, **some))
+    plan = Plan(6.0, processes=3, tasks=10, names=40, faults=FAULTS, pause=0.06, rest=0.01)
+    soak = Soak(plan)
     await soak.run()
     assert not soak.checker.wrong, "\n".join(soak.checker.wrong)
     assert soak.complete, (soak.faults, soak.checker.scripts)

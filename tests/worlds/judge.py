@@ -99,9 +99,10 @@ class Judge:
         if isinstance(call, op.Adopt):
             yield from self._of_adopted(call, ran)
         yield from self._of_granted(ran)
-        for identity in ran.granted if told is not None else ():
+        heard = {*ran.granted} if told is None else {*told}
+        for identity in ran.granted:
             owner = identity.partition(".")[0]
-            if owner != hub and identity not in told and owner not in after.silent:
+            if owner != hub and identity not in heard and owner not in after.silent:
                 yield Broken(TOLD, f"{identity} was granted by {call}, and nobody heard of it")
         yield from self.trust(trusted, after.holders)
         if not isinstance(answer, Reply):

@@ -444,7 +444,8 @@ class Path(World):
             (lease.id, Held.trusted(lease, self.server_us_at(lease.trusted_until)))
             for process in self.members
             for permit in process.permits * process.alive
-            if permit.expires_in > 0 and (lease := permit._lease)
+            if permit.expires_in > 0
+            for lease in [permit._lease]
         ]
         self._raise_first(self.judge.trust(trusted, self.look().holders))
 
