@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import redsem_async._protocol.operations as op
 from redsem_async._core.config import Clock
@@ -21,7 +21,7 @@ KEYS = (None, "a", "a", "a0", "b")
 class RandomCalls(InMemory):
     """A semaphore in memory, and what its hubs do."""
 
-    batches: Sequence[int] = (1, 1, 1, 2, 3)  # requests of a call
+    batches: ClassVar[Sequence[int]] = (1, 1, 1, 2, 3)  # requests of a call
 
     def __init__(self, mode: Mode, seed: int, clock: Clock = "server") -> None:
         super().__init__(mode, clock)

@@ -170,11 +170,18 @@ def record_of(data: bytes) -> Record:
     _records.feed(data)
     said = cast("list[Any]", _records.gets())
     mode, operation, seconds, us, base, arguments, call, before, after, messages, reply = said
-    keys = [[_key(*each) for each in found] for found in (before, after)]
-    server_us = int(seconds) * 1_000_000 + int(us)
-    asked: AnyOperation = pickle.loads(b64decode(call))
-    raw: bytes = reply.encode("utf-8", "surrogateescape")
-    return Record(mode, operation, server_us, base, arguments, asked, *keys, messages, raw)
+    return Record(
+        mode,
+        operation,
+        int(seconds) * 1_000_000 + int(us),
+        base,
+        arguments,
+        pickle.loads(b64decode(call)),
+        [_key(*key) for key in before],
+        [_key(*key) for key in after],
+        messages,
+        reply.encode("utf-8", "surrogateescape"),
+    )
 
 
 def _key(kind: str, sort: str, left_ms: int, has: Sequence[str]) -> Key:

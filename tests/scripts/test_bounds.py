@@ -7,6 +7,8 @@ judged by the rules of every run, and at rest nobody waits for what is free.
 import functools
 import os
 import re
+from collections.abc import Sequence
+from typing import ClassVar
 
 import pytest
 
@@ -37,7 +39,7 @@ def bounded(mode: Mode, operation: str, sharded: bool = False) -> Script:
 class Bounded(RandomCalls):
     """Each call is carried out to its end, as by the hub that is told to go on."""
 
-    batches = (1, 2, 5)
+    batches: ClassVar[Sequence[int]] = (1, 2, 5)
     early = 0  # calls that stopped early
 
     def step(self) -> None:

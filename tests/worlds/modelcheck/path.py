@@ -435,9 +435,9 @@ class Path(World):
             for job in process.jobs:
                 if job.task is not None and job.task.done():
                     self._check_end(job, job.task)
-        for identity, latest_ms in {} if self.late else self.detached.items():
+        for identity, latest_ms in self.detached.items():
             held = self.look().holders.get(identity)
-            if held is not None and held.expiry_ms > latest_ms:
+            if held is not None and held.expiry_ms > latest_ms and not self.late:
                 name = self.name_of(identity)
                 raise Violation(f"{name} was detached, and is held for longer than was said")
         trusted = [

@@ -56,8 +56,11 @@ class Party:
             options["key_limit"] = self.key_limit
         if "+share" in mode:
             options |= {"share": True, "patience": self.patience}
-            options["weight"] = lambda key: self.weight_of_b if key == "b" else 1.0
+            options["weight"] = self._weight
         return FairSemaphore(client, NAME, **options)
+
+    def _weight(self, key: str) -> float:
+        return self.weight_of_b if key == "b" else 1.0
 
 
 @dataclass(frozen=True, slots=True)

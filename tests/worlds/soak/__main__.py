@@ -13,6 +13,7 @@ def main() -> int:
     default = Plan()
     parser = argparse.ArgumentParser(prog="tests.worlds.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=default.seconds / 60)
+    value: float
     for name, value in asdict(default).items():
         if name not in ("seconds", "faults", "operations"):
             parser.add_argument(f"--{name}", type=type(value), default=value)

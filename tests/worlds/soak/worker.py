@@ -166,10 +166,8 @@ class Process:
         dice, of = self.dice, dict[str, Any]()
         permits = dice.randint(1, semaphore.limit) if place.weighted else 1
         if place.keyed:
-            of = {
-                "key": dice.choice((*KEYS, KEYS[0], None)),
-                "ahead": dice.choice((0.0, 0.0, 1.0)),
-            }
+            of["key"] = dice.choice((*KEYS, KEYS[0], None))
+            of["ahead"] = dice.choice((0.0, 0.0, 1.0))
             permits = permits if of["key"] is None else min(permits, place.key_limit)
         timeout = dice.choice((0, 0.05, 1.0, 1.0, 5.0))
         async with semaphore.acquire(timeout=timeout, permits=permits, **of) as permit:
