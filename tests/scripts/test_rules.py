@@ -266,20 +266,6 @@ def test_after_the_back_off_of_a_key_a_queue_of_many_keys_is_served(mode: Mode) 
     assert state.held_by(B) == [1]
 
 
-@pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
-def test_after_a_loss_of_meta_a_queue_of_many_keys_is_served(mode: Mode) -> None:
-    """Though nobody asks anew. Each call would count the permits again, and look at all lines."""
-    state = InMemory(mode)
-    state.acquire(A, 1, 2, limit=2)
-    queue_with_many_keys(state, limit=2)
-    state.lose("meta")
-    state.pass_time(1)
-    state.call(A, op.Reap())
-    state.release(A, 1)
-    state.call(A, op.Reap())
-    assert state.held_by(B) == [1]
-
-
 def queue_with_many_keys(state: InMemory, limit: int = 1) -> None:
     for first in range(1, 250, 25):
         numbers = range(first, first + 25)
@@ -360,16 +346,3 @@ def test_many_processes_that_are_gone_make_no_call_long(mode: Mode) -> None:
         assert said.next_ms == 0
         said = state.call(C, op.Reap())
     assert said.waiting == 0
-
-
-@pytest.mark.parametrize("mode", ["fair", "zset", "fair+keys"])
-def test_permits_of_holders_that_are_lost_do_not_count(mode: Mode) -> None:
-    """Also if the first call is a set limit, which grants something at once."""
-    state = InMemory(mode)
-    state.acquire(A, 1, limit=3, options={1: op.RequestOptions(3)})
-    state.acquire(B, 1, limit=3)
-    for lost in ("holders", "facts"):
-        state.lose(lost)
-    state.call(C, op.SetLimit(3, 1))
-    state.acquire(C, 1, 2, limit=3)
-    assert (state.held_by(B), state.held_by(C)) == ([1], [1, 2])
