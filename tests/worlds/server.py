@@ -134,9 +134,7 @@ class ScriptServer:
     def evict(self, which: int) -> str:
         """Lose one of the keys that expire. Returns of which semaphore, or "" if there is none."""
         found = [k for k, (_, at) in sorted(self._snapshot().items()) if at is not None]
-        if not found:
-            return ""
-        key = found[which % len(found)]
+        key = found[which % len(found)] if found else b""
         self._redis.command("DEL", key)
         self._looks.clear()
         return key.decode().partition("{")[2].partition("}")[0]

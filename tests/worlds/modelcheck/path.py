@@ -295,9 +295,9 @@ class Path(World):
     def _unkind(self) -> Iterator[Event]:
         budget = self.budget
         for process in self.members:
-            if budget.lates:
-                late = (link for link in process.links if link.going and not link.open)
-                yield from (link.event("run late") for link in late)
+            for link in process.links if budget.lates else ():
+                if link.going and not link.open:
+                    yield link.event("run late")
             if process.alive:
                 yield from self._unkind_to(process)
         if budget.ticks and self.next_moment(self.scenario.grain) is not None:

@@ -15,10 +15,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=default.seconds / 60)
     value: float
     for name, value in asdict(default).items():
-        if name not in ("seconds", "faults", "operations"):
+        if name not in ("seconds", "faults"):
             parser.add_argument(f"--{name}", type=type(value), default=value)
     parser.add_argument("--faults", nargs="*", default=FAULTS, metavar="FAULT", choices=FAULTS)
-    parser.add_argument("--operations", type=int, help="end when so many were checked")
     given = vars(parser.parse_args())
     soak = Soak(Plan(seconds=60 * given.pop("minutes"), **given))
     asyncio.run(soak.run())

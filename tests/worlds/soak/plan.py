@@ -42,7 +42,6 @@ class Plan:
     pause: float = 0.5  # seconds between two faults, about
     rest: float = 0.02  # seconds that a task does nothing between two stays, at most
     hold: float = 0.03  # seconds for which a permit is held, as a rule, at most
-    operations: int | None = None  # enough: ends when so many were checked
 
 
 class Place(NamedTuple):

@@ -9,7 +9,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -182,7 +182,9 @@ class Soak:
                     worker.command("end")
                 ends = asyncio.gather(*(worker.end(kill=False) for worker in self._workers))
                 async with asyncio.timeout(60):
-                    await self._drain_until(ends.done)
+                    while not ends.done():
+                        await self._drain()
+                        await asyncio.sleep(0.02)
                     await ends
             finally:
                 for worker in self._workers:
@@ -223,11 +225,6 @@ class Soak:
             self.checker.advance(at)
             return len(fetched) < PIECE
 
-    async def _drain_until(self, done: Callable[[], bool]) -> None:
-        while not done():
-            await self._drain()
-            await asyncio.sleep(0.02)
-
     async def _check(self, fetched: list[bytes]) -> None:
         for data in fetched:
             self.checker.feed([record_of(data)])
@@ -260,8 +257,6 @@ class Soak:
         often = [fault for fault in plan.faults if fault not in ALL_LOST]
         began = time.monotonic()
         while (passed := time.monotonic() - began) < plan.seconds + LONGER * (not self.complete):
-            if plan.operations is not None and self.checker.operations >= plan.operations:
-                break
             share = passed / plan.seconds
             if phases and share > 0.25 + lost * 0.15 and (share < 0.8 or not self.complete):
                 # In a phase of its own: what else goes on is seen through first.
