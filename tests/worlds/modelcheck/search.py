@@ -84,8 +84,8 @@ class Search:
 
     def _descend(self, path: list[Event], nodes: list[list[Event]]) -> str | None:
         """Take *path*, and go on from its end until nothing new comes. Returns what is wrong."""
-        world = self._begin()
         try:
+            world = self._begin()
             for event in path:
                 world.do(event)
             while True:
@@ -109,7 +109,7 @@ class Search:
         except Violation as wrong:
             return str(wrong)
         finally:
-            world.end()
+            self._world.end()
 
     def _end(self, world: Path) -> None:
         """With nothing unkind any more, everything ends."""
@@ -171,10 +171,10 @@ class Search:
         self, path: Sequence[Event], trace: list[str] | None = None
     ) -> tuple[str | None, list[Event]]:
         """What is wrong with *path*, less what cannot happen, and how much of it it takes."""
-        world = self._begin()
-        world.trace = trace
         taken: list[Event] = []
         try:
+            world = self._begin()
+            world.trace = trace
             for event in path:
                 if event in world.enabled():
                     taken.append(event)
@@ -187,7 +187,7 @@ class Search:
         except Violation as wrong:
             return str(wrong), taken
         finally:
-            world.end()
+            self._world.end()
         return None, taken
 
 
