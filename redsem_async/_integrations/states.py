@@ -189,9 +189,11 @@ def _waiting(info: SemaphoreInfo, status: SemaphoreStatus, limit: int | None) ->
     for head in status.waiters:
         why = _blocked(info, status, head, free)
         if why is not None and _fits_its_key(status, head):
-            behind = "The requests behind it wait too." if info.fair else "Lighter ones pass it."
+            behind = " The requests behind it wait too." if status.waiting > 1 else ""
+            if not info.fair:
+                behind = " Lighter requests pass it."
             who = name_of(head.client)
-            return State("blocked", f"The first request, of {who}, {why} {behind}", who)
+            return State("blocked", f"The first request, of {who}, {why}{behind}", who)
         if not info.keyed:
             break
     return State("queuing", "Permits are free for the next requests.")
@@ -224,7 +226,7 @@ def _full_key(status: SemaphoreStatus, name: str) -> str:
 
 
 def _about(seconds: float) -> str:
-    return duration(seconds) if seconds < LEAST else f"about {duration(seconds)}"
+    return f"about {duration(seconds)}" if seconds >= LEAST else f"less than {LEAST} s"
 
 
 def _in_use(status: SemaphoreStatus, limit: int) -> str:
@@ -255,10 +257,8 @@ def count(number: int, one: str, many: str) -> str:
 
 def duration(seconds: float) -> str:
     """*seconds* in a suitable unit."""
-    if seconds < LEAST:
-        return f"less than {LEAST} s"
     if seconds < 10:
-        return f"{seconds:.1f} s"
+        return f"{seconds:.1f} s" if seconds >= LEAST / 2 else "0 s"
     if seconds < 100:
         return f"{seconds:.0f} s"
     if seconds < 6000:

@@ -466,7 +466,8 @@ class Reader:
 
 
 def _is_idle(status: SemaphoreStatus) -> bool:
-    return not (status.held or status.waiting or status.set_limit is not None)
+    changed = status.set_limit is not None or status.back_off is not None
+    return not (status.held or status.waiting or changed)
 
 
 def _refused(error: Exception) -> bool:

@@ -94,6 +94,7 @@ function updateRow(element, row) {
   setText(inUse, `${number(row.held)} / ${limit}`);
   inUse.classList.toggle("set", row.setLimit !== null);
   inUse.title = row.setLimit === null ? "" : `set limit; clients declare ${declared || "none"}`;
+  for (const td of [waiting, oldest]) td.classList.toggle("none", !row.waiting);
   setText(waiting, row.waiting ? number(row.waiting) : "–");
   setText(oldest, row.oldest === null ? "–" : duration(row.oldest));
 }

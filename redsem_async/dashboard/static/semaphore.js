@@ -37,7 +37,8 @@ start();
 
 function receive(view) {
   showHistory(view.history);
-  document.body.classList.toggle("unknown", view.found === false);
+  const unreadable = view.found && view.held === undefined;
+  document.body.classList.toggle("unknown", view.found === false || unreadable);
   if (view.found === false) {
     missing(view.lost);
     return;
@@ -45,6 +46,8 @@ function receive(view) {
   if (view.found === null && last) return; // other keys are read
   if (!view.found || view.held === undefined) {
     setText(byId("words"), printable(view.words ?? "Reading …"));
+    setText(byId("label"), view.state ?? "reading");
+    byId("stage").dataset.state = view.state ?? "";
     return;
   }
   last = view;
@@ -99,8 +102,8 @@ function showStage(view) {
   setText(byId("label"), view.state);
   setText(byId("words"), printable(view.words));
   const declared = view.declared.map(number).join(" or ") || "no limit";
-  const origin = printable(view.setOrigin || " by an operator");
-  const set = view.setLimit ? `The limit of ${number(view.setLimit)} was set${origin}. ` : "";
+  const origin = printable((view.setOrigin || "by an operator").trim());
+  const set = view.setLimit ? `The limit of ${number(view.setLimit)} was set ${origin}. ` : "";
   setText(byId("limits"), view.setLimit === null ? `The limit is what the clients declare: ${declared}.` : `${set}The clients declare ${declared}.`);
   document.title = `${view.held}/${view.limit ?? "?"}${view.waiting ? ` +${view.waiting}` : ""} · ${printable(name)} · ${title}`;
   if (state && state !== view.state) announce(printable(view.words));
@@ -271,7 +274,14 @@ function showAll(parent) {
 
 const keyText = (key) => (key === null ? "–" : printable(key));
 
-const text = (label, value, num = false) => ({ label, num, cell: (item, td) => setText(td, value(item)) });
+const text = (label, value, num = false) => ({
+  label,
+  num,
+  cell: (item, td) => {
+    setText(td, value(item));
+    td.classList.toggle("none", td.textContent === "–");
+  },
+});
 
 /** A column with a process: its colour, its label, its host and pid. */
 const processColumn = (label, clientOf) => ({
@@ -336,7 +346,7 @@ function showKeys(view) {
   byId("keys-card").hidden = !view.keyed;
   if (!view.keyed) return;
   const limit = (key) => {
-    if (key.setLimit !== null) return `${number(key.setLimit)} (set)`;
+    if (key.setLimit !== null) return `${number(key.setLimit)} (${key.setLimit ? "set" : "paused"})`;
     return key.limit === null ? "as clients declare" : number(key.limit);
   };
   const changed = (key) => {
