@@ -369,8 +369,9 @@ class Reader:
             return None
         which: dict[str, Any] = {"max_entries": entries}
         if known.info.keyed:
-            which["max_entries"] = max(entries, LISTED_KEYS)
-            if of is not None:
+            if of is None:
+                which["max_entries"] = LISTED_KEYS
+            else:
                 which |= {"keys_after": of.keys_after, "keys_begin": of.keys_begin}
         status = await status_of(self._redis, self._prefix, known.info, known.semaphore, **which)
         known.may_change = status.waiting > 0 or _is_idle(status)
