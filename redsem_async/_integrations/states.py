@@ -33,7 +33,7 @@ class State:
     Attributes:
         label: the state in a word or two.
         text: one sentence or two.
-        who: the keys that are full, or the process that blocks the queue. Empty otherwise.
+        who: the keys that are full, or the process that blocks the queue or has stalled.
         attention: why an operator should look at it, one of `ATTENTION`. None if nothing is wrong.
     """
 
@@ -79,14 +79,15 @@ def state_of(
     if _waits_long(status):
         state = replace(state, attention="long wait")
     if gone := [*stalled(info, status).values()]:
-        state = State("stalled", f"{gone[0].text} {state.text}", attention="stalled")
+        who = name_of(gone[0].client)
+        state = State("stalled", f"{gone[0].text} {state.text}", who, attention="stalled")
     if lost is not None:
         state = State("state lost", f"{lost} {state.text}", attention="state lost")
     return state
 
 
 def rank(info: SemaphoreInfo, status: SemaphoreStatus | None, state: State) -> tuple[int, ...]:
-    """The sort key of a list. Trouble comes first, then long waits, then the fullest.
+    """The sort key of a list. What needs attention comes first, then the fullest.
 
     Ages and numbers count in steps, so that rows do not change places all the time.
     """

@@ -121,8 +121,8 @@ class KeyStatus:
         waiting: number of its waiting requests.
         set_limit: the limit that was set with ``set_limit(key=)``, if any.
         back_off: the key's back-off, if one is in progress.
-        set_limit_age, set_limit_by: as in `SemaphoreStatus`, if a tool has read them. `status()`
-            does not.
+        set_limit_age: seconds since that limit was set. None if unknown, as for ``status()``.
+        set_limit_by: who set it, as in `SemaphoreStatus`. None if unknown, as for ``status()``.
     """
 
     key: str

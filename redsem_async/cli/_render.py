@@ -36,7 +36,7 @@ def console(*, fitting: bool = False) -> Console:
 
 
 def list_table(rows: Sequence[ListEntry]) -> RenderableType:
-    """One row per semaphore. Trouble and long waits come first."""
+    """One row per semaphore. Those that need attention come first."""
     keyed = any(row.info.keyed for row in rows)
     found: list[tuple[tuple[int, ...], str, Row]] = []
     for info, status in ((row.info, row.status) for row in rows):
@@ -88,14 +88,14 @@ def keys_text(status: SemaphoreStatus) -> str:
     return ", ".join(shown) + (", ..." if len(status.keys) >= LISTED_KEYS else "")
 
 
-def limit_text(info: SemaphoreInfo, *beside: str) -> str:
-    """The effective limit, with what is *beside* it in brackets."""
+def limit_text(info: SemaphoreInfo, origin: str = "", *more: str) -> str:
+    """The effective limit. In brackets follow the *origin* of a set limit, and *more*."""
     if info.set_limit is None:
         return " or ".join(f"{limit:,}" for limit in info.declared) or "?"
     limit, what = info.set_limit, "set" if info.set_limit else "paused"
     if info.slots and len(info.slots) < limit:
         limit, what = len(info.slots), f"{limit:,} set"
-    return f"{limit:,} ({'; '.join([what + (beside[0] if beside else ''), *beside[1:]])})"
+    return f"{limit:,} ({'; '.join([what + origin, *more])})"
 
 
 def headline(info: SemaphoreInfo, status: SemaphoreStatus) -> str:
@@ -214,7 +214,7 @@ def _omitted(count: int, what: str) -> list[Text]:
 
 
 def _table(rows: Iterable[Row]) -> Table:
-    """A table of *rows*, all of which have the columns of the first."""
+    """A table of *rows*, which have the columns of the first."""
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     for row in rows:
         for name in () if table.columns else row:

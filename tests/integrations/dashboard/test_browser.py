@@ -239,6 +239,8 @@ async def test_what_is_not_there_is_explained(site: Site, tabs: Tabs, redis: Red
         await expect(page.locator("#limit")).to_have_text("4")
         await page.goto(f"{site.url}gpu")
         assert await violations(page) == []
+        assert [problem[-11:] for problem in tabs.problems] == ["(Not Found)"]
+        tabs.problems.clear()
         await page.get_by_role("link", name="gpu").click()
         await expect(page.locator("#limit")).to_have_text("4")
 
