@@ -20,8 +20,8 @@ from ._target import printable
 BAR = 10  # characters
 WIDE = 1000  # columns. The terminal wraps lines, so that ids can be copied
 
-NUMBERS = {"limit", "held", "waiting", "permits", "token"}  # columns, as those of durations:
-NUMBERS |= {"oldest wait", "held for", "expires in", "waits for"}
+NUMBERS = ("limit", "held", "waiting", "permits", "token")  # columns
+DURATIONS = ("oldest wait", "held for", "expires in", "waits for")
 
 Row = Mapping[str, str | Text]
 
@@ -219,7 +219,7 @@ def _table(rows: Iterable[Row]) -> Table:
     for row in rows:
         for name in () if table.columns else row:
             table.add_column(name.upper(), overflow="fold")
-            if name in NUMBERS:
+            if name in (*NUMBERS, *DURATIONS):
                 table.columns[-1].justify = "right"
         table.add_row(*row.values())
     return table

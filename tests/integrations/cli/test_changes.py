@@ -4,6 +4,7 @@ import asyncio
 import re
 import socket
 import subprocess
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -122,7 +123,8 @@ async def test_a_limit_can_be_set_before_the_first_use(
     [listed] = await cli.json("ls")
     assert (listed["name"], listed["mode"]) == ("jobs", None)
     semaphore = FairSemaphore(redis, "jobs", 1, share=bool(key))
-    assert await semaphore.try_acquire(**({"key": "acme"} if key else {})) is None
+    of_key: dict[str, Any] = {"key": "acme"} if key else {}
+    assert await semaphore.try_acquire(**of_key) is None
     assert (await cli("delete", "jobs", "--yes")).code == 0
     assert (await cli("status", "jobs")).code == 3
     await cli(*arguments, "--create")

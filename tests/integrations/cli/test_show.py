@@ -217,7 +217,7 @@ async def test_keys_are_listed_by_pages(cli: Cli, redis: Redis) -> None:
 @pytest.mark.parametrize(
     ("options", "listed", "shown"),
     [
-        ({"key_limit": lambda _: 3}, "acme 1/-", "limit 5, 1 held"),
+        ({"key_limit": dict[str, int]().get}, "acme 1/-", "limit 5, 1 held"),
         ({"share": True}, "acme 1/-", "limit 5, share=True, 1 held"),
     ],
     ids=["a function", "share"],

@@ -17,7 +17,7 @@ from redsem_async._protocol.status import (
     SemaphoreStatus,
     Waiter,
 )
-from redsem_async.dashboard._history import EVENTS, History, Point
+from redsem_async.dashboard._history import EVENTS, Happening, History, Point
 from redsem_async.dashboard._reading import Reading
 from redsem_async.testing import MemoryBackend
 from tests.harness.wait import cancelled, queue_up
@@ -177,12 +177,12 @@ def of_key(**more: Any) -> Reading:
     return reading(keys=(replace(KeyStatus("acme", 2, 1, 0, None), **more),))
 
 
-def told(*readings: Reading, every: float = 1.0) -> list[tuple[float, str, str]]:
+def told(*readings: Reading, every: float = 1.0) -> list[Happening]:
     """What is noted of readings, one *every* so many seconds from 1000 on."""
     history = History()
     for number, one in enumerate(readings):
         history.add(one, 1000.0 + number * every, 0.0)
-    return [*map(tuple, history.events)]
+    return [*history.events]
 
 
 BY: dict[str, Any] = {"set_limit_age": 0.5, "set_limit_by": "ada"}
@@ -213,7 +213,7 @@ PAUSED = "No permit is granted until it is resumed."
 )
 def test_what_was_changed_is_noted(before: Any, after: Any, at: float, text: str) -> None:
     """Once, with when and by whom, as far as Redis tells it. Of keys, too."""
-    again = {**after, "set_limit_age": 1.5} if "set_limit_age" in after else after
+    again: dict[str, Any] = {**after, "set_limit_age": 1.5} if "set_limit_age" in after else after
     [noted] = told(reading(**before), reading(**after), reading(**again))[-1:]
     assert (noted[:2], text in noted[2]) == ((at, "limit"), True), noted
     count = len(told(reading(**before), reading(**after)))
