@@ -72,7 +72,7 @@ class History:
         self.points: deque[Point] = deque()
         self.events: deque[Happening] = deque(maxlen=EVENTS)
         self.lost: str | None = None
-        self._lost_at = 0.0
+        self._lost_at = self._read_at = 0.0  # before the last gap
         self._marks: dict[str | None, _Mark] = {}  # by key. None is for all requests
         self._stalled: dict[str, tuple[Stalled, float]] = {}  # by id, and when it loses its own
 
@@ -103,6 +103,7 @@ class History:
             return
         self.note_losses(status, now, server)
         if points and points[-1].at < since:
+            self._read_at = points[-1].at
             points.append(Point(now))
             self._marks.clear()
             self._stalled.clear()
@@ -140,7 +141,7 @@ class History:
             ends = now + back_off.seconds_left
         self._marks[key] = _Mark(limit, of.set_limit, set_at, began, ends, server)
         if mark is None:
-            lately = now - KEPT
+            lately = max(now - KEPT, self._read_at)
             mark = _Mark(None, of.set_limit, set_at and lately, began and lately, 0.0, None)
             if back_off is not None and back_off.age is None:
                 mark = mark._replace(began=began)

@@ -266,3 +266,6 @@ def test_a_history_is_bounded_and_has_gaps() -> None:
     history.add(reading(set_limit=5), 11_060.0, 11_050.0)
     assert [point.held for point in history.points][-3:] == [0, None, 0]
     assert history.events[-1].at == 10_999.0, "it happened at a time that nobody knows"
+    for since, age, at in ((11_110.0, 200.0, 10_999.0), (11_170.0, 30.0, 11_150.0)):
+        history.add(reading(set_limit=6, set_limit_age=age), since + 10.0, since)
+        assert history.events[-1].at == at, "what was told before the gap is not told again"
