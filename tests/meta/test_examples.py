@@ -99,3 +99,8 @@ def test_the_semaphores_of_the_book_exceed_their_limit(embedded: StartServer) ->
     cases = ("clocks", "timeouts", "trips")
     expected = [f"{case}: the book admits 2, FairSemaphore 1" for case in cases]
     assert output_of("book_races", embedded().url) == expected
+
+
+def test_an_acquire_and_its_release_run_fifteen_commands(embedded: StartServer) -> None:
+    """As the page of performance says."""
+    assert output_of("cost", embedded().url) == ["2 scripts, 15 commands in them"]
