@@ -1,7 +1,6 @@
 """The public surface: what is exported, and that each of it is documented and typed."""
 
 import inspect
-from pathlib import Path
 from typing import Any
 
 import pytest
