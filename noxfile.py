@@ -29,7 +29,7 @@ PYTHONS = nox.project.python_versions(nox.project.load_toml("pyproject.toml"))
 ALL = ("-n3", "--dist=worksteal", "-m", "not timing")
 EMBEDDED: Environment = {"REDIS_URL": None, "REDSEM_SERVER_BIN": None}
 
-# Most sessions run in the environment that nox itself is in, which has all of `.[dev]`.
+# Most sessions run in the environment that nox itself is in, which has the group `dev`.
 here = functools.partial(nox.session, venv_backend="none")
 
 
@@ -86,7 +86,7 @@ def browser(session: nox.Session) -> None:
 @nox.session(python=PYTHONS, default=False)
 def matrix(session: nox.Session) -> None:
     """Run the tests on every supported Python that is here."""
-    session.install(".[dev]")
+    install_with(session, "dev")
     python(session, "pytest", *(session.posargs or ALL), env={"PYTHONSAFEPATH": "1"})
 
 
@@ -95,7 +95,7 @@ def matrix(session: nox.Session) -> None:
 def with_others(session: nox.Session, name: str) -> None:
     """Run tests with older versions, and the programs of the documentation with frameworks."""
     others = CHECKS["with"][name]
-    session.install(".[dev]")
+    install_with(session, "dev")
     session.install(*others["install"])  # afterwards, because some want an older redis-py
     environment = {"PYTHONSAFEPATH": "1", "REDSEM_FRAMEWORKS": name}
     python(session, "pytest", *(session.posargs or [*ALL, *others["tests"]]), env=environment)
@@ -152,8 +152,7 @@ def package(session: nox.Session) -> None:
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """Measure, beside peers and floors, in an environment that has them all."""
-    session.install("pip>=25.1")
-    session.install(".", "--group", "bench")
+    install_with(session, "bench")
     environment = beside("benchmarks", session, {"PYTHONSAFEPATH": "1"})
     python(session, "benchmarks", *session.posargs, env=environment)
 
@@ -161,8 +160,7 @@ def bench(session: nox.Session) -> None:
 @nox.session(default=False)
 def docs(session: nox.Session) -> None:
     """Build the documentation; what it warns of is an error."""
-    session.install("pip>=25.1")
-    session.install(".", "--group", "docs")
+    install_with(session, "docs")
     command = ("mkdocs", "build", "--strict", "-f", ".config/mkdocs.yml")
     python(session, *command, env={"NO_MKDOCS_2_WARNING": "1"})  # a notice of the theme's
 
@@ -172,10 +170,16 @@ def operations(session: nox.Session) -> None:
     """Test the dashboard and the alert rules: an exporter, promtool, the types of Grafana."""
     if shutil.which("promtool") is None:
         session.error("promtool is not here: Debian's package prometheus has it")
-    session.install(".[dev]", "opentelemetry-exporter-prometheus", "grafana-foundation-sdk")
+    install_with(session, "dev", "opentelemetry-exporter-prometheus", "grafana-foundation-sdk")
     environment = {"PYTHONSAFEPATH": "1", "REDSEM_OPERATIONS": "1"}
     usual = session.posargs or ["tests/integrations/operations"]
     python(session, "pytest", *usual, env=environment)
+
+
+def install_with(session: nox.Session, group: str, *packages: str) -> None:
+    """Install the package, a group of pyproject.toml, and *packages*."""
+    session.install("pip>=25.1")
+    session.install(".", "--group", group, *packages)
 
 
 def python(session: nox.Session, *command: str, env: Environment | None = None) -> None:

@@ -51,6 +51,11 @@ def on_config(config: Any) -> None:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Unwrap directives for the site, which GitHub must not show. MkDocs calls this."""
+
+    def directives(names: re.Match[str]) -> str:
+        return "\n".join(f"::: redsem_async.{name}" for name in names[1].split())
+
+    markdown = re.sub(r"^::: (.*)$", directives, markdown, flags=re.MULTILINE)
     return re.sub(r"^<!-- api\n(.*?)^-->$", r"\1", markdown, flags=re.MULTILINE | re.DOTALL)
 
 

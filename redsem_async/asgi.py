@@ -44,10 +44,10 @@ class ConcurrencyLimitMiddleware:
     body of the response has been sent, or until the application has finished after the client
     disconnected. A WebSocket holds it until it is closed. Work after the last byte (background
     tasks) is not covered. The application finds the permit in ``scope["redsem_async.permit"]``.
-    The value is ``None`` where *on_outage* admitted the request without a permit.
+    The value is ``None`` if *on_outage* admitted the request without a permit.
 
     A request that gets no permit is answered with *status* and a ``Retry-After`` computed from
-    the queue. A WebSocket is denied in the same way where the server supports it (the
+    the queue. A WebSocket is denied in the same way if the server supports it (the
     ``websocket.http.response`` extension), and is otherwise closed with 1013. A client that
     disconnects while it waits leaves the queue. The middleware does not notice this while 64 KiB
     of the client's body wait to be read.

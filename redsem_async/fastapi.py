@@ -66,7 +66,7 @@ class RequirePermit:
     including a streamed body and background tasks, or until the client has disconnected.
 
     A request that gets no permit is answered with *status* and a ``Retry-After`` computed from
-    the queue and from recent hold times. A WebSocket is denied in the same way where the server
+    the queue and from recent hold times. A WebSocket is denied in the same way if the server
     supports it, and is otherwise closed with 1013. A client that disconnects while it waits
     leaves the queue. If the request has a body over 64 KiB, the disconnect is only noticed if the
     handler declares the body.

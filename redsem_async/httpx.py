@@ -3,7 +3,6 @@
 from typing import ClassVar
 
 from ._core.errors import AcquireTimeout, QueueFull
-from ._integrations.outbound import ReleasingStream
 from ._integrations.transport import Library, Transport
 
 try:
@@ -31,10 +30,6 @@ class PermitsQueueFull(QueueFull, httpx.PoolTimeout):
 
     It is a ``QueueFull`` with its attributes, and a ``PoolTimeout``.
     """
-
-
-class _Body(ReleasingStream, httpx.AsyncByteStream):
-    pass
 
 
 class SemaphoreTransport(
@@ -86,4 +81,4 @@ class SemaphoreTransport(
         ValueError, TypeError: (of the constructor) for invalid arguments.
     """
 
-    _library: ClassVar = Library(httpx, PermitTimeout, PermitsQueueFull, _Body)
+    _library: ClassVar = Library(httpx, PermitTimeout, PermitsQueueFull)

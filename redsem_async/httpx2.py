@@ -3,7 +3,6 @@
 from typing import ClassVar
 
 from ._core.errors import AcquireTimeout, QueueFull
-from ._integrations.outbound import ReleasingStream
 from ._integrations.transport import Library, Transport
 
 try:
@@ -26,14 +25,10 @@ class PermitsQueueFull(QueueFull, httpx2.PoolTimeout):
     """As in ``redsem_async.httpx``."""
 
 
-class _Body(ReleasingStream, httpx2.AsyncByteStream):
-    pass
-
-
 class SemaphoreTransport(
     Transport[httpx2.Request, httpx2.Response, httpx2.AsyncBaseTransport],
     httpx2.AsyncBaseTransport,
 ):
     """As in ``redsem_async.httpx``, which describes its arguments."""
 
-    _library: ClassVar = Library(httpx2, PermitTimeout, PermitsQueueFull, _Body)
+    _library: ClassVar = Library(httpx2, PermitTimeout, PermitsQueueFull)

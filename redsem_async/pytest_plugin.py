@@ -52,7 +52,7 @@ def redsem_redis(request: pytest.FixtureRequest, redsem_server: EmbeddedRedis) -
 
     If pytest-asyncio (0.24 or newer, in either mode) or anyio runs the test, the fixture closes
     the client in the event loop of the test and releases the permits that the test still holds. A
-    test that runs its own event loop has to close the client in that loop.
+    test that runs its own event loop must close the client in that loop.
     """
     server: Any = SyncRedis(port=redsem_server.port)  # no event loop runs yet
     with closing(server):

@@ -72,7 +72,7 @@ class Acquisition(AwaitableCall[Permit], AbstractAsyncContextManager[Permit, Non
 
 @final
 class AwaitableBool(AwaitableCall[bool]):
-    """A bool that has to be awaited."""
+    """A bool that must be awaited."""
 
     __slots__ = ()
 

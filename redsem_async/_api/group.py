@@ -24,7 +24,7 @@ _HEAD = 64  # characters of a long key that stay readable
 class SemaphoreGroup:
     """A semaphore for each key. ``group[key]`` is the semaphore of that key.
 
-    Use it as ``async with group[tenant]: ...`` where the keys have nothing in common, such as
+    Use it as ``async with group[tenant]: ...`` if the keys have nothing in common, such as
     domains or models. Every key has its own semaphore and queue. In a cluster the
     semaphores spread over the shards. There is no overall limit.
 

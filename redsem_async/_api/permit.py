@@ -1,4 +1,4 @@
-"""A held permit: for how long it is trusted, its loss, its release."""
+"""A held permit, with its trust, its loss and its release."""
 
 import asyncio
 import math
@@ -98,9 +98,9 @@ class Permit:
     def fencing_token(self) -> int:
         """A number that increases with every grant of this semaphore and is never reused.
 
-        Send it along with every write where only one holder at a time may write, and have the
-        receiver reject a token lower than the highest it has seen. That rejects late
-        writes, even of a holder that has not yet noticed the loss of its permit.
+        If only one holder at a time may write, send it along with every write, and have the
+        receiver reject a token lower than the highest it has seen. That rejects late writes, even
+        by a holder that has not yet noticed the loss of its permit.
         """
         return self._lease.token
 
@@ -172,7 +172,7 @@ class Permit:
         return lease.loss()
 
     def back_off(self, seconds: float, *, key: bool = False) -> None:
-        """Hold up grants in all processes for *seconds*, because an upstream is overloaded.
+        """Stop grants in all processes for *seconds*, because an upstream is overloaded.
 
         Requests keep their places, and held permits are not affected. Then grants ramp up to the
         limit. One permit may be in use, then two, four and so on, with one step for each typical
@@ -375,7 +375,7 @@ class Permit:
 
 
 def usual_hold_of(permit: Permit) -> float | None:
-    """For how many seconds permits of this semaphore were held recently, if that is known."""
+    """The number of seconds for which permits were held recently, if it is known."""
     bound = permit._bound  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     hold = usual_hold(bound.remote)
     return None if hold is None else hold / permit.permits

@@ -69,7 +69,7 @@ class AnySemaphore:
                 forever.
             max_waiters: queue length at which ``acquire`` raises ``QueueFull``.
             clock: ``"server"``, or ``"local"`` to measure leases with the clients' wall clocks,
-                which then have to agree. All clients of a name use the same.
+                which must then agree. All clients of a name use the same.
             prefix: first part of the keys in Redis. All clients of a name use the same.
             label: name of this process in ``status()``.
             cancel_on_loss: whether the loss of a permit cancels the block that it guards.

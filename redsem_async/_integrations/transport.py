@@ -1,5 +1,6 @@
 """The transport of `httpx` and `httpx2`, which differ in the name of the library alone."""
 
+import functools
 from collections.abc import Callable
 from types import EllipsisType, TracebackType
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast
@@ -24,7 +25,12 @@ class Library(NamedTuple):
     http: Any
     timeout: type[AcquireTimeout]
     queue_full: type[QueueFull]
-    body: type[ReleasingStream]
+
+
+@functools.cache
+def _body_of(http: Any) -> type[ReleasingStream]:
+    """Create the class of bodies that is both this package's and the library's."""
+    return cast("type[ReleasingStream]", type("Body", (ReleasingStream, http.AsyncByteStream), {}))
 
 
 class Transport(Generic[Request, Response, Wrapped]):
@@ -94,7 +100,7 @@ class Transport(Generic[Request, Response, Wrapped]):
                 response = await self._wrapped.handle_async_request(request)
             self._overloads.note(held.permit, choice.key, held.granted_at, response)
             if not response.is_closed:
-                response.stream = self._library.body(self._async_body(response), held)
+                response.stream = _body_of(self._library.http)(self._async_body(response), held)
                 held.expect_reading(f"{request.method} {request.url.host}")
                 return response
         except BaseException:

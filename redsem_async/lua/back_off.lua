@@ -25,7 +25,7 @@ local function begun_or_longer(before)
     local live = math.max(1, call('ZCOUNT', holders, '(' .. exact(now), '+inf'))
     step = math.max(1, math.ceil(usual_hold * live / (live + state.heavy)))
   end
-  step = math.max(tonumber(step), math.ceil(pause / 10))
+  step = math.max(tonumber(step), math.ceil((later - now) / 10))
   local text = table.concat({ exact(later), exact(began), exact(step), beginner }, ':')
   return text, later + 20 * step, begins
 end

@@ -1,5 +1,6 @@
 """What the documentation names exists, and what it shows runs."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ pytestmark = pytest.mark.release
 
 TESTS = Path(__file__).parents[1]
 DOCS = TESTS.parent / "docs"
+PIECE = re.compile(r"^```py\n(.*?)^```", re.MULTILINE | re.DOTALL)
 EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LOST = re.compile(r"a permit of '[^']+' was lost: ")  # the library's warning; some show a loss
 
@@ -60,6 +62,14 @@ def test_an_example_of_the_docs_runs(code: str, embedded: StartServer) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     complaining = [line for line in complaints(done.stderr) if not LOST.match(line)]
     assert (done.returncode, complaining) == (0, [])
+
+
+def test_a_piece_of_a_program_parses_and_imports_what_there_is() -> None:
+    """Pieces are not run, because they have no beginning or no end."""
+    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    pieces = [piece for page in DOCS.rglob("*.md") for piece in PIECE.findall(page.read_text())]
+    assert [compile(piece, "", "exec", flags) for piece in pieces]
+    exec("\n".join(re.findall(r"^from .*", "\n".join(pieces), re.MULTILINE)), {})
 
 
 def test_who_is_late_is_refused(server_url: str, name: str) -> None:

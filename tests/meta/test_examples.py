@@ -99,3 +99,12 @@ def test_the_semaphores_of_the_book_exceed_their_limit(embedded: StartServer) ->
     cases = ("clocks", "timeouts", "trips")
     expected = [f"{case}: the book admits 2, FairSemaphore 1" for case in cases]
     assert output_of("book_races", embedded().url) == expected
+
+
+def test_what_an_acquire_costs_is_on_the_page(embedded: StartServer) -> None:
+    """The first column of figures, in the rows that the program has."""
+    page = (EXAMPLES.parent / "performance.md").read_text()
+    counts = re.findall(r"^\| (?:with|`Semaphore`,) .*? \| (\d+) \|", page, re.MULTILINE)
+    kinds = zip(("limit", "key_limit", "share", "slots"), counts, strict=True)
+    expected = [f"{kind} 2 scripts {count} commands" for kind, count in kinds]
+    assert output_of("cost", embedded().url) == expected

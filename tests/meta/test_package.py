@@ -74,6 +74,16 @@ def test_the_sdist_has_what_the_wheel_is_built_from(archives: Path) -> None:
         packed = {str(PurePosixPath(*PurePosixPath(p).parts[1:])) for p in sdist.getnames()}
     assert packed >= {f"redsem_async/{name}" for name in sources()}
     assert packed >= {"pyproject.toml", "README.md", "LICENSE", "noxfile.py", "tests/conftest.py"}
+    assert ".github/CONTRIBUTING.md" in packed
+
+
+def test_actions_are_pinned() -> None:
+    """A tag can move to another commit. Dependabot keeps the commits current."""
+    texts = [path.read_text() for path in (CHECKOUT / ".github").rglob("*.yml")]
+    used = re.findall(r"uses: ([^.].*)", "\n".join(texts))
+    pinned = re.compile(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+    assert used
+    assert [each for each in used if not pinned.fullmatch(each)] == []
 
 
 def test_an_installed_wheel_finds_its_scripts(archives: Path, tmp_path: Path) -> None:

@@ -154,8 +154,8 @@ def _draw_refused(axes: Any, record: Record) -> None:
     ]
     edges = [n * _BIN for n in range(int(record.seconds / _BIN) + 2)]
     axes.hist(instants, bins=edges, color=_LIMIT)
-    axes.set_ylabel("refused (429)")
-    axes.set_xlabel(f"seconds; refusals per {_BIN} s")
+    axes.set_ylabel("rejected (429)")
+    axes.set_xlabel(f"seconds; rejections per {_BIN} s")
     axes.set_ylim(bottom=0)
     if not record.guarded.refused:
         middle = record.seconds - record.guarded.seconds / 2
