@@ -1,7 +1,8 @@
 """Replies and confirmations that a test can hold back, without a server."""
 
+import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
 
@@ -42,3 +43,37 @@ class Gated(MemoryBackend):
         self.shut = False
         while self.kept:
             self.pass_one()
+
+
+class Distant(MemoryBackend):
+    """A client whose link is slow, or carries nothing any more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.delay = 0.0  # seconds that everything takes on its way, in each direction
+        self.muted = self.half_open = False  # what the server writes is lost, or everything is
+        self.sent: list[AnyOperation] = []
+
+    async def connect(self, listener: Listener) -> Link:
+        link = cast("MemoryLink", await super().connect(listener))
+        arrive, receive = link.send, link._receive
+        loop = asyncio.get_running_loop()
+
+        def send(commands: Sequence[AnyOperation], now: float) -> None:
+            self.sent += commands
+            for command in commands:
+                command.sent_at = now
+            if not self.half_open:
+                loop.call_later(self.delay, arrive, commands, now)
+
+        def deliver(delivery: Callable[[], None]) -> None:
+            if not (self.muted or self.half_open):
+                loop.call_later(self.delay, receive, delivery)
+
+        setattr(link, "send", send)  # noqa: B010 - no checker lets a method be replaced
+        setattr(link, "_receive", deliver)  # noqa: B010
+        return link
+
+    def asked(self, operation: str) -> int:
+        """How often a command of that name was sent."""
+        return sum(command.script == operation for command in self.sent)
