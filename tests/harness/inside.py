@@ -12,6 +12,7 @@ from redsem_async._hub.model import Lease, Request
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
 from redsem_async._hub.state import SemaphoreState
 from redsem_async._protocol.backend import Link
+from redsem_async.testing import MemoryBackend
 from tests.harness.wait import until
 
 
@@ -57,6 +58,6 @@ def beat(semaphore: AnySemaphore) -> None:
     remote.writer.settle(remote)
 
 
-def known_to(redis: Redis) -> dict[Address, RemoteSemaphore]:
-    """The semaphores that the hub of *redis* still knows."""
-    return dict(hub_for(backend_of(redis))._semaphores)
+def known_to(client: Redis | MemoryBackend) -> dict[Address, RemoteSemaphore]:
+    """The semaphores that the hub of *client* still knows."""
+    return dict(hub_for(backend_of(client))._semaphores)

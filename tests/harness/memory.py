@@ -52,10 +52,14 @@ class Distant(MemoryBackend):
         super().__init__()
         self.delay = 0.0  # seconds that everything takes on its way, in each direction
         self.muted = self.half_open = False  # what the server writes is lost, or everything is
+        self.refusing = False  # new connections
         self.sent: list[AnyOperation] = []
+        self.link: MemoryLink | None = None
 
     async def connect(self, listener: Listener) -> Link:
-        link = cast("MemoryLink", await super().connect(listener))
+        if self.refusing:
+            raise ConnectionError("it is cut off")
+        link = self.link = cast("MemoryLink", await super().connect(listener))
         arrive, receive = link.send, link._receive
         loop = asyncio.get_running_loop()
 
@@ -73,6 +77,12 @@ class Distant(MemoryBackend):
         setattr(link, "send", send)  # noqa: B010 - no checker lets a method be replaced
         setattr(link, "_receive", deliver)  # noqa: B010
         return link
+
+    def cut_off(self) -> None:
+        """Break the connection, and refuse others."""
+        self.refusing = True
+        assert self.link is not None
+        self.link.fail(ConnectionError("it is cut off"))
 
     def asked(self, operation: str) -> int:
         """How often a command of that name was sent."""

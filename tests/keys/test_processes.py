@@ -22,8 +22,6 @@ from tests.harness.wait import (
     waiting,
 )
 
-pytestmark = pytest.mark.one_mode
-
 LINES = ("queue", "lines", "ready")  # what is kept while anybody waits
 
 MakeTwo = Callable[..., tuple[FairSemaphore, FairSemaphore]]
@@ -39,20 +37,6 @@ def two(client_a: Redis, client_b: Redis) -> MakeTwo:
         return here, there
 
     return make
-
-
-@pytest.mark.fault(1)
-async def test_the_line_of_a_key_goes_on_when_its_holder_was_killed(
-    client_a: Redis, start: StartWorker
-) -> None:
-    """Nothing releases after kill -9; the next of the key is granted when the lease ends."""
-    semaphore = FairSemaphore(client_a, "jobs", 5, key_limit=1, lease=1.0)
-    holder = await start("hold", kind=FairSemaphore, limit=5, key_limit=1, key="a", lease=1.0)
-    await holder.heard("held")
-    waiter = await queue_up(semaphore, key="a")
-    await (await semaphore.acquire(key="b", timeout=EPSILON)).release()
-    await holder.kill()
-    await is_served(waiter, 1.0 + EPSILON)
 
 
 @pytest.mark.fault(19)
@@ -71,23 +55,6 @@ async def test_a_killed_head_of_a_key_is_passed_over(
     await give_back(*held[:permits])
     await is_served(second, EPSILON)
     await give_back(*held[permits:])
-
-
-@pytest.mark.fault(19)
-async def test_a_killed_head_of_a_key_is_passed_over_though_nothing_else_happens(
-    client_a: Redis, start: StartWorker
-) -> None:
-    """A heartbeat of one that waits behind it looks: no permit of the key is released."""
-    options = {"limit": 9, "key_limit": 4, "key": "a", "lease": 1.0}
-    semaphore = FairSemaphore(client_a, "jobs", 9, key_limit=4, lease=1.0)
-    held = await semaphore.acquire(permits=2, key="a")
-    head = await start("wait", kind=FairSemaphore, permits=3, **options)
-    await head.heard("waits")
-    second = await queue_up(semaphore, key="a")
-    await head.kill()
-    await is_served(second, 5.0 + EPSILON)  # until its process counts as dead, and a heartbeat
-    assert (await semaphore.status()).waiting == 0
-    assert await held.release()
 
 
 async def test_a_killed_head_of_a_key_is_no_reason_to_say_full(
@@ -110,38 +77,6 @@ async def test_a_killed_head_of_a_key_is_no_reason_to_say_full(
 
     await until(has_room, "the killed one counts as dead", within=20)
     await give_back(held, full, waiter)
-
-
-async def test_try_acquire_counts_no_expired_permit(two: MakeTwo) -> None:
-    """More of them than one call removes."""
-    here, there = two(1000, key_limit=200)
-    permits = await asyncio.gather(*(here.acquire(key="a") for _ in range(200)))
-    await asyncio.gather(*(permit.detach(2.0) for permit in permits))
-
-    async def all_expired() -> bool:
-        return (await there.status()).held == 0  # which removes none
-
-    await until(all_expired, within=10)
-    permit = await there.try_acquire(key="a", permits=200)
-    assert permit is not None
-    await give_back(permit)
-
-
-@pytest.mark.fault(19)
-async def test_a_request_whose_grant_reaches_no_process_expires(
-    client_a: Redis, admin: Redis, start: StartWorker
-) -> None:
-    """It was alone in line: it leaves with its line."""
-    semaphore = FairSemaphore(client_a, "jobs", 5, key_limit=1, lease=10.0)
-    holder = await semaphore.acquire(key="a")
-    head = await start("wait", kind=FairSemaphore, limit=5, key_limit=1, key="a", lease=10.0)
-    await head.heard("waits")
-    await head.kill(client_a)
-    assert await holder.release()
-    assert (await semaphore.status()).waiting == 0
-    assert not await admin.exists(*(key_of(semaphore, kind) for kind in LINES))
-    for kind in ("meta", "hubs"):
-        assert await admin.pttl(key_of(semaphore, kind)) != -1, kind
 
 
 @pytest.mark.timeout(120)
