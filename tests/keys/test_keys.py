@@ -200,7 +200,7 @@ async def test_without_patience_retry_after_goes_by_the_whole_queue(keyed: MakeK
     usual = state_of(there).own_hold
     assert usual is not None
     assert full.value.retry_after == pytest.approx(5 * usual), "not six or more, as in turns"
-    await give_back(*held, *waiters)
+    await asyncio.gather(*map(give_back, (*held, *waiters)))
 
 
 @pytest.mark.parametrize("options", [{}, {"max_waiters": 0}, {"max_waiters_per_key": 0}])
@@ -230,6 +230,7 @@ async def test_a_timeout_says_what_is_full_at_the_end(keyed: MakeKeyed) -> None:
     async def asks_on() -> None:
         while True:
             await there.status()
+            await asyncio.sleep(0.05)
 
     asking = asyncio.create_task(asks_on())
     waiter = await queue_up(there, key="a", timeout=2.0)

@@ -7,15 +7,14 @@ from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, SemaphoreClosed, aclose
 from redsem_async.testing import MemoryBackend
-from tests.harness.clients import Kind
 from tests.harness.memory import Gated
 from tests.harness.wait import soon, until
 
 
-async def test_acquiring_works_after_a_close_that_came_at_once(kind: Kind) -> None:
+async def test_acquiring_works_after_a_close_that_came_at_once() -> None:
     """A hub that was closed before it came to connect must not keep the next one waiting."""
     backend = MemoryBackend()
-    sem = kind(backend, "jobs", 1)
+    sem = FairSemaphore(backend, "jobs", 1)
     first = asyncio.create_task(sem.acquire())
     await asyncio.sleep(0)
     await aclose(backend)
@@ -24,10 +23,10 @@ async def test_acquiring_works_after_a_close_that_came_at_once(kind: Kind) -> No
     await (await soon(sem.acquire())).release()
 
 
-async def test_a_grant_that_a_close_takes_back_is_not_handed_out(kind: Kind) -> None:
+async def test_a_grant_that_a_close_takes_back_is_not_handed_out() -> None:
     """Its caller was woken, and had not run yet."""
     backend = Gated()
-    sem = kind(backend, "jobs", 1)
+    sem = FairSemaphore(backend, "jobs", 1)
     backend.shut = True
     acquiring = asyncio.create_task(sem.acquire())
     await until(lambda: backend.kept)
@@ -39,10 +38,10 @@ async def test_a_grant_that_a_close_takes_back_is_not_handed_out(kind: Kind) -> 
     await (await sem.acquire()).release()
 
 
-async def test_of_two_closes_at_once_both_come_to_an_end(kind: Kind) -> None:
+async def test_of_two_closes_at_once_both_come_to_an_end() -> None:
     """Until the slower one has ended, nothing new is granted."""
     backend = MemoryBackend()
-    sem = kind(backend, "jobs", 1)
+    sem = FairSemaphore(backend, "jobs", 1)
     permit = await sem.acquire()
     slow = asyncio.create_task(aclose(backend, drain=0.2))
     await asyncio.sleep(0)  # it waits for the permit
@@ -55,10 +54,10 @@ async def test_of_two_closes_at_once_both_come_to_an_end(kind: Kind) -> None:
     await (await sem.acquire()).release()
 
 
-async def test_closing_ends_a_release_without_a_reply(kind: Kind) -> None:
+async def test_closing_ends_a_release_without_a_reply() -> None:
     """A release is confirmed or fails, within a bounded time."""
     backend = Gated()
-    permit = await kind(backend, "jobs", 1).acquire()
+    permit = await FairSemaphore(backend, "jobs", 1).acquire()
     backend.shut = True
     release = asyncio.create_task(permit.release())
     await asyncio.sleep(0)

@@ -6,15 +6,14 @@ import weakref
 
 from redsem_async import FairSemaphore, aclose
 from redsem_async.testing import MemoryBackend
-from tests.harness.clients import Kind
 from tests.harness.inside import remote_of
 from tests.harness.wait import cancelled, in_background, takes_at_most, until
 
 
-async def test_after_a_detach_nothing_is_left_of_a_semaphore(kind: Kind) -> None:
+async def test_after_a_detach_nothing_is_left_of_a_semaphore() -> None:
     """Not even the timer of a deadline that is over."""
     backend = MemoryBackend()
-    semaphore = kind(backend, "jobs", 1)
+    semaphore = FairSemaphore(backend, "jobs", 1)
     remote = weakref.ref(remote_of(semaphore))
     permit = await semaphore.acquire(timeout=3600)
     await permit.detach(30.0)
@@ -24,9 +23,9 @@ async def test_after_a_detach_nothing_is_left_of_a_semaphore(kind: Kind) -> None
     await aclose(backend)
 
 
-async def test_aclose_does_not_wait_for_a_permit_that_is_detached(kind: Kind) -> None:
+async def test_aclose_does_not_wait_for_a_permit_that_is_detached() -> None:
     backend = MemoryBackend()
-    permit = await kind(backend, "jobs", 1).acquire()
+    permit = await FairSemaphore(backend, "jobs", 1).acquire()
     with takes_at_most(1.0):
         closing = in_background(aclose(backend, drain=30.0))
         await asyncio.sleep(0)
@@ -34,10 +33,10 @@ async def test_aclose_does_not_wait_for_a_permit_that_is_detached(kind: Kind) ->
         await closing
 
 
-async def test_a_waiter_that_leaves_during_an_outage_keeps_no_timer(kind: Kind) -> None:
+async def test_a_waiter_that_leaves_during_an_outage_keeps_no_timer() -> None:
     backend = MemoryBackend()
     backend.down()
-    semaphore = kind(backend, "jobs", 1)
+    semaphore = FairSemaphore(backend, "jobs", 1)
     waiter = in_background(semaphore.acquire(timeout=3600))
     remote = remote_of(semaphore)
     await until(lambda: remote.timer is not None, "its deadline is watched")
@@ -45,10 +44,10 @@ async def test_a_waiter_that_leaves_during_an_outage_keeps_no_timer(kind: Kind) 
     assert remote.timer is None
 
 
-async def test_an_adoption_that_is_given_up_during_an_outage_keeps_no_hub(kind: Kind) -> None:
+async def test_an_adoption_that_is_given_up_during_an_outage_keeps_no_hub() -> None:
     backend = MemoryBackend()
     backend.down()
-    semaphore = kind(backend, "jobs", 1)
+    semaphore = FairSemaphore(backend, "jobs", 1)
     adopting = in_background(semaphore.adopt("0" * 32 + ".7"))
     remote = remote_of(semaphore)
     await until(lambda: bool(remote.calls), "it is to be written")
