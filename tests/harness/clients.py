@@ -1,7 +1,6 @@
 """Clients and semaphores of the tests, and what the server has of them."""
 
-from collections.abc import AsyncIterator
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import pytest
 from redis.asyncio import Redis
@@ -52,12 +51,6 @@ async def tokens_of(admin: Redis, semaphore: AnySemaphore) -> list[Any]:
 
 def hub_of(permit: Permit) -> str:
     return permit.id.partition(".")[0]
-
-
-async def keys_of(redis: Redis, semaphore: AnySemaphore) -> list[bytes]:
-    """Every key that the server keeps for *semaphore*."""
-    keys = cast("AsyncIterator[bytes]", redis.scan_iter(f"*{semaphore.name}*", count=1000))
-    return [key async for key in keys]
 
 
 async def connection_of(admin: Redis, client_name: str) -> int | None:

@@ -101,9 +101,9 @@ async def test_a_hub_goes_with_its_client(
     async with tasks_end_soon():
         for _ in range(3):
             redis = _clients(server.url)[client]()
-            async with redis if how == "async with" else nullcontext():
-                async with FairSemaphore(redis, "requests", 2):
-                    pass
+            sem = FairSemaphore(redis, "requests", 2)
+            async with redis if how == "async with" else nullcontext(), sem:
+                pass
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
                 await (redis.close() if how == "close" else redis.aclose())
@@ -242,8 +242,8 @@ import asyncio, os, signal, sys
 from redis.asyncio import Redis
 import redsem_async
 
-kind, url, name = sys.argv[1:]
-sem = getattr(redsem_async, kind)(Redis.from_url(url), name, 2, lease=60.0)
+url, name = sys.argv[1:]
+sem = redsem_async.FairSemaphore(Redis.from_url(url), name, 2, lease=60.0)
 kept = []
 
 async def hold_on():
@@ -318,63 +318,47 @@ finally:
 }
 
 
-@pytest.mark.parametrize("use", ["acquire", "hold", "wait"])
-def test_a_loop_that_is_closed_by_hand_is_closed_in_silence(
-    server_url: str, name: str, use: str
-) -> None:
-    """Scripts and notebooks do so, and «Event loop is closed» tells them nothing."""
-    closing_by_hand = """
+BY_HAND = """
 import asyncio, sys, redsem_async
-redis = redsem_async.from_url(sys.argv[2])
-sem = getattr(redsem_async, sys.argv[1])(redis, sys.argv[3], 1, lease=1.0)
+
+sem = redsem_async.FairSemaphore(redsem_async.from_url(sys.argv[1]), sys.argv[2], 1, lease=1.0)
+
 async def main():
     held = await sem.acquire()
-    if sys.argv[4] == "acquire":
-        await held.release()
-    elif sys.argv[4] == "wait":
-        waiter = asyncio.ensure_future(sem.acquire())
-        waiter._log_destroy_pending = False  # asyncio has a word on tasks of the program's own
-        while not (await sem.status()).waiting:
-            await asyncio.sleep(0.01)
-    else:
-        left = held.expires_in
-        while held.expires_in <= left:  # until it is refreshed
-            left = held.expires_in
-            await asyncio.sleep(0.01)
+{main}
     return held
+
 loop = asyncio.new_event_loop()
 held = loop.run_until_complete(main())
 loop.close()
 """
-    arguments = [
-        sys.executable,
-        "-c",
-        closing_by_hand,
-        FairSemaphore.__name__,
-        server_url,
-        name,
-        use,
-    ]
+HELD_BY_HAND = {
+    "acquire": "await held.release()",
+    "hold": "await asyncio.sleep(0.4)  # until it is refreshed",
+    "wait": """
+waiter = asyncio.ensure_future(sem.acquire())
+waiter._log_destroy_pending = False  # asyncio has a word on tasks of the program's own
+while not (await sem.status()).waiting:
+    await asyncio.sleep(0.01)
+""",
+}
+
+
+@pytest.mark.parametrize("use", HELD_BY_HAND)
+def test_a_loop_that_is_closed_by_hand_is_closed_in_silence(
+    server_url: str, name: str, use: str
+) -> None:
+    """Scripts and notebooks do so, and «Event loop is closed» tells them nothing."""
+    assert _said(BY_HAND, HELD_BY_HAND[use], server_url, name) == ""
+
+
+def _said(program: str, main: str, url: str, name: str, *options: str) -> str:
+    """The output of *program*, which complains of nothing."""
+    text = program.format(main=textwrap.indent(main, "    "))
+    arguments = [sys.executable, *options, "-c", text, url, name]
     run = subprocess.run(arguments, capture_output=True, text=True, timeout=40, check=False)
-    assert (run.stdout, complaints(run.stderr), run.returncode) == ("", [], 0)
-
-
-async def _silently_ends(main: str, url: str, name: str) -> None:
-    """Run the program with *main* as its main, in debug mode, with warnings as errors.
-
-    It ends long before its leases do.
-    """
-    program = PROGRAM.format(main=textwrap.indent(main, "    "))
-    arguments = [sys.executable, "-X", "dev", "-W", "error", "-c", program]
-    run = await asyncio.to_thread(
-        subprocess.run,
-        [*arguments, FairSemaphore.__name__, url, name],
-        capture_output=True,
-        text=True,
-        timeout=40,
-        check=False,
-    )
-    assert (run.stdout, complaints(run.stderr), run.returncode) == ("ended\n", [], 0)
+    assert (complaints(run.stderr), run.returncode) == ([], 0)
+    return run.stdout
 
 
 @pytest.mark.fault(9)
@@ -383,8 +367,10 @@ async def test_a_program_that_just_ends_is_silent_and_releases(
     redis: Redis, server_url: str, name: str, ending: str
 ) -> None:
     """Nothing has to be closed: no task, connection or warning is left."""
-    await _silently_ends(kind, ENDINGS[ending], server_url, name)
-    await all_free(FairSemaphore(redis, name, 2), 1.0)
+    strict = ("-X", "dev", "-W", "error")
+    said = await asyncio.to_thread(_said, PROGRAM, ENDINGS[ending], server_url, name, *strict)
+    assert said == "ended\n"
+    await all_free(FairSemaphore(redis, name, 2))  # long before its leases end
 
 
 @pytest.mark.parametrize("first", ["waiter", "hub"])

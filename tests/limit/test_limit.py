@@ -17,8 +17,9 @@ from redsem_async import (
     connect,
 )
 from redsem_async.testing import EmbeddedRedis, MemoryBackend
-from tests.harness.clients import Client, Kind, Make, MakePair, key_of, keys_of
-from tests.harness.wait import all_free, available, cancelled, give_back, queue_up, soon, until
+from tests.harness.clients import Client, Make, MakePair, key_of
+from tests.harness.wait import cancelled, give_back, queue_up, soon, until
+from tests.worlds.simulated_time import simulated
 
 # -- the declared limit
 
@@ -31,12 +32,10 @@ async def test_each_client_goes_by_its_own_limit(make: Make, other: Client, wher
         assert await old.try_acquire() is None
         async with new.acquire(timeout=0):
             assert await new.try_acquire() is None
-            assert (await old.status()).limit == 1
-            assert (await new.status()).limit == 2
+            assert ((await old.status()).limit, (await new.status()).limit) == (1, 2)
             assert await old.available() == 0
             waiters = [await queue_up(old), await queue_up(new)]
     await asyncio.gather(*map(give_back, waiters))
-    await all_free(new)
 
 
 async def test_a_waiter_goes_by_its_own_limit(make: Make, other: Client) -> None:
@@ -91,7 +90,7 @@ async def test_raising_the_limit_serves_waiters_at_once(
         waiters = [await queue_up(there), await queue_up(here)]
         await here.set_limit(raised)
         for waiter in waiters:
-            await (await soon(waiter, 0.5)).release()
+            await give_back(waiter)
 
 
 @pytest.mark.fault(41)
@@ -107,10 +106,8 @@ async def test_lowering_the_limit_takes_no_permit(make: Make) -> None:
         await permit.refresh()
         assert not permit.lost
     waiter = await queue_up(sem)
-    for permit in permits[:2]:
-        await permit.release()
-    await asyncio.sleep(0.05)
-    assert not waiter.done()
+    await give_back(*permits[:2])
+    assert (await sem.status()).waiting == 1
     await give_back(permits[2], waiter)
 
 
@@ -125,9 +122,8 @@ async def test_resume_gives_back_the_limit_that_pause_found(make: Make, found: i
         assert await sem.try_acquire() is None
         assert (await sem.status()).limit == 0
     waiter = await queue_up(sem)
-    assert await permit.release()
-    await asyncio.sleep(0.05)
-    assert not waiter.done()
+    await give_back(permit)
+    assert (await sem.status()).waiting == 1
     for _ in range(2):
         await sem.resume()
         status = await sem.status()
@@ -139,6 +135,7 @@ async def test_resume_gives_back_the_limit_that_pause_found(make: Make, found: i
     assert (await sem.status()).set_limit == 3
 
 
+@simulated
 async def test_a_limit_that_could_not_be_set_is_not_set_later() -> None:
     """After the error no program expects it, minutes later."""
     backend = MemoryBackend()
@@ -155,52 +152,34 @@ async def test_a_limit_that_could_not_be_set_is_not_set_later() -> None:
 
 
 async def test_a_set_limit_stays_and_everything_else_has_an_expiry(
-    make_on_redis: Make, redis: Redis
+    make: Make, client: MemoryBackend
 ) -> None:
     """It is kept until it is taken away."""
-    sem = make_on_redis(5)
+    sem, redis = make(5), client._store.redis
     await sem.set_limit(2)
     async with sem.acquire(permits=2):
         waiter = await queue_up(sem)
-        ttls = {key: await redis.pttl(key) for key in await keys_of(redis, sem)}
-        assert key_of(sem, "queue").encode() in ttls
-        [kept] = [key for key, ttl in ttls.items() if not 0 < ttl < 600_000]
-        assert kept == key_of(sem, "limit").encode()
-        ttls.pop(kept)
+        expiries = {key: expiry for key, (_, expiry) in redis.snapshot().items()}
+        assert expiries.pop(key_of(sem, "limit").encode()) is None
+        assert key_of(sem, "queue").encode() in expiries
+        assert all(expiries.values())
         await cancelled(waiter)
-    await redis.unlink(*ttls)  # what time would do
+    client._store._epoch_us += 3600_000_000
     assert (await sem.status()).limit == 2
-    assert await sem.exists()
     await sem.set_limit(None)
     assert not await sem.exists()
 
 
-@pytest.mark.fault(42)
-async def test_mixed_leases_leave_each_other_alone(make: Make, other: Client) -> None:
-    """A short lease cuts no long one, and is not made longer by it; the keys of both stay."""
-    short, long = make(2, lease=1.0), make(2, client=other, lease=30.0)
-    permit = await long.acquire()
-    for _ in range(20):
-        async with short.acquire(timeout=1.0):
-            await asyncio.sleep(0.02)
-    await (await short.acquire()).detach(0.2)
-    assert await short.available() == 0
-    await available(short, 1, within=0.5)
-    [holder] = (await long.status()).holders
-    assert holder.expires_in > 20
-    await permit.refresh()
-    assert await permit.release() is True
-
-
 @pytest.mark.parametrize("limit", [0, 2])
+@simulated
 async def test_waiters_go_by_declared_limits_once_the_set_one_is_lost(
-    kind: Kind, redis: Redis, name: str, limit: int
+    make: Make, client: MemoryBackend, limit: int
 ) -> None:
     """Its key, which has no expiry, was deleted. An attack found it."""
-    sem = kind(redis, name, 4, lease=3.0)
+    sem = make(4, lease=3.0)
     await sem.set_limit(limit)
     waiter = await queue_up(sem, permits=3)
-    assert await redis.delete(key_of(sem, "limit")) == 1
+    assert client._store.redis.command("DEL", key_of(sem, "limit")) == 1
     await give_back(await soon(waiter, 2.0))
 
 

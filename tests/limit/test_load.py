@@ -7,12 +7,10 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore
-from redsem_async._core.keys import new_hub_id
 from redsem_async._hub.commands import MAX_REFRESHES
 from redsem_async._hub.pipeline import MAX_WINDOW
 from redsem_async._hub.state import MAX_BATCH, MAX_KEYED
 from tests.harness.children import StartWorker
-from tests.harness.clients import Kind
 from tests.harness.proxy import Proxy, Sent
 from tests.harness.wait import all_free, give_back
 
@@ -45,28 +43,21 @@ def regressions(stays: list[Stay]) -> Iterator[tuple[int, int]]:
             yield highest, own
 
 
-@pytest.mark.parametrize(
-    "weights",
-    [
-        pytest.param(False, id="single", marks=pytest.mark.release),
-        pytest.param(True, id="weighted"),
-    ],
-)
 async def test_under_load_the_limit_holds(
-    kind: Kind, weights: bool, start: StartWorker, client_a: Redis, admin: Redis
+    start: StartWorker, client_a: Redis, admin: Redis
 ) -> None:
     """Four processes of 25 tasks: tokens are unique and growing, and all is free at the end."""
     limit = 7
     workers = [
         await start(
             "hammer",
-            kind=kind.__name__,
+            kind="FairSemaphore",
             name="jobs",
             limit=limit,
             lease=5.0,
             seconds=2.0,
             tasks=25,
-            weights=weights,
+            weights=True,
             cancelled=0.2,
             seed=seed,
         )
@@ -87,18 +78,18 @@ async def test_under_load_the_limit_holds(
     # Were the limit never reached, this would prove nothing.
     assert limit - 1 <= most_inside(stays) <= limit
     assert not list(regressions(stays)), "a later grant has a lower token"
-    await all_free(kind(client_a, "jobs", limit), within=0.5)
+    await all_free(FairSemaphore(client_a, "jobs", limit), within=0.5)
     for key in await admin.keys("*"):
         assert await admin.ttl(key) > 0, key
 
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["plain", "keys"])
-async def test_batches_are_bounded(kind: Kind, keyed: bool, proxied: Redis, proxy: Proxy) -> None:
+async def test_batches_are_bounded(keyed: bool, proxied: Redis, proxy: Proxy) -> None:
     """Redis runs one script at a time: thousands of ids are many short ones."""
     many, most = 3000, MAX_BATCH
-    semaphore = kind(proxied, "jobs", many, lease=30.0)
+    semaphore = FairSemaphore(proxied, "jobs", many, lease=30.0)
     acquires = (semaphore.acquire() for _ in range(many))
-    if keyed and kind is FairSemaphore:
+    if keyed:
         most = MAX_KEYED
         fair = FairSemaphore(proxied, "jobs", many, key_limit=1, lease=30.0)
         acquires = (fair.acquire(key=f"key {number}") for number in range(many))
@@ -120,9 +111,9 @@ async def test_batches_are_bounded(kind: Kind, keyed: bool, proxied: Redis, prox
         assert max(sizes) <= bound
 
 
-async def test_commands_in_flight_are_bounded(kind: Kind, proxied: Redis, proxy: Proxy) -> None:
+async def test_commands_in_flight_are_bounded(proxied: Redis, proxy: Proxy) -> None:
     """What waits for a slow server waits here, and not in its buffers."""
-    semaphores = [kind(proxied, f"jobs {number}", 1) for number in range(100)]
+    semaphores = [FairSemaphore(proxied, f"jobs {number}", 1) for number in range(100)]
     await asyncio.gather(*(semaphore.reap() for semaphore in semaphores))
     before = len(proxy.sent)
     held = proxy.hold("acquire")
@@ -132,9 +123,3 @@ async def test_commands_in_flight_are_bounded(kind: Kind, proxied: Redis, proxy:
     assert len(proxy.sent) - before <= MAX_WINDOW
     held.lift()
     await give_back(*acquiring)
-
-
-def test_ids_cannot_be_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """128 bits of the system's randomness, whatever a program has seeded."""
-    monkeypatch.setattr("secrets.token_hex", "{} bytes".format)
-    assert new_hub_id() == "16 bytes"
