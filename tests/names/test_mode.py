@@ -19,16 +19,18 @@ from redsem_async import (
 )
 from redsem_async._redis.scripts import layout
 from redsem_async.testing import MemoryBackend
-from tests.harness.clients import KEYS, Client, Kind, Make, key_of
+from tests.harness.clients import Client, Kind, Make, key_of
 from tests.harness.wait import all_free, cancelled, queue_up, soon
+from tests.worlds.simulated_time import simulated
 
 MARGIN = 30.0  # seconds, in which a busy machine does what a test asks
 
 
-@pytest.fixture(params=["server", "local"])
-def used(request: pytest.FixtureRequest, kind: Kind, client: Client, name: str) -> AnySemaphore:
+@pytest.fixture(params=[("fair", "server"), ("fair", "local"), ("zset", "server")], ids="-".join)
+def used(request: pytest.FixtureRequest, client: MemoryBackend) -> AnySemaphore:
     """The semaphore that takes the name, by either clock."""
-    return kind(client, name, 1, clock=request.param)
+    kind, clock = request.param
+    return (FairSemaphore if kind == "fair" else Semaphore)(client, "jobs", 1, clock=clock)
 
 
 @pytest.fixture
@@ -38,49 +40,38 @@ def refused(used: AnySemaphore, other: Client) -> AnySemaphore:
 
 
 class Stored:
-    """What is stored of the test's name, in memory or by a server."""
+    """What is stored of the name."""
 
-    def __init__(self, name: str, client: Client, admin: Redis) -> None:
-        self._name = name
-        self._memory = client._store.redis if isinstance(client, MemoryBackend) else None
-        self._admin: Any = admin
+    def __init__(self, client: MemoryBackend) -> None:
+        self._client = client
 
-    def _key(self, what: str) -> str:
-        return f"redsem:{{{self._name}}}:{what}"
+    def run(self, command: str, what: str, *arguments: str | int) -> Any:
+        return self._client._store.redis.command(command, f"redsem:{{jobs}}:{what}", *arguments)
 
-    async def _run(self, command: str, what: str, *arguments: str | int) -> Any:
-        if self._memory is None:
-            return await self._admin.execute_command(command, self._key(what), *arguments)
-        return self._memory.command(command, self._key(what), *arguments)
+    def let_pass(self, seconds: float) -> None:
+        """Let time pass, in which no process says anything."""
+        self._client._store._epoch_us += round(seconds * 1_000_000)
 
-    async def let_pass(self, seconds: float) -> None:
-        """Move the time at which the name becomes free so much nearer."""
-        left = await self._run("PTTL", "meta")
-        assert left > 0
-        await self._run("PEXPIRE", "meta", left - round(seconds * 1000))
-
-    async def fall_silent(self) -> None:
+    def fall_silent(self) -> None:
         """Let the only process that used the name have sent nothing for a while."""
-        (hub,) = await self._run("ZRANGE", "hubs", 0, -1)
-        alive_until = await self._run("ZSCORE", "hubs", hub)
-        await self._run("ZADD", "hubs", int(alive_until) - round(MARGIN * 1000), hub)
+        (hub,) = self.run("ZRANGE", "hubs", 0, -1)
+        alive_until = int(self.run("ZSCORE", "hubs", hub))
+        self.run("ZADD", "hubs", alive_until - round(MARGIN * 1000), hub)
 
-    async def set(self, field: str, value: str) -> None:
+    def set(self, field: str, value: str) -> None:
         """Let the name be in use with another ``mode`` or ``layout``; 0 for one without number."""
         if (field, value) == ("layout", "0"):
-            assert await self._run("HDEL", "meta", "layout") == 1
+            assert self.run("HDEL", "meta", "layout") == 1
         else:
-            assert await self._run("HSET", "meta", field, value) == 0, "it was not noted"
+            assert self.run("HSET", "meta", field, value) == 0, "it was not noted"
 
-    async def contents(self) -> object:
-        if self._memory is not None:
-            return self._memory.snapshot()
-        return [await self._admin.dump(self._key(what)) for what in KEYS]
+    def contents(self) -> object:
+        return self._client._store.redis.snapshot()
 
 
 @pytest.fixture
-def stored(name: str, client: Client, other_redis: Redis) -> Stored:
-    return Stored(name, client, other_redis)
+def stored(client: MemoryBackend) -> Stored:
+    return Stored(client)
 
 
 def other_class(sem: AnySemaphore) -> Kind:
@@ -144,9 +135,9 @@ async def test_a_name_stays_taken_after_its_last_use_and_then_is_free(
     assert 2 * MARGIN < first < 600
     again = await free_in(refused)  # a refused attempt is no use of the name
     assert again <= first
-    await stored.let_pass(again - MARGIN)
+    stored.let_pass(again - MARGIN)
     assert 0 < await free_in(refused) <= MARGIN
-    await stored.let_pass(MARGIN)
+    stored.let_pass(MARGIN)
     async with refused:
         assert await refused.available() == 4
         assert (await mismatch(used)).held is True
@@ -158,7 +149,7 @@ async def test_use_keeps_the_name(
     """Each use counts anew."""
     for _ in range(5):
         await use(used)
-        await stored.let_pass(await free_in(refused) - MARGIN)
+        stored.let_pass(await free_in(refused) - MARGIN)
     assert (await mismatch(refused)).held is False
 
 
@@ -179,7 +170,7 @@ async def test_a_set_limit_outlives_the_mode(
     """The set limit is the name's, and has no expiry."""
     await used.set_limit(2)
     await use(used)
-    await stored.let_pass(await free_in(refused))
+    stored.let_pass(await free_in(refused))
     async with refused:
         assert (await refused.status()).limit == 2
 
@@ -222,26 +213,25 @@ async def test_the_error_says_whether_permits_are_held(
 
 
 async def test_the_error_says_what_is_held_by_the_clock_of_the_server(
-    kind: Kind, client: Client, other: Client, name: str, monkeypatch: pytest.MonkeyPatch
+    make: Make, other: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the client's, an hour ahead, every lease would be over, and deleting look harmless."""
-    sem = kind(client, name, 1)
+    sem = make(1)
     async with sem:
         really = time.time_ns
         monkeypatch.setattr(time, "time_ns", lambda: really() + 3600 * 10**9)
-        for refused in (kind, other_class(sem)):
-            error = await mismatch(refused(other, name, 1, clock="local"))
+        for kind in (FairSemaphore, Semaphore):
+            error = await mismatch(kind(other, sem.name, 1, clock="local"))
             assert (error.held, error.unused) == (True, False)
 
 
 async def test_the_error_says_nothing_of_waiters_where_there_may_be_some(
-    used: AnySemaphore, refused: AnySemaphore, client: Client
+    used: AnySemaphore, refused: AnySemaphore, client: MemoryBackend
 ) -> None:
     """No permit of a paused semaphore is held, and yet it is in use."""
     await used.set_limit(0)
     waiter = await queue_up(used)
-    if isinstance(client, MemoryBackend):
-        client.advance(3600.0)
+    client.advance(3600.0)
     error = await mismatch(refused)
     assert (error.held, error.unused) == (False, False)
     assert "no permit is held" in str(error)
@@ -254,7 +244,7 @@ async def test_the_error_says_that_the_name_is_unused(
 ) -> None:
     """A process with a waiter sends heartbeats: where none came for a while, none waits."""
     await use(used)
-    await stored.fall_silent()
+    stored.fall_silent()
     error = await mismatch(refused)
     assert (error.held, error.unused) == (False, True)
     assert "no permit is held and no request waits now" in str(error)
@@ -272,8 +262,8 @@ async def test_nothing_can_be_done_with_another_layout(
 ) -> None:
     """Nor by the same class. What is stored stays as it is, byte by byte."""
     permit = await used.acquire()
-    await stored.set("layout", str(number))
-    before = await stored.contents()
+    stored.set("layout", str(number))
+    before = stored.contents()
     for sem in (used, refused):
         for call in (
             sem.acquire,
@@ -295,22 +285,21 @@ async def test_nothing_can_be_done_with_another_layout(
             assert error.free_in is not None and 60 < error.free_in < 600
     with pytest.raises(LayoutMismatch):
         await permit.release()
-    assert await stored.contents() == before
+    assert stored.contents() == before
 
 
 async def test_a_name_of_another_layout_is_free_after_its_last_use(
-    used: AnySemaphore, refused: AnySemaphore, stored: Stored, client: Client, other_redis: Redis
+    used: AnySemaphore, refused: AnySemaphore, stored: Stored
 ) -> None:
     """As it is after another mode, and after a deletion."""
     await use(used)
-    await stored.set("layout", str(OWN + 1))
+    stored.set("layout", str(OWN + 1))
     seconds = (await rejected(refused)).free_in
     assert seconds is not None
-    await stored.let_pass(seconds)
+    stored.let_pass(seconds)
     await use(refused)
     await refused.delete()
-    if isinstance(client, Redis):
-        assert await other_redis.hmget(key_of(used, "meta"), ["mode", "layout"]) == [None, None]
+    assert stored.run("HMGET", "meta", "mode", "layout") == [None, None]
     await use(used)
 
 
@@ -319,16 +308,16 @@ async def test_only_processes_that_are_alive_count_as_users(
 ) -> None:
     """The error names the versions to upgrade, and not one that is gone."""
     await use(used)
-    await stored.set("layout", str(OWN + 1))
-    await stored.fall_silent()
+    stored.set("layout", str(OWN + 1))
+    stored.fall_silent()
     assert (await rejected(used)).versions == ()
 
 
 async def test_whatever_another_layout_has_the_error_is_the_same(
-    kind: Kind, redis: Redis, name: str, other_redis: Redis
+    redis: Redis, name: str, other_redis: Redis
 ) -> None:
     """Its keys may be of any type, its texts may be any, and it may have many processes."""
-    sem, admin, other = kind(redis, name, 1), cast("Any", other_redis), str(OWN + 1)
+    sem, admin, other = FairSemaphore(redis, name, 1), cast("Any", other_redis), str(OWN + 1)
     meta, hubs, holders = (key_of(sem, what) for what in ("meta", "hubs", "holders"))
     processes = [f"{n:032x}" for n in range(100)]
 
@@ -352,19 +341,18 @@ async def test_whatever_another_layout_has_the_error_is_the_same(
 
 
 @pytest.mark.parametrize("field", ["mode", "layout"])
+@simulated
 async def test_of_a_name_that_others_took_over_holders_are_trusted_for_a_lease_and_waiters_fail(
-    make: Make, stored: Stored, field: str
+    client: MemoryBackend, stored: Stored, field: str
 ) -> None:
     """State was lost, and others came first."""
-    sem = make(1, lease=1.0)
-    taken = f"{'zset' if isinstance(sem, FairSemaphore) else 'fair'} server"
+    sem = FairSemaphore(client, "jobs", 1, lease=6.0)
     permit = await sem.acquire()
     waiter = await queue_up(sem)
-    await stored.set(field, taken if field == "mode" else str(OWN + 1))
-    error = ModeMismatch if field == "mode" else LayoutMismatch
+    stored.set(field, "zset server" if field == "mode" else str(OWN + 1))
     with pytest.raises(BackendUnavailable):
         await permit.refresh()
     assert not permit.lost
-    with pytest.raises(error):
-        await soon(waiter)
-    assert "in time" in (await soon(permit.wait_lost())).reason
+    with pytest.raises(ModeMismatch if field == "mode" else LayoutMismatch):
+        await waiter
+    assert "in time" in (await permit.wait_lost()).reason
