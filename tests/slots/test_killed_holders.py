@@ -8,8 +8,7 @@ from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore
 from tests.harness.children import StartWorker
-from tests.harness.clients import Kind
-from tests.harness.wait import EPSILON, all_free, queue_up, soon, takes_at_most, waits_in_queue
+from tests.harness.wait import EPSILON, all_free, queue_up, soon, takes_at_most
 
 GPUS = ["cuda:0", "cuda:1"]
 MILLISECOND = 0.001  # the server rounds to it
@@ -17,15 +16,15 @@ MILLISECOND = 0.001  # the server rounds to it
 
 @pytest.mark.fault(1)
 async def test_the_slot_of_a_killed_holder_comes_back_with_its_lease(
-    kind: Kind, client_a: Redis, start: StartWorker
+    client_a: Redis, start: StartWorker
 ) -> None:
-    semaphore = kind(client_a, "jobs", slots=GPUS, lease=1.0)
-    holder = await start("hold", kind=kind, limit=None, slots=GPUS, lease=1.0)
+    semaphore = FairSemaphore(client_a, "jobs", slots=GPUS, lease=1.0)
+    holder = await start("hold", kind=FairSemaphore, limit=None, slots=GPUS, lease=1.0)
     held = await holder.heard("held")
     own = await semaphore.acquire()
     (before,) = [h for h in (await semaphore.status()).holders if h.id == held["id"]]
     assert {*before.slots, own.slot} == {*GPUS}
-    waiter = await waits_in_queue(semaphore)
+    waiter = await queue_up(semaphore)
     await holder.kill()
     with takes_at_most(1.0 + EPSILON):
         asked = time.monotonic()

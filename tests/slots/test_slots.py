@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -16,17 +17,18 @@ from redsem_async import (
     ModeMismatch,
     Mutex,
     PermitLost,
+    Semaphore,
     SlotsMismatch,
 )
 from redsem_async.testing import MemoryBackend
-from tests.harness.clients import Client, Kind, key_of
+from tests.harness.clients import Client, Kind
 from tests.harness.wait import (
-    NOISE,
     all_free,
     give_back,
     queue_up,
     soon,
 )
+from tests.worlds.simulated_time import simulated
 
 GPUS = ["cuda:0", "cuda:1", "cuda:2"]
 
@@ -34,25 +36,26 @@ MakeSlotted = Callable[..., tuple[AnySemaphore, AnySemaphore]]
 
 
 @pytest.fixture
-def slotted(kind: Kind, client: Client, other: Client, name: str) -> MakeSlotted:
+def slotted(client: Client, other: Client) -> MakeSlotted:
     """Makes two semaphores with slots that share a name, in two processes."""
-    return slotted_pairs(kind, name, client, other)
 
-
-@pytest.fixture
-def on_own_server(kind: Kind, client_a: Redis, client_b: Redis) -> MakeSlotted:
-    """The same, on a server that the test may spoil."""
-    return slotted_pairs(kind, "gpu", client_a, client_b)
-
-
-def slotted_pairs(kind: Kind, name: str, client: Client, other: Client) -> MakeSlotted:
     def make(
         slots: Sequence[str | int] = GPUS, there: Sequence[str | int] | None = None, **options: Any
     ) -> tuple[AnySemaphore, AnySemaphore]:
-        here = kind(client, name, slots=slots, **options)
-        return here, kind(other, name, slots=there or slots, **options)
+        here = FairSemaphore(client, "gpu", slots=slots, **options)
+        return here, FairSemaphore(other, "gpu", slots=there or slots, **options)
 
     return make
+
+
+@pytest.fixture
+def loses_facts(client: MemoryBackend) -> Callable[[], None]:
+    """Loses what the server knows of slots, as where Redis evicts the key."""
+
+    def lose() -> None:
+        assert client._store.redis.command("DEL", "redsem:{gpu}:facts") == 1
+
+    return lose
 
 
 async def test_each_permit_has_a_slot_of_its_own(slotted: MakeSlotted) -> None:
@@ -84,17 +87,6 @@ async def test_a_permit_for_several_has_several(slotted: MakeSlotted) -> None:
     await give_back(two, one)
 
 
-async def test_retry_after_goes_by_the_slots_under_a_higher_limit(slotted: MakeSlotted) -> None:
-    here, _ = slotted(["gpu"])
-    await here.set_limit(100)
-    async with here:
-        await asyncio.sleep(0.05)  # how long it is usually held
-    async with here:
-        with pytest.raises(AcquireTimeout) as caught:
-            await here.acquire(timeout=0)
-    assert caught.value.retry_after > 0.04
-
-
 async def test_a_waiter_gets_the_slot_that_is_given_back(slotted: MakeSlotted) -> None:
     """Whether the reply to its own process says so, or a push message."""
     here, there = slotted(["a", "b"])
@@ -115,9 +107,9 @@ async def test_a_waiter_gets_the_slot_that_is_given_back(slotted: MakeSlotted) -
     ids=["numbers", "none"],
 )
 async def test_slots_are_numbers_where_numbers_are_given_and_none_without(
-    client: Client, kind: Kind, name: str, options: dict[str, Any], slots: tuple[int, ...]
+    client: Client, options: dict[str, Any], slots: tuple[int, ...]
 ) -> None:
-    async with kind(client, name, **options) as permit:
+    async with FairSemaphore(client, "gpu", **options) as permit:
         assert permit.slots == slots
         assert permit.slot == next(iter(slots), None)
         assert not isinstance(permit.slot, str)
@@ -137,12 +129,8 @@ async def test_a_slot_goes_on_with_detach_and_adopt(slotted: MakeSlotted) -> Non
 
 async def test_a_lost_permit_frees_its_slot(slotted: MakeSlotted) -> None:
     here, there = slotted(["a", "b"])
-    keeper = await here.acquire()
-    permit = await there.acquire()
-    with pytest.raises(PermitLost):
-        async with permit:
-            assert await here.release(permit.id)
-            await asyncio.sleep(30)
+    keeper, permit = await here.acquire(), await there.acquire()
+    assert await here.release(permit.id)
     again = await here.acquire()
     assert again.slot == permit.slot != keeper.slot
     await give_back(again, keeper)
@@ -179,14 +167,16 @@ async def test_one_list_may_be_the_beginning_of_the_other(slotted: MakeSlotted) 
 
 
 async def test_a_shorter_list_does_not_replace_the_longer(
-    slotted: MakeSlotted, kind: Kind, client: Client, name: str
+    slotted: MakeSlotted, client: Client
 ) -> None:
-    """Or a third client could come with slots of another list."""
+    """Or a third client could come with slots of another list. None at all are another, too."""
     short, long = slotted(["a"], ["a", "b"])
     async with long:
         assert await short.try_acquire() is None
         with pytest.raises(SlotsMismatch):
-            await kind(client, name, slots=["a", "c"]).acquire(timeout=5)
+            await FairSemaphore(client, "gpu", slots=["a", "c"]).acquire()
+        with pytest.raises(ModeMismatch, match="with slots"):
+            await FairSemaphore(client, "gpu", 3).acquire()
 
 
 async def test_a_slot_beyond_the_own_list_cannot_be_adopted(slotted: MakeSlotted) -> None:
@@ -213,25 +203,17 @@ async def test_a_set_limit_says_how_many_and_never_which(slotted: MakeSlotted) -
     await give_back(*held)
 
 
-async def test_a_client_without_slots_is_refused(
-    slotted: MakeSlotted, kind: Kind, client: Client, name: str
-) -> None:
-    here, _ = slotted()
-    async with here:
-        with pytest.raises(ModeMismatch, match="with slots"):
-            await kind(client, name, 3).acquire(timeout=5)
-
-
-def test_limit_and_slots_exclude_each_other(kind: Kind) -> None:
+def test_limit_and_slots_exclude_each_other() -> None:
     with pytest.raises(TypeError, match="not both"):
-        kind(MemoryBackend(), "gpu", 3, slots=GPUS)
+        FairSemaphore(MemoryBackend(), "gpu", 3, slots=GPUS)
     with pytest.raises(TypeError, match="limit"):
         Mutex(MemoryBackend(), "gpu", slots=GPUS)
 
 
-async def test_any_text_is_a_slot(client: Client, kind: Kind, name: str) -> None:
+async def test_any_text_is_a_slot(redis: Redis, name: str) -> None:
+    """As Redis keeps it, in its own bytes."""
     names = ["a,b", "a:b", "a+b", "%2C", "ü {x}", "list", "0"]
-    semaphore = kind(client, name, slots=names)
+    semaphore = FairSemaphore(redis, name, slots=names)
     held = [await semaphore.acquire() for _ in names]
     assert [permit.slot for permit in held] == names
     listed = {holder.slots for holder in (await semaphore.status()).holders}
@@ -242,10 +224,9 @@ async def test_any_text_is_a_slot(client: Client, kind: Kind, name: str) -> None
 # -- with other options
 
 
-async def test_slots_go_with_keys(client: Client, other: Client, name: str) -> None:
+async def test_slots_go_with_keys(slotted: MakeSlotted) -> None:
     """Whose turn it is goes by the keys; what a permit has goes by the slots."""
-    options: dict[str, Any] = {"slots": GPUS, "key_limit": 2, "share": True}
-    here, there = (FairSemaphore(each, name, **options) for each in (client, other))
+    here, there = slotted(key_limit=2, share=True)
     held = [await here.acquire(key="a"), await here.acquire(key="a")]
     assert await there.try_acquire(key="a") is None
     held.append(await there.acquire(key="b"))
@@ -260,7 +241,7 @@ async def test_slots_go_with_keys(client: Client, other: Client, name: str) -> N
 
 
 async def test_random_use_gives_no_slot_twice(slotted: MakeSlotted) -> None:
-    """Tasks of two processes, with cancellations, revocations and permits for several."""
+    """Tasks of two processes, with timeouts and permits for several."""
     here, there = slotted(range(5), lease=5.0)
     chosen = random.Random(7)
     users: Counter[int | str] = Counter()
@@ -268,8 +249,8 @@ async def test_random_use_gives_no_slot_twice(slotted: MakeSlotted) -> None:
 
     async def work(semaphore: AnySemaphore) -> None:
         for _ in range(12):
-            try:
-                permits = chosen.choice((1, 1, 1, 2, 3))
+            permits = chosen.choice((1, 1, 1, 2, 3))
+            with suppress(AcquireTimeout):
                 async with semaphore.acquire(permits=permits, timeout=chosen.random()) as permit:
                     assert len(permit.slots) == permits
                     users.update(permit.slots)
@@ -277,12 +258,8 @@ async def test_random_use_gives_no_slot_twice(slotted: MakeSlotted) -> None:
                     assert max(users.values()) == 1, users
                     await asyncio.sleep(0)
                     users.subtract(permit.slots)
-            except AcquireTimeout:
-                pass
 
-    async with asyncio.TaskGroup() as tasks:
-        for number in range(12):
-            tasks.create_task(work(here if number % 2 else there))
+    await asyncio.gather(*(work(here if number % 2 else there) for number in range(12)))
     assert {*used} == {*range(5)}
     await all_free(here)
 
@@ -290,28 +267,38 @@ async def test_random_use_gives_no_slot_twice(slotted: MakeSlotted) -> None:
 # -- state that is lost, on Redis
 
 
+@pytest.mark.parametrize("detached", [False, True])
+@simulated
 async def test_nothing_is_granted_while_the_slots_in_use_are_not_known(
-    on_own_server: MakeSlotted, admin: Redis
+    slotted: MakeSlotted, loses_facts: Callable[[], None], detached: bool
 ) -> None:
-    """Evicted by Redis, for example: a free one cannot be told from one in use."""
-    here, there = on_own_server(lease=1.0)
-    async with here.acquire() as permit:
-        assert await admin.delete(key_of(here, "facts")) == 1
-        assert await there.try_acquire() is None
-        waiter = await queue_up(there)
-        assert not permit.lost
-    async with await soon(waiter) as next_one:
+    """A free one cannot be told from one in use. One that is detached is not adopted."""
+    here, there = slotted(lease=1.0)
+    permit = await here.acquire()
+    if detached:
+        job = await permit.detach(1.0)
+    loses_facts()
+    if detached:
+        with pytest.raises(PermitLost):
+            await there.adopt(job)
+    assert await there.try_acquire() is None
+    waiter = await queue_up(there)
+    async with await waiter as next_one:
         assert next_one.slot in GPUS
+    assert asyncio.get_running_loop().time() >= 0.9
 
 
+@pytest.mark.parametrize("kind", [Semaphore, FairSemaphore], ids=["zset", "fair"])
+@simulated
 async def test_a_holder_whose_slots_are_lost_is_told_with_its_next_refresh(
-    on_own_server: MakeSlotted, admin: Redis
+    kind: Kind, client: MemoryBackend, loses_facts: Callable[[], None]
 ) -> None:
     """Another may get the same slot, but not before its lease has ended."""
-    here, there = on_own_server(lease=1.0)
+    here, there = (kind(each, "gpu", slots=GPUS, lease=3.0) for each in (client, client.peer()))
     permit = await here.acquire()
-    assert await admin.delete(key_of(here, "facts")) == 1
-    lost = await soon(permit.wait_lost(), 1.0 / 3 + NOISE)
+    loses_facts()
+    async with asyncio.timeout(1.1):
+        lost = await permit.wait_lost()
     assert lost.reason == "the server no longer holds it"
     assert await there.try_acquire() is None
     async with there.acquire(timeout=5) as next_one:
@@ -319,11 +306,12 @@ async def test_a_holder_whose_slots_are_lost_is_told_with_its_next_refresh(
 
 
 @pytest.mark.parametrize("each", [1, 2])
+@simulated
 async def test_slots_of_many_that_expired_at_once_are_given_again(
-    client: Client, name: str, each: int
+    slotted: MakeSlotted, each: int
 ) -> None:
     """More of them than one call removes."""
-    sem = FairSemaphore(client, name, slots=range(80 * each), key_limit=80 * each)
+    sem, _ = slotted(range(80 * each), key_limit=80 * each)
     permits = [await sem.acquire(key="a", permits=each) for _ in range(80)]
     await asyncio.gather(*(permit.detach(0.8) for permit in permits))
     await asyncio.sleep(1.0)
@@ -333,27 +321,16 @@ async def test_slots_of_many_that_expired_at_once_are_given_again(
         assert (await sem.status()).held == 60 * each
 
 
-async def test_a_permit_whose_slot_is_not_known_is_not_adopted(
-    on_own_server: MakeSlotted, admin: Redis
+async def test_slots_of_evicted_holders_are_free(
+    slotted: MakeSlotted, client: MemoryBackend
 ) -> None:
-    """Its adopter would have none, and another permit would get the slot."""
-    here, there = on_own_server(lease=1.0)
-    job = await (await here.acquire()).detach(1.0)
-    assert await admin.delete(key_of(here, "facts")) == 1
-    with pytest.raises(PermitLost):
-        await there.adopt(job)
-    assert await there.try_acquire() is None
-    async with there.acquire(timeout=5) as permit:  # once it has expired
-        assert permit.slot in GPUS
-
-
-async def test_slots_of_evicted_holders_are_free(on_own_server: MakeSlotted, admin: Redis) -> None:
-    here, there = on_own_server(["a", "b"])
+    here, there = slotted(["a", "b"])
     permits = [await here.acquire(), await here.acquire()]
-    assert await admin.delete(key_of(here, "holders")) == 1
+    redis = client._store.redis
+    assert redis.command("DEL", "redsem:{gpu}:holders") == 1
     async with there.acquire(permits=2, timeout=5) as both:
         assert both.slots == ("a", "b")
-        assert await admin.hkeys(key_of(here, "facts")) == [both.id.encode()]
+        assert redis.command("HLEN", "redsem:{gpu}:facts") == 1
     for permit in permits:
         assert not await permit.release()
 
@@ -376,6 +353,6 @@ async def test_slots_of_evicted_holders_are_free(on_own_server: MakeSlotted, adm
         (3, TypeError, "slots must be a list"),
     ],
 )
-def test_bad_slots_are_refused(kind: Kind, slots: Any, error: type[Exception], text: str) -> None:
+def test_bad_slots_are_refused(slots: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
-        kind(MemoryBackend(), "gpu", slots=slots)
+        FairSemaphore(MemoryBackend(), "gpu", slots=slots)
