@@ -171,17 +171,6 @@ async def test_real_errors_carry_real_facts(make: Make) -> None:
 
 
 @simulated
-async def test_retry_after_is_an_estimate_and_never_negative(pair: MakePair) -> None:
-    """Also when the holder's lease has just ended: it goes into a header as it is."""
-    here, there = pair(1, lease=0.2)
-    await (await here.acquire()).detach(0.3)
-    for _ in range(3):
-        with pytest.raises(AcquireTimeout) as caught:
-            await there.acquire(timeout=0.09)
-        assert 0 <= caught.value.retry_after <= 1.0
-
-
-@simulated
 async def test_a_cold_process_is_told_how_long_others_hold(pair: MakePair) -> None:
     """Its first refusals would say a whole lease otherwise, where requests take 60 ms."""
     here, there = pair(1, lease=60.0)

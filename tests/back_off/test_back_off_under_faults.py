@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import AnySemaphore, BackendUnavailable, FairSemaphore
+from redsem_async import AnySemaphore, FairSemaphore
 from redsem_async._redis.scripts import script
 from redsem_async.testing import MemoryBackend
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.proxy import Proxy, Sent, say_again
-from tests.harness.wait import cancelled, give_back, in_background, queue_up, until
+from tests.harness.wait import cancelled, give_back, queue_up, until
 
 PAUSE = 20.0
 
@@ -85,30 +85,6 @@ async def test_a_back_off_whose_reply_was_lost_does_not_begin_anew_after_its_end
     await here.reap()
     assert len(proxy.operations("back_off")) == 2, "it is sent again"
     assert not await left(there)
-
-
-@pytest.mark.fault(46)
-@pytest.mark.parametrize("what", ["set_limit", "pause", "back_off", "delete"])
-async def test_an_operators_call_that_was_lost_is_carried_out_before_a_later_back_off(
-    here: AnySemaphore, there: AnySemaphore, proxy: Proxy, what: str
-) -> None:
-    """The outage in which an operator acts is the one in which permits back off."""
-    permit = await here.acquire()
-    fault = proxy.cut({"pause": "set_limit"}.get(what, what))
-    proxy.refusing = True
-    arguments = {"set_limit": (2,), "back_off": (PAUSE,)}.get(what, ())
-    calling = in_background(getattr(here, what)(*arguments))
-    await asyncio.wait_for(fault.struck.wait(), 5)
-    with pytest.raises(BackendUnavailable):  # the process knows
-        await here.try_acquire()
-    permit.back_off(1.0)
-    proxy.refusing = False
-    await calling
-    status = await there.status()
-    assert status.held == (what != "delete")
-    assert status.set_limit == {"set_limit": 2, "pause": 0}.get(what)
-    assert (await left(there) > 2.0) == (what == "back_off")
-    assert await permit.release() == (what != "delete")
 
 
 @pytest.mark.fault(29, 32)

@@ -18,14 +18,7 @@ from redsem_async.blocking import Portal
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client
 from tests.harness.inside import state_of
-from tests.harness.wait import (
-    cancelled,
-    give_back,
-    in_background,
-    queue_up,
-    soon,
-    waiting,
-)
+from tests.harness.wait import cancelled, give_back, queue_up, soon, waiting
 from tests.worlds.simulated_time import simulated
 
 
@@ -203,24 +196,6 @@ async def test_without_patience_retry_after_goes_by_the_whole_queue(keyed: MakeK
     await asyncio.gather(*map(give_back, (*held, *waiters)))
 
 
-@pytest.mark.parametrize("options", [{}, {"max_waiters": 0}, {"max_waiters_per_key": 0}])
-async def test_a_request_that_may_not_wait_has_its_share(
-    client: Client, other: Client, name: str, options: dict[str, Any]
-) -> None:
-    """It gets the permit that it would get at once if it waited."""
-    here = FairSemaphore(client, name, 3, share=True)
-    there = FairSemaphore(other, name, 3, share=True, **options)
-    held = await hold(here, "a", "a")
-    heavy = await queue_up(here, key="a", permits=2)
-    timeout = 5 if options else 0
-    with pytest.raises(QueueFull if options else AcquireTimeout):
-        await there.acquire(key="a", timeout=timeout)
-    held.append(await there.acquire(key="b", timeout=timeout))
-    assert not heavy.done()
-    assert (await here.status()).waiting == 1
-    await give_back(*held, heavy)
-
-
 @simulated
 async def test_a_timeout_says_what_is_full_at_the_end(keyed: MakeKeyed) -> None:
     """While the process asks other things all the time, whose replies say that Redis is there."""
@@ -326,38 +301,6 @@ async def test_a_request_too_heavy_for_the_lowered_limit_of_its_key_holds_it_up(
     await give_back(permit, light)
 
 
-async def test_a_request_too_heavy_for_the_overall_limit_waits_and_is_passed(
-    keyed: MakeKeyed,
-) -> None:
-    here, there = keyed(10, key_limit=4, max_waiters_per_key=1)
-    held = await here.acquire(key="a", permits=4)
-    heavy = await queue_up(there, key="a", permits=3)
-    await here.set_limit(2)
-    await give_back(held)
-    assert [(key.key, key.waiting) for key in (await here.status()).keys] == [("a", 1)]
-    await give_back(*await hold(here, "a"))
-    blocking = await hold(here, "b", "c")
-    with pytest.raises(QueueFull):
-        await here.acquire(key="a")
-    await give_back(*blocking)
-    await here.set_limit(None)
-    await give_back(heavy)
-
-
-async def test_a_request_too_heavy_for_the_overall_limit_is_passed_by_one_of_its_command(
-    keyed: MakeKeyed,
-) -> None:
-    here, _ = keyed(10, key_limit=10, lease=60.0)  # heartbeats, which would help, are rare
-    await here.set_limit(3)
-    first = in_background(here.acquire(key="b"))  # goes alone, and those behind it together
-    heavy = in_background(here.acquire(key="a", permits=5))
-    light = in_background(here.acquire(key="a"))
-    await give_back(light, first)
-    assert not heavy.done()
-    await here.set_limit(None)
-    await give_back(heavy)
-
-
 # -- sharing
 
 
@@ -414,22 +357,6 @@ async def test_keys_take_turns_by_their_weights(
         await waiting(here, 60)
         await first.release()
     assert abs(order[:20].count("a") - expected) <= 1, order
-
-
-@pytest.mark.parametrize("moves", [False, True])
-async def test_an_adopted_permit_takes_no_turn_from_others(keyed: MakeKeyed, moves: bool) -> None:
-    """Its key had its turn when it was granted, whichever process holds it now."""
-    here, there = keyed(2, key_limit=None, share=True, patience=3600.0)
-    held = await hold(here, "a", None)
-    if moves:
-        held[0] = await there.adopt(await held[0].detach(60))
-    again = await queue_up(here, key="a")
-    other = await queue_up(there, key="c")
-    await held[0].release()  # now both keys have none in use
-    permit = await soon(other)
-    assert not again.done()
-    await give_back(permit, again)
-    await held[1].release()
 
 
 @pytest.mark.parametrize(("key", "patient"), [("old", 60.0), (None, 5.0)])

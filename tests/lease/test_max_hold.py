@@ -56,17 +56,6 @@ async def test_a_refresh_asks_for_no_more_than_is_left(pair: MakePair) -> None:
 
 
 @simulated
-async def test_it_counts_from_the_grant_and_not_from_the_request(pair: MakePair) -> None:
-    here, there = pair(1, **OPTIONS)
-    first = await there.acquire()
-    waiter = await queue_up(here)
-    await asyncio.sleep(0.5)
-    await give_back(first)
-    await (await waiter).wait_lost()
-    assert loop_time() == pytest.approx(0.5 + 1.2, abs=0.05)
-
-
-@simulated
 async def test_max_hold_counts_from_the_grant_that_a_blocked_loop_reads_late() -> None:
     far = Distant()
     here, there = (

@@ -18,7 +18,6 @@ from tests.harness.wait import (
     in_background,
     is_served,
     queue_up,
-    takes_at_most,
     waiting,
     waits_in_queue,
 )
@@ -145,40 +144,6 @@ async def test_requests_of_killed_processes_are_passed_over(
     await give_back(holder, next_alive)
 
 
-@pytest.mark.fault(19)
-async def test_a_process_that_is_silent_for_long_is_passed_over(
-    client_a: Redis, start: StartWorker
-) -> None:
-    """Stopped, it listens as far as the server knows; by then it counts as dead."""
-    semaphore = FairSemaphore(client_a, "jobs", 1, lease=30.0)
-    holder = await semaphore.acquire()
-    silent = await start("wait", kind=FairSemaphore, lease=1.0)
-    await silent.heard("waits")
-    second = await queue_up(semaphore)
-    silent.stop()
-    await waiting(semaphore, 1, within=15)
-    await give_back(holder, second)
-
-
-@pytest.mark.fault(19)
-async def test_a_stopped_head_costs_its_lease(client_a: Redis, start: StartWorker) -> None:
-    """Its connection lives, so it is handed the permit; it does not keep it."""
-    semaphore = FairSemaphore(client_a, "jobs", 1, lease=30.0)
-    holder = await semaphore.acquire()
-    head = await start("wait", kind=FairSemaphore, lease=3.0)
-    await head.heard("waits")
-    second = await waits_in_queue(semaphore, place=2)
-    head.stop()
-    assert await holder.release()
-    [handed] = (await semaphore.status()).holders
-    assert 2.0 < handed.expires_in <= 3.0, "its own lease, and not that of the one before"
-    with takes_at_most(3.0 + EPSILON):
-        permit = await second
-    head.resume()
-    assert await permit.release()
-    await head.heard("held")
-
-
 # -- forks
 
 
@@ -233,10 +198,7 @@ async def test_a_semaphore_at_module_level_survives_forks(
 
 Options = dict[str, Any]
 KEYED: Options = {"key_limit": 1}
-CROWDS: list[tuple[Options, Options]] = [
-    ({}, {}),
-    (KEYED | {"share": True}, {"key": "a"}),
-]
+CROWDS: list[tuple[Options, Options]] = [({}, {}), (KEYED | {"share": True}, {"key": "a"})]
 MANY = 1500  # more than a few calls of a script look at
 
 
@@ -279,8 +241,7 @@ async def crowd(semaphore: AnySemaphore, key: Options) -> None:
 
 @pytest.mark.fault(19)
 @pytest.mark.parametrize(
-    ("kind", "options", "key"),
-    [(Semaphore, {}, {}), *((FairSemaphore, *each) for each in CROWDS)],
+    ("kind", "options", "key"), [(Semaphore, {}, {}), *((FairSemaphore, *each) for each in CROWDS)]
 )
 @simulated
 async def test_killed_waiters_count_until_their_process_counts_as_dead(

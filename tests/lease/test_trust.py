@@ -1,14 +1,14 @@
 """For how long a permit is trusted at the moment its caller gets it."""
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from redsem_async import AnySemaphore, Permit
 from tests.harness.clients import MakePair
 from tests.harness.wait import give_back, queue_up
-from tests.worlds.simulated_time import TimedLoop, simulated
+from tests.worlds.simulated_time import simulated
 
 SLACK = 0.05  # seconds, for the margin of the clocks
 
@@ -46,22 +46,3 @@ async def test_a_caller_gets_a_lease_less_a_refresh_interval(
     permit = await waiter
     assert permit.expires_in >= lease - 0.05 - SLACK
     await give_back(permit, *([held] if way == "a raised limit" else []))
-
-
-@pytest.mark.parametrize("blocked", [1.8, 3.5])
-@simulated
-async def test_a_loop_that_is_blocked_after_a_hand_off(pair: MakePair, blocked: float) -> None:
-    """For less than the lease without an interval, it loses nothing. Else the loss names it."""
-    here, there = pair(1, lease=3.0)
-    held = await there.acquire()
-    waiter = await queue_up(here)
-    await asyncio.sleep(0.5)
-    await give_back(held)
-    permit = await waiter
-    cast("TimedLoop", asyncio.get_running_loop()).now += blocked
-    if blocked < 2.0:
-        permit.check()
-        await give_back(permit)
-    else:
-        lost = await permit.wait_lost()
-        assert "the event loop was blocked for" in lost.reason

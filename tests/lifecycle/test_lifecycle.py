@@ -30,15 +30,7 @@ from tests.harness.clients import (
 from tests.harness.holder import Holder
 from tests.harness.inside import link_of
 from tests.harness.servers import complaints
-from tests.harness.wait import (
-    all_free,
-    give_back,
-    in_background,
-    queue_up,
-    soon,
-    tasks_end_soon,
-    waiting,
-)
+from tests.harness.wait import all_free, give_back, in_background, queue_up, soon, tasks_end_soon
 from tests.worlds.simulated_time import simulated
 
 
@@ -186,9 +178,7 @@ async def test_clients_over_one_pool_share_one_connection(
 
 
 async def test_many_clients_of_one_server_are_warned_of_once(
-    server: EmbeddedRedis,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    server: EmbeddedRedis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each has a connection for some seconds: the log says what to do instead."""
     monkeypatch.setattr("redsem_async._redis.backend._warned_of_many", set[str]())
@@ -265,17 +255,10 @@ ENDINGS = {
 async with sem:
     pass
 """,
-    "held": """
-kept.append(await sem.acquire())
-""",
     "waiting": """
 kept.extend([await sem.acquire(), await sem.acquire()])
 kept.append(asyncio.create_task(sem.acquire()))
 await asyncio.sleep(0.05)
-""",
-    "just asked": """
-kept.append(asyncio.create_task(sem.acquire()))
-await asyncio.sleep(0)
 """,
     "interrupted while tasks hold and wait": """
 kept.extend(asyncio.create_task(hold_on()) for _ in range(5))
@@ -307,13 +290,6 @@ async def slow():
 kept.append(asyncio.create_task(slow()))
 while await sem.available() == 2:
     await asyncio.sleep(0.01)
-""",
-    "exiting": """
-kept.append(await sem.acquire())
-try:
-    sys.exit(0)
-finally:
-    print("ended")
 """,
 }
 
@@ -371,39 +347,6 @@ async def test_a_program_that_just_ends_is_silent_and_releases(
     said = await asyncio.to_thread(_said, PROGRAM, ENDINGS[ending], server_url, name, *strict)
     assert said == "ended\n"
     await all_free(FairSemaphore(redis, name, 2))  # long before its leases end
-
-
-@pytest.mark.parametrize("first", ["waiter", "hub"])
-def test_a_program_that_ends_leaves_no_waiter(
-    server_url: str,
-    name: str,
-    first: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Other processes would hand permits to it; in whatever order its tasks are cancelled."""
-    all_tasks = asyncio.all_tasks
-
-    async def main() -> None:
-        sem = FairSemaphore(Redis.from_url(server_url), name, 1)
-        await sem.set_limit(0)
-        waiter = asyncio.create_task(sem.acquire(), name="waiter")
-        await waiting(sem, 1)
-        assert not waiter.done()
-        monkeypatch.setattr("asyncio.tasks.all_tasks", in_order)
-
-    def in_order(loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[Any]]:
-        tasks = all_tasks(loop)
-        assert {task.get_name() for task in tasks} >= {"waiter", "redsem-hub"}
-        return sorted(tasks, key=lambda task: not task.get_name().endswith(first))
-
-    async def look() -> None:
-        sem = FairSemaphore(Redis.from_url(server_url), name, 1)
-        assert (await sem.status(0)).waiting == 0
-        await sem.delete()
-
-    asyncio.run(main())
-    monkeypatch.undo()
-    asyncio.run(look())
 
 
 # -- aclose

@@ -3,20 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 import pytest
-from redis.asyncio import Redis
 
-from redsem_async import (
-    AnySemaphore,
-    BackendUnavailable,
-    FairSemaphore,
-    Permit,
-    Semaphore,
-    connect,
-)
-from redsem_async.testing import EmbeddedRedis, MemoryBackend
+from redsem_async import AnySemaphore, BackendUnavailable, Permit, Semaphore
+from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Make, MakePair, key_of
 from tests.harness.wait import cancelled, give_back, queue_up, soon, until
 from tests.worlds.simulated_time import simulated
@@ -190,44 +181,37 @@ CHANGES: list[tuple[Callable[[AnySemaphore], Awaitable[None]], str]] = [
 ]
 
 
-@pytest.mark.parametrize("how", ["FLUSHALL", "restart"])
 @pytest.mark.parametrize(("change", "lost"), CHANGES)
 async def test_what_redis_lost_of_a_limit_is_logged_once(
     change: Callable[[AnySemaphore], Awaitable[None]],
     lost: str,
-    how: str,
-    server: EmbeddedRedis,
+    make: Make,
+    client: MemoryBackend,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The clients' own limits apply again, which an operator has to know."""
-    async with connect(server.url) as redis, Redis.from_url(server.url) as admin:
-        sem = FairSemaphore(redis, "jobs", 5)
-        await change(sem)
-        for _ in range(2):  # an operator may have ended it before the second one
-            await let_go(await sem.try_acquire())
-            if how == "restart":
-                server.kill()
-                server.restart()
-            else:
-                await admin.flushall()
-            await until(lambda: gets_one(sem), within=10)
+    sem = make(5)
+    await change(sem)
+    for _ in range(2):  # an operator may have ended it before the second one
+        await let_go(await sem.try_acquire())
+        client._store.redis.restore({})
+        await until(lambda: gets_one(sem))
     said = [record.getMessage() for record in caplog.records if event_of(record) == "limit lost"]
-    assert said == [f"'jobs': {lost} was lost with Redis's data"]
+    assert said == [f"{sem.name!r}: {lost} was lost with Redis's data"]
 
 
 async def test_a_limit_that_an_operator_removed_was_not_lost(
-    server: EmbeddedRedis, caplog: pytest.LogCaptureFixture
+    make: Make, client: MemoryBackend, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also where Redis loses its data later, and where a deletion removes it."""
-    async with connect(server.url) as redis, Redis.from_url(server.url) as admin:
-        sem = FairSemaphore(redis, "jobs", 5)
-        for end in (sem.delete, lambda: sem.set_limit(None)):
-            await sem.set_limit(3)
-            await let_go(await sem.try_acquire())
-            await end()
-            await let_go(await sem.try_acquire())
-            await admin.flushall()
-            await until(lambda: gets_one(sem))
+    sem = make(5)
+    for end in (sem.delete, lambda: sem.set_limit(None)):
+        await sem.set_limit(3)
+        await let_go(await sem.try_acquire())
+        await end()
+        await let_go(await sem.try_acquire())
+        client._store.redis.restore({})
+        await until(lambda: gets_one(sem))
     assert "limit lost" not in map(event_of, caplog.records)
 
 
@@ -236,10 +220,7 @@ def event_of(record: logging.LogRecord) -> str:
 
 
 async def gets_one(sem: AnySemaphore) -> bool:
-    """Whether a permit is free, and Redis there."""
-    with suppress(BackendUnavailable):
-        return await let_go(await sem.try_acquire())
-    return False
+    return await let_go(await sem.try_acquire())
 
 
 async def let_go(permit: Permit | None) -> bool:

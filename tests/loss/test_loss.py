@@ -106,9 +106,7 @@ async def test_cancel_on_loss_false_only_says_so(
 
 
 @pytest.mark.fault(10)
-async def test_a_body_that_swallows_the_cancellation_leaves_as_permit_lost(
-    holder: Holder,
-) -> None:
+async def test_a_body_that_swallows_the_cancellation_leaves_as_permit_lost(holder: Holder) -> None:
     """Code after the block relies on it that the work was guarded."""
 
     async def work() -> None:
@@ -297,24 +295,6 @@ async def test_one_of_two_permits_is_lost(holder: Holder, which: str) -> None:
         await holder.lose_during(work, lambda _: holder.take(permits[which]))
     assert [name for name, permit in permits.items() if permit.lost] == [which]
     assert holder.cancellations == 1
-
-
-async def test_many_tasks_lose_their_permits_at_once(pair: MakePair) -> None:
-    """A deletion takes them all, and each task ends for itself."""
-    sem, elsewhere = pair(50, lease=60.0)
-    holders = [Holder(sem, elsewhere) for _ in range(50)]
-    gone = asyncio.Event()
-
-    async def deleted(_: Permit) -> None:
-        await asyncio.gather(*(soon(holder.entered) for holder in holders))
-        await elsewhere.delete()
-        gone.set()
-
-    losing = [holders[0].lose_during(holders[0].block, deleted)]
-    losing += [h.lose_during(h.block, lambda _: gone.wait()) for h in holders[1:]]
-    raised = await asyncio.gather(*losing, return_exceptions=True)
-    assert [type(error) for error in raised] == [PermitLost] * 50
-    assert [holder.cancellations for holder in holders] == [1] * 50
 
 
 # -- at the edges of the block

@@ -105,11 +105,7 @@ async def test_an_outage_that_outlasts_the_lease_ends_a_holder(
 @pytest.mark.parametrize("clock", ["server", "local"])
 @pytest.mark.parametrize("hours", [1, -1])
 async def test_a_step_of_the_wall_clock_changes_no_lease(
-    pair: MakePair,
-    client: MemoryBackend,
-    clock: str,
-    hours: int,
-    monkeypatch: pytest.MonkeyPatch,
+    pair: MakePair, client: MemoryBackend, clock: str, hours: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A test freezes or moves the wall clock for reasons of its own: leases do not follow it.
 

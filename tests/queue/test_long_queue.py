@@ -8,14 +8,7 @@ import pytest
 from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore
 from tests.harness.clients import Client, Kind, key_of
 from tests.harness.memory import Distant
-from tests.harness.wait import (
-    cancelled,
-    give_back,
-    in_background,
-    queue_up,
-    soon,
-    waiting,
-)
+from tests.harness.wait import cancelled, give_back, in_background, queue_up, soon, waiting
 from tests.worlds.simulated_time import simulated
 
 MANY = 1100  # more than one call of a script looks at

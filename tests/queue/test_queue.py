@@ -6,22 +6,10 @@ from typing import Any, cast
 import pytest
 
 from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, Permit, QueueFull, Semaphore
-from redsem_async._core.clock import now
-from redsem_async._hub import state
-from redsem_async._protocol.operations import Acquire
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, Make, MakePair, key_of
-from tests.harness.inside import beat, is_in_flight
-from tests.harness.memory import Distant, Gated
-from tests.harness.wait import (
-    all_free,
-    cancelled,
-    give_back,
-    queue_up,
-    soon,
-    until,
-    waiting,
-)
+from tests.harness.memory import Distant
+from tests.harness.wait import all_free, cancelled, give_back, queue_up, soon, until, waiting
 from tests.worlds.simulated_time import simulated
 
 # -- order
@@ -102,9 +90,7 @@ async def test_a_request_that_may_not_wait_has_its_head_start(
     await give_back(held, first, heavy)
 
 
-async def test_requests_of_one_turn_are_sent_in_the_order_of_their_places(
-    pair: MakePair,
-) -> None:
+async def test_requests_of_one_turn_are_sent_in_the_order_of_their_places(pair: MakePair) -> None:
     here, there = pair(1)
     later = asyncio.create_task(here.acquire())
     sooner = asyncio.create_task(cast("FairSemaphore", here).acquire(ahead=1.0))
@@ -274,21 +260,6 @@ async def test_the_bound_holds_for_requests_made_together(make: Make) -> None:
 # -- waiters that leave
 
 
-async def test_a_waiter_that_leaves_takes_no_other_of_its_process_out_of_the_queue(
-    semaphore_pair: MakePair,
-) -> None:
-    """An exhaustive search found it: it leaves before it is told that it waits."""
-    here, there = semaphore_pair(1, lease=30)
-    permit = await there.acquire()
-    first = await queue_up(here)
-    second = asyncio.create_task(here.acquire())
-    await is_in_flight(here)
-    await cancelled(second)
-    await here.status(0)  # by now the server has run what they wrote
-    await give_back(permit, first)
-    await all_free(here)
-
-
 # -- how soon
 
 
@@ -318,80 +289,6 @@ async def test_an_expired_holder_gives_way(pair: MakePair) -> None:
     await permit.detach(20)
     await give_back(await waiter)
     assert 0.4 <= loop.time() < 0.45
-
-
-async def test_a_request_sent_beside_it_does_not_hide_a_waiter() -> None:
-    """One that does not wait, and whose reply comes before the waiter's."""
-    backend = Gated()
-    sem, there = Semaphore(backend, "jobs", 1), Semaphore(backend.peer(), "jobs", 1)
-    hasty = Semaphore(backend, "jobs", 1, lease=9.0)  # so it goes by another command
-    async with there:
-        backend.shut = True
-        waiter = asyncio.create_task(sem.acquire())
-        other = asyncio.create_task(hasty.try_acquire())
-        await until(lambda: len(backend.kept) == 2, "both are sent, and none is answered")
-        backend.open()
-        assert await other is None
-    await give_back(await soon(waiter, 1.0))  # long before a heartbeat would find it
-
-
-async def test_a_grant_of_a_later_command_does_not_hide_a_waiter(
-    semaphore_pair: MakePair,
-) -> None:
-    """An exhaustive search found it: a light request behind a heavy one is granted."""
-    here, there = semaphore_pair(2, lease=30)
-    permit = await there.acquire()
-    await here.status(0)  # connected: what is asked for now is not written together
-    heavy = asyncio.create_task(here.acquire(permits=2))
-    await is_in_flight(here)
-    light = await soon(here.acquire())
-    await waiting(here, 1)
-    await give_back(light, permit, heavy)
-    await all_free(here)
-
-
-async def test_a_permit_that_is_confirmed_too_late_is_given_back(
-    pair: MakePair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The server renewed it, and trust ended before the answer."""
-    there, here = pair(1)
-    holder = await there.acquire()
-    waiter = await queue_up(here)
-    late: list[float] = []
-
-    def clock() -> float:
-        late.append(now() + 60)
-        return late[-1]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(state, "clock", clock)
-        await holder.release()
-        permit = await soon(waiter)
-    assert late, "no confirmation was judged"
-    await give_back(permit)
-    await all_free(here)
-
-
-async def test_a_reply_about_an_earlier_request_is_not_taken_for_a_later_one() -> None:
-    """A waiter that has started anew gets what a heartbeat had asked about it before."""
-    backend = Gated()
-    sem = FairSemaphore(backend, "jobs", 1, lease=0.2)
-    first = await sem.acquire()
-    waiter = await queue_up(sem)
-    backend.shut = True
-    release = asyncio.create_task(first.release())
-    await until(lambda: len(backend.kept) == 1)  # it grants the waiter
-    beat(sem)
-    await until(lambda: len(backend.kept) == 2)  # and this finds the grant
-    await asyncio.sleep(0.2)
-    backend.pass_one()  # too late: the waiter asks anew
-    await until(lambda: any(isinstance(command, Acquire) for command, _ in backend.kept))
-    backend.open()
-    await soon(release)
-    permit = await soon(waiter)
-    (holder,) = (await sem.status()).holders
-    assert (permit.id, permit.fencing_token) == (holder.id, holder.fencing_token)
-    await permit.release()
 
 
 async def test_a_permit_that_is_given_back_at_once_needs_no_refresh() -> None:

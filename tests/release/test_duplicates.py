@@ -197,9 +197,7 @@ async def test_an_adoption_is_not_lost_to_a_later_call_that_is_given_up(
     first = len(proxy.operations("adopt"))
     proxy.half_open()
     adopting = in_background(here.adopt(identities[0]))
-    leaving = in_background(
-        here.acquire() if later == "acquire" else here.adopt(identities[1]),
-    )
+    leaving = in_background(here.acquire() if later == "acquire" else here.adopt(identities[1]))
 
     def sent() -> int:
         return len([*proxy.operations("adopt"), *proxy.operations("acquire")]) - first

@@ -67,17 +67,6 @@ async def test_release_by_id_is_a_loss_to_the_holder(pair: MakePair, same_proces
     assert await releasing.available() == 5
 
 
-async def test_a_waiters_id_releases_nothing(pair: MakePair) -> None:
-    """Its place in the queue is not a permit."""
-    here, there = pair(1)
-    async with here:
-        waiter = await queue_up(here)
-        (standing,) = (await here.status()).waiters
-        assert await there.release(standing.id) is False
-        assert (await here.status()).waiting == 1
-    await (await soon(waiter)).release()
-
-
 # -- detach
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,15 +22,12 @@ from redsem_async import (
     SlotsMismatch,
 )
 from redsem_async.testing import MemoryBackend
+from tests.harness.children import StartWorker
 from tests.harness.clients import Client, Kind
-from tests.harness.wait import (
-    all_free,
-    give_back,
-    queue_up,
-    soon,
-)
+from tests.harness.wait import EPSILON, all_free, give_back, queue_up, soon, takes_at_most
 from tests.worlds.simulated_time import simulated
 
+MILLISECOND = 0.001  # the server rounds to it
 GPUS = ["cuda:0", "cuda:1", "cuda:2"]
 
 MakeSlotted = Callable[..., tuple[AnySemaphore, AnySemaphore]]
@@ -74,33 +72,6 @@ async def test_each_permit_has_a_slot_of_its_own(slotted: MakeSlotted) -> None:
     await all_free(here)
 
 
-async def test_a_permit_for_several_has_several(slotted: MakeSlotted) -> None:
-    """And status tells which."""
-    here, there = slotted()
-    two, one = await here.acquire(permits=2), await there.acquire()
-    assert len(two.slots) == 2
-    assert {*two.slots, *one.slots} == {*GPUS}
-    assert two.slot == two.slots[0]
-    for status in (await here.status(), await there.status()):
-        found = {holder.id: holder.slots for holder in status.holders}
-        assert found == {two.id: two.slots, one.id: one.slots}
-    await give_back(two, one)
-
-
-async def test_a_waiter_gets_the_slot_that_is_given_back(slotted: MakeSlotted) -> None:
-    """Whether the reply to its own process says so, or a push message."""
-    here, there = slotted(["a", "b"])
-    held = [await here.acquire(), await here.acquire()]
-    for waits_at in (there, here):
-        waiter = await queue_up(waits_at)
-        slot = held[0].slot
-        await held.pop(0).release()
-        held.append(await soon(waiter))
-        assert held[-1].slot == slot
-    await give_back(*held)
-    await all_free(here)
-
-
 @pytest.mark.parametrize(
     ("options", "slots"),
     [({"slots": range(8)}, (0,)), ({"limit": 1}, ())],
@@ -127,15 +98,6 @@ async def test_a_slot_goes_on_with_detach_and_adopt(slotted: MakeSlotted) -> Non
     await give_back(adopted, *others)
 
 
-async def test_a_lost_permit_frees_its_slot(slotted: MakeSlotted) -> None:
-    here, there = slotted(["a", "b"])
-    keeper, permit = await here.acquire(), await there.acquire()
-    assert await here.release(permit.id)
-    again = await here.acquire()
-    assert again.slot == permit.slot != keeper.slot
-    await give_back(again, keeper)
-
-
 # -- lists
 
 
@@ -151,19 +113,6 @@ async def test_another_list_is_refused_while_the_name_is_in_use(slotted: MakeSlo
     await here.release(permit.id)
     async with there as now_it_is_free:
         assert now_it_is_free.slot == "b"
-
-
-async def test_one_list_may_be_the_beginning_of_the_other(slotted: MakeSlotted) -> None:
-    """As when a deployment adds a device: a request gets slots of its own list."""
-    short, long = slotted(["a", "b"], ["a", "b", "c"])
-    first, second = await short.acquire(), await long.acquire()
-    assert await short.try_acquire() is None, "two of two are in use, of the short list"
-    third = await long.acquire()
-    assert (first.slot, second.slot, third.slot) == ("a", "b", "c")
-    await first.release()
-    assert await short.try_acquire() is None, "by its own limit"
-    await give_back(second, third)
-    await all_free(long)
 
 
 async def test_a_shorter_list_does_not_replace_the_longer(
@@ -356,3 +305,46 @@ async def test_slots_of_evicted_holders_are_free(
 def test_bad_slots_are_refused(slots: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         FairSemaphore(MemoryBackend(), "gpu", slots=slots)
+
+
+# -- killed holders: their slots come back with the lease, and never before
+
+
+@pytest.mark.fault(1)
+async def test_the_slot_of_a_killed_holder_comes_back_with_its_lease(
+    client_a: Redis, start: StartWorker
+) -> None:
+    semaphore = FairSemaphore(client_a, "jobs", slots=GPUS[:2], lease=1.0)
+    holder = await start("hold", kind=FairSemaphore, limit=None, slots=GPUS[:2], lease=1.0)
+    held = await holder.heard("held")
+    own = await semaphore.acquire()
+    (before,) = [h for h in (await semaphore.status()).holders if h.id == held["id"]]
+    assert {*before.slots, own.slot} == {*GPUS[:2]}
+    waiter = await queue_up(semaphore)
+    await holder.kill()
+    with takes_at_most(1.0 + EPSILON):
+        asked = time.monotonic()
+        left = [h.expires_in for h in (await semaphore.status()).holders if h.id == held["id"]]
+        permit = await soon(waiter)
+    assert time.monotonic() >= asked + max(left, default=0.0) - MILLISECOND
+    assert permit.slots == before.slots
+    await permit.release()
+    await own.release()
+    await all_free(semaphore)
+
+
+@pytest.mark.fault(19)
+async def test_the_slot_that_a_killed_waiter_did_not_receive_goes_to_the_next(
+    client_a: Redis, start: StartWorker
+) -> None:
+    """The message to it has no subscriber: what it was to get is free again in the same script."""
+    options: dict[str, Any] = {"slots": ["a"], "lease": 10.0}
+    semaphore = FairSemaphore(client_a, "jobs", **options)
+    holder = await semaphore.acquire()
+    head = await start("wait", kind=FairSemaphore, limit=None, **options)
+    await head.heard("waits")
+    waiter = await queue_up(semaphore)
+    await head.kill(client_a)
+    await holder.release()
+    async with await soon(waiter) as permit:
+        assert permit.slots == ("a",)
