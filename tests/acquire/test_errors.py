@@ -26,9 +26,9 @@ from redsem_async import (
     SlotsMismatch,
 )
 from redsem_async.testing import MemoryBackend
-from tests.harness.clients import Client, Make, MakePair, key_of
+from tests.harness.clients import Make, MakePair, key_of
 from tests.harness.inside import state_of
-from tests.harness.wait import cancelled, give_back, queue_up
+from tests.harness.wait import cancelled, queue_up
 from tests.worlds.simulated_time import simulated
 
 FACTS: dict[type[SemaphoreError], dict[str, object]] = {
@@ -183,22 +183,6 @@ async def test_a_cold_process_is_told_how_long_others_hold(pair: MakePair) -> No
         assert (await there.status()).retry_after == caught.value.retry_after
 
 
-@pytest.mark.parametrize(
-    ("limit", "estimate"), [(1, 1.0), (0, 60.0)], ids=["held-a second", "paused-a lease"]
-)
-async def test_retry_after_where_no_hold_was_measured(
-    pair: MakePair, limit: int, estimate: float
-) -> None:
-    """A second is as good a guess as a lease, and costs less, where something is held."""
-    here, there = pair(limit, lease=60.0)
-    held = await here.try_acquire()
-    with pytest.raises(AcquireTimeout) as caught:
-        await there.acquire(timeout=0)
-    assert caught.value.retry_after == (await there.status()).retry_after == estimate
-    if held:
-        await give_back(held)
-
-
 async def test_a_hold_is_told_seldom_and_smoothed(
     pair: MakePair, client: MemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,18 +197,6 @@ async def test_a_hold_is_told_seldom_and_smoothed(
         assert await permit.release()
         told.append(client._store.redis.command("HGET", key_of(here, "meta"), "hold"))
     assert told == [b"400", b"400", b"250"]
-
-
-async def test_a_real_mismatch_carries_real_facts(make: Make, other: Client) -> None:
-    """Redis's texts become seconds and truth values."""
-    async with make(1):
-        pass
-    with pytest.raises(ModeMismatch) as caught:
-        await make(1, client=other, clock="local").acquire()
-    error = caught.value
-    assert (error.held, error.unused) == (False, False)
-    assert error.free_in is not None and 60 < error.free_in < 600
-    assert f"{math.ceil(error.free_in)} s" in str(error)
 
 
 @pytest.mark.parametrize(

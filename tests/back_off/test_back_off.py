@@ -374,19 +374,6 @@ def test_overloads_of_permits_that_were_granted_in_one_moment_are_one() -> None:
     assert [each.answers for each in said] == [[1], [0]]
 
 
-@pytest.mark.parametrize("key", [None, "a"])
-def test_a_back_off_is_kept_to_its_end_and_no_longer(key: str | None) -> None:
-    """Whatever expiry its key had, as that of a short lease."""
-    state = InMemory("fair+keys")
-    state.acquire(HUBS[0], 1, lease_ms=1000, key=op.KeyTerms("a"))
-    state.call(HUBS[0], op.StartBackOff(3_600_000, None, 1, key))
-    state.pass_time(3_500_000)
-    assert key in state.look.back_offs
-    state.pass_time(100_000 + 20 * 360_000)
-    state.acquire(HUBS[0], 2)
-    assert not state.look.back_offs
-
-
 def test_a_reply_says_when_a_back_off_changes_next() -> None:
     """Nobody else tells those who wait, and before that they would look in vain."""
     state = InMemory("fair")

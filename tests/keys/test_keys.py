@@ -17,8 +17,7 @@ from redsem_async import (
 from redsem_async.blocking import Portal
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client
-from tests.harness.inside import state_of
-from tests.harness.wait import cancelled, give_back, queue_up, soon, waiting
+from tests.harness.wait import give_back, queue_up, soon, waiting
 from tests.worlds.simulated_time import simulated
 
 
@@ -157,64 +156,6 @@ async def test_the_limit_may_be_a_function_of_the_key(client: Client, name: str)
     assert shown == {"small": 1, "big": 2, "unknown": None}
     shown = {key.key: key.limit for key in (await strict.status()).keys}
     assert shown == {"small": 1, "big": 2, "unknown": None}, "what cannot be told is None, too"
-    await give_back(*held)
-
-
-@simulated
-async def test_retry_after_goes_by_the_limit_that_is_set_for_the_key(keyed: MakeKeyed) -> None:
-    """Which replaces the declared one, and is known to every process."""
-    here, there = keyed(100)
-    async with there.acquire(key="b"):
-        await asyncio.sleep(0.05)  # a hold that is measured
-    held = await hold(here, "a")
-    waiters = [await queue_up(here, key="a") for _ in range(7)]
-    estimates: list[float] = []
-    for limit in (None, 4):
-        await here.set_limit(limit, key="a")
-        with pytest.raises(AcquireTimeout) as full:
-            await there.acquire(key="a", timeout=0)
-        assert full.value.blocked_by == "key"
-        estimates.append(full.value.retry_after)
-    # Seven waited under a limit of one, and four are left under one of four.
-    assert estimates == pytest.approx([estimates[0], estimates[0] / 8 * 5 / 4])
-    await give_back(*held, *waiters)
-
-
-@simulated
-async def test_without_patience_retry_after_goes_by_the_whole_queue(keyed: MakeKeyed) -> None:
-    """A request whose patience has ended goes by its age, whatever its key has."""
-    here, there = keyed(1, key_limit=None, share=True, patience=0.0)
-    async with there.acquire(key="b"):
-        await asyncio.sleep(0.05)  # a hold that is measured
-    held = await hold(here, "a")
-    waiters = [await queue_up(here, key=key) for key in ("a", "a", "b", "c")]
-    with pytest.raises(AcquireTimeout) as full:
-        await there.acquire(key="a", timeout=0)
-    usual = state_of(there).own_hold
-    assert usual is not None
-    assert full.value.retry_after == pytest.approx(5 * usual), "not six or more, as in turns"
-    await asyncio.gather(*map(give_back, (*held, *waiters)))
-
-
-@simulated
-async def test_a_timeout_says_what_is_full_at_the_end(keyed: MakeKeyed) -> None:
-    """While the process asks other things all the time, whose replies say that Redis is there."""
-    here, there = keyed(2)
-    held = await hold(here, "a")
-
-    async def asks_on() -> None:
-        while True:
-            await there.status()
-            await asyncio.sleep(0.05)
-
-    asking = asyncio.create_task(asks_on())
-    waiter = await queue_up(there, key="a", timeout=2.0)
-    await here.set_limit(1)
-    await here.set_limit(5, key="a")
-    with pytest.raises(AcquireTimeout) as late:
-        await waiter
-    assert late.value.blocked_by == "limit"
-    await cancelled(asking)
     await give_back(*held)
 
 

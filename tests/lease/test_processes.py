@@ -18,6 +18,7 @@ from tests.harness.wait import (
     in_background,
     is_served,
     queue_up,
+    until,
     waiting,
     waits_in_queue,
 )
@@ -44,28 +45,29 @@ async def test_a_short_stop_costs_nothing(client_a: Redis, start: StartWorker) -
     """A process that is stopped for less than lease and refresh leave keeps its permit."""
     holder = await start("hold", kind=FairSemaphore, lease=4.0, refresh_interval=0.4)
     held = await holder.heard("held")
+    semaphore = FairSemaphore(client_a, "jobs", 1, lease=4.0)
     holder.stop()
     await asyncio.sleep(1.0)
     holder.resume()
-    with pytest.raises(TimeoutError):
-        await holder.next(within=3.5)  # it would have been cancelled by then
-    status = await FairSemaphore(client_a, "jobs", 1, lease=4.0).status()
-    assert [entry.id for entry in status.holders] == [held["id"]]
+
+    async def refreshed() -> bool:
+        [entry] = (await semaphore.status()).holders
+        return entry.id == held["id"] and entry.expires_in > 3.5
+
+    await until(refreshed, "it is refreshed as before")
 
 
 @pytest.mark.fault(3)
-@pytest.mark.parametrize("refreshes", [0, 3])
 async def test_a_long_stop_cancels_the_body_before_it_goes_on(
-    client_a: Redis, start: StartWorker, refreshes: int
+    client_a: Redis, start: StartWorker
 ) -> None:
     """Another process holds the permit when this one wakes up: the body takes no step more."""
     lease, interval = 0.9, 0.3
     holder = await start("hold", kind=FairSemaphore, lease=lease, refresh_interval=interval)
     held = await holder.heard("held")
-    await asyncio.sleep(refreshes * interval + 0.02)
+    await asyncio.sleep(interval + 0.02)
     holder.stop()
     successor = await FairSemaphore(client_a, "jobs", 1, lease=30.0).acquire(timeout=5)
-    await asyncio.sleep(0.1)
     holder.resume()
     cancelled = await holder.heard("cancelled")
     assert cancelled["lost"]
@@ -78,13 +80,12 @@ async def test_a_long_stop_cancels_the_body_before_it_goes_on(
 
 
 @pytest.mark.fault(4)
-@pytest.mark.parametrize("after", [0.02, 1.85])
 async def test_a_blocked_loop_cancels_the_body_before_it_goes_on(
-    client_a: Redis, start: StartWorker, after: float
+    client_a: Redis, start: StartWorker
 ) -> None:
     """A loop that is blocked refreshes nothing: it is as good as stopped."""
     holder = await start(
-        "block", kind=FairSemaphore, lease=1.8, refresh_interval=0.6, after=after, blocked=2.5
+        "block", kind=FairSemaphore, lease=1.8, refresh_interval=0.6, after=0.02, blocked=2.5
     )
     held = await holder.heard("held")
     successor = await FairSemaphore(client_a, "jobs", 1, lease=30.0).acquire(timeout=5)

@@ -8,7 +8,7 @@ import textwrap
 import warnings
 import weakref
 from collections.abc import Callable
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -16,7 +16,6 @@ from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 
 from redsem_async import FairSemaphore, Permit, PermitLost, SemaphoreClosed, aclose
 from redsem_async._hub.reconnect import IDLE
-from redsem_async._redis.dial import on_close
 from redsem_async.testing import EmbeddedRedis, MemoryBackend
 from tests.harness.clients import (
     Client,
@@ -123,30 +122,6 @@ async def test_a_hub_with_work_outlives_its_client_until_it_is_idle(
     assert len(hubs) == 1  # as before: idle, it is not closed at once
     await asyncio.to_thread(asyncio.run, client_a.aclose())  # by a shutdown hook, say
     await disconnected(admin)
-
-
-async def test_a_client_of_a_loop_that_was_closed(server: EmbeddedRedis) -> None:
-    """Its hub cannot be told, and the client is closed all the same."""
-    redis = Redis.from_url(server.url)
-    sem = FairSemaphore(redis, "closed", 1)
-
-    async def use() -> None:
-        await sem.available()
-        await aclose(redis)
-
-    with closing(asyncio.new_event_loop()) as loop:
-        await asyncio.to_thread(loop.run_until_complete, use())
-    await redis.aclose()
-
-
-def test_a_client_whose_close_is_noticed_is_freed() -> None:
-    """Nothing that outlives it keeps it."""
-    redis, hub = Redis(), asyncio.Event()
-    on_close(redis.connection_pool, "disconnect", hub.set)
-    gone, pool_gone = weakref.ref(redis), weakref.ref(redis.connection_pool)
-    del redis
-    gc.collect()
-    assert (gone(), pool_gone()) == (None, None)
 
 
 async def test_clients_over_one_pool_share_one_connection(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -11,8 +12,9 @@ from redsem_async._hub.commands import MAX_REFRESHES
 from redsem_async._hub.pipeline import MAX_WINDOW
 from redsem_async._hub.state import MAX_BATCH, MAX_KEYED
 from tests.harness.children import StartWorker
-from tests.harness.proxy import Proxy, Sent
+from tests.harness.memory import Distant
 from tests.harness.wait import all_free, give_back
+from tests.worlds.simulated_time import simulated
 
 Stay = tuple[float, float, float, int, int]  # asked, entered, left, fencing token, permits
 
@@ -84,42 +86,34 @@ async def test_under_load_the_limit_holds(
 
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["plain", "keys"])
-async def test_batches_are_bounded(keyed: bool, proxied: Redis, proxy: Proxy) -> None:
+async def test_batches_are_bounded(keyed: bool) -> None:
     """Redis runs one script at a time: thousands of ids are many short ones."""
-    many, most = 3000, MAX_BATCH
-    semaphore = FairSemaphore(proxied, "jobs", many, lease=30.0)
-    acquires = (semaphore.acquire() for _ in range(many))
-    if keyed:
-        most = MAX_KEYED
-        fair = FairSemaphore(proxied, "jobs", many, key_limit=1, lease=30.0)
-        acquires = (fair.acquire(key=f"key {number}") for number in range(many))
-    permits = await asyncio.gather(*acquires)
+    far, many = Distant(), 3000
+    options: dict[str, Any] = {"key_limit": 1} if keyed else {}
+    semaphore = FairSemaphore(far, "jobs", many, lease=30.0, **options)
+    keys: list[dict[str, Any]] = [{"key": str(n)} if keyed else {} for n in range(many)]
+    permits = await asyncio.gather(*(semaphore.acquire(**key) for key in keys))
     await asyncio.gather(*(permit.refresh() for permit in permits))
     await asyncio.gather(*(permit.release() for permit in permits))
-
-    def ids_in(sent: Sent, before: int) -> int:
-        """How many ids follow its keys, the four common arguments and its own."""
-        return len(sent.arguments) - 3 - int(sent.arguments[2]) - 4 - before
-
-    for operation, before, bound in (
-        ("acquire", 6, most),
-        ("refresh", 1, MAX_REFRESHES),
-        ("release", 3, most),
-    ):
-        sizes = [ids_in(sent, before) for sent in proxy.operations(operation)]
+    most = MAX_KEYED if keyed else MAX_BATCH
+    bounds = {"acquire": most, "refresh": MAX_REFRESHES, "release": most}
+    for operation, bound in bounds.items():
+        commands: list[Any] = [each for each in far.sent if each.script == operation]
+        sizes = [len(command.numbers) for command in commands]
         assert sum(sizes) >= many
-        assert max(sizes) <= bound
+        assert max(sizes) <= bound < many
 
 
-async def test_commands_in_flight_are_bounded(proxied: Redis, proxy: Proxy) -> None:
+@simulated
+async def test_commands_in_flight_are_bounded() -> None:
     """What waits for a slow server waits here, and not in its buffers."""
-    semaphores = [FairSemaphore(proxied, f"jobs {number}", 1) for number in range(100)]
+    far = Distant()
+    semaphores = [FairSemaphore(far, f"jobs {number}", 1) for number in range(100)]
     await asyncio.gather(*(semaphore.reap() for semaphore in semaphores))
-    before = len(proxy.sent)
-    held = proxy.hold("acquire")
+    before = len(far.sent)
+    far.delay = 0.1
     acquiring = [asyncio.ensure_future(semaphore.acquire()) for semaphore in semaphores]
-    await asyncio.wait_for(held.struck.wait(), 2)
-    await asyncio.sleep(0.2)  # nothing tells that nothing more comes
-    assert len(proxy.sent) - before <= MAX_WINDOW
-    held.lift()
-    await give_back(*acquiring)
+    await asyncio.sleep(0.01)
+    assert 0 < len(far.sent) - before <= MAX_WINDOW
+    far.delay = 0.0
+    await asyncio.gather(*map(give_back, acquiring))

@@ -255,45 +255,29 @@ async def test_loss_and_a_deadline_in_the_same_turn(holder: Holder, where: str) 
 # -- several permits
 
 
+@pytest.mark.parametrize("taken", [("outer",), ("inner",), ("outer", "inner")], ids="-".join)
 @pytest.mark.parametrize("caught", [False, True], ids=["left", "caught between"])
-async def test_two_permits_lost_at_once(holder: Holder, caught: bool) -> None:
-    """One task, two blocks, two cancellations: both have to be uncounted."""
-    permits: list[Permit] = []
-
-    async def work() -> None:
-        async with holder.sem as outer:
-            permits.append(outer)
-            with suppress(PermitLost) if caught else nullcontext():
-                async with holder.sem as inner:
-                    permits.append(inner)
-                    await holder.body(inner)
-            await forever()
-
-    with pytest.raises(PermitLost) as raised:
-        await holder.lose_during(work, lambda _: holder.take_at_once(*permits))
-    assert raised.value.permit_id == permits[0].id
-    assert all(permit.lost for permit in permits)
-    assert holder.cancellations == 1
-
-
-@pytest.mark.parametrize("which", ["outer", "inner"])
-async def test_one_of_two_permits_is_lost(holder: Holder, which: str) -> None:
-    """Its own block is left, and no other."""
+async def test_of_two_blocks_each_is_left_by_the_loss_of_its_own_permit(
+    holder: Holder, taken: tuple[str, ...], caught: bool
+) -> None:
+    """One task, up to two cancellations: all have to be uncounted."""
     permits: dict[str, Permit] = {}
-
-    async def inner() -> None:
-        async with holder.sem as permits["inner"]:
-            await holder.body(permits["inner"])
 
     async def work() -> None:
         async with holder.sem as permits["outer"]:
-            with pytest.raises(PermitLost) if which == "inner" else nullcontext():
-                await inner()
+            with suppress(PermitLost) if caught else nullcontext():
+                async with holder.sem as permits["inner"]:
+                    await holder.body(permits["inner"])
+            if "outer" in taken:
+                await forever()
             permits["outer"].check()
 
-    with pytest.raises(PermitLost) if which == "outer" else nullcontext():
-        await holder.lose_during(work, lambda _: holder.take(permits[which]))
-    assert [name for name, permit in permits.items() if permit.lost] == [which]
+    leaves = "outer" in taken or not caught
+    with pytest.raises(PermitLost) if leaves else nullcontext() as raised:
+        await holder.lose_during(work, lambda _: holder.take_at_once(*map(permits.get, taken)))
+    if raised is not None:
+        assert raised.value.permit_id == permits[taken[0]].id
+    assert {name for name, permit in permits.items() if permit.lost} == {*taken}
     assert holder.cancellations == 1
 
 

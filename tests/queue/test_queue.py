@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, Permit, QueueFull, Semaphore
+from redsem_async import AnySemaphore, FairSemaphore, Permit, QueueFull, Semaphore
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, Make, MakePair, key_of
 from tests.harness.memory import Distant
@@ -58,36 +58,6 @@ async def test_a_head_start_is_finite(make: Make, client: MemoryBackend) -> None
     client.advance(2.5)
     late = await queue_up(sem, ahead=2.0)
     await give_back(first, plain, late)
-
-
-@pytest.mark.parametrize("key", [None, "a"])
-async def test_a_head_start_past_a_head_that_does_not_fit_is_served_at_once(
-    pair: MakePair, key: str | None
-) -> None:
-    here, there = cast("tuple[FairSemaphore, FairSemaphore]", pair(3, share=key is not None))
-    held = [await here.acquire(key=None) for _ in range(2)]
-    heavy = await queue_up(here, permits=2, key=None)
-    permit = await there.acquire(ahead=60.0, key=key, timeout=2)
-    assert not heavy.done()
-    tokens = [other.fencing_token for other in held]
-    assert permit.fencing_token > max(tokens), "a head start is no part of the token"
-    await give_back(*held, permit, heavy)
-
-
-@pytest.mark.parametrize("options", [{}, {"max_waiters": 0}])
-async def test_a_request_that_may_not_wait_has_its_head_start(
-    make: Make, other: Client, options: dict[str, Any]
-) -> None:
-    here, there = make(2), make(2, client=other, **options)
-    held = await here.acquire()
-    heavy = await queue_up(here, permits=2)
-    timeout = 5 if options else 0
-    for permits, ahead in ((1, 0.0), (2, 60.0)):
-        with pytest.raises(QueueFull if options else AcquireTimeout):
-            await there.acquire(timeout=timeout, permits=permits, ahead=ahead)
-    first = await there.acquire(timeout=timeout, ahead=60.0)
-    assert not heavy.done()
-    await give_back(held, first, heavy)
 
 
 async def test_requests_of_one_turn_are_sent_in_the_order_of_their_places(pair: MakePair) -> None:

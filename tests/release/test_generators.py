@@ -81,22 +81,6 @@ async def test_a_block_whose_task_has_ended_is_not_refreshed_for_ever(
     await all_free(sem)
 
 
-async def test_blocks_that_cannot_be_told_apart_end_with_their_leases(make: Make) -> None:
-    """An exit stack is not known by its block: nothing is given away, and the limiter lives on."""
-    sem = make(2, lease=0.3)
-    stacks = [AsyncExitStack(), AsyncExitStack()]
-    for stack in stacks:
-        await asyncio.create_task(stack.enter_async_context(sem))
-    for stack in stacks:
-        with pytest.raises(RuntimeError, match=r"async with sem\.acquire\(\)"):
-            await asyncio.create_task(stack.aclose())
-    assert await sem.available() == 0
-    await available(sem, 2)
-    async with sem.acquire(timeout=0), sem:
-        pass
-    await all_free(sem)
-
-
 async def test_the_exit_of_a_lost_block_leaves_other_blocks_alone(make: Make) -> None:
     """Its permit is gone, and that of the only other block is another task's."""
     sem = make(1, lease=0.3)
