@@ -9,7 +9,7 @@ import pytest
 from redsem_async import AcquireTimeout, BackendUnavailable, FairSemaphore, Permit
 from redsem_async._hub.route import OVERTIME
 from tests.harness.memory import Distant
-from tests.harness.wait import give_back, in_background, queue_up
+from tests.harness.wait import cancelled, give_back, in_background, queue_up
 from tests.worlds.simulated_time import simulated
 
 TIMEOUT = 2.0
@@ -83,18 +83,46 @@ async def test_waiters_with_one_deadline_ask_the_server_together(
 async def test_a_far_server_is_asked_before_the_deadline(
     backend: Distant, here: FairSemaphore, there: FairSemaphore
 ) -> None:
-    """Its answer takes longer than the grace: it comes in time all the same."""
-    backend.delay = 0.08
+    """Its answer takes longer than the grace: it comes in time all the same, and not too early."""
     async with there:
-        for timeout in (0.2, 0.3, 1.0):
-            result, took = await outcome(here.acquire(timeout=timeout))
+        for timeout, at_last in ((0.2, 0.08), (0.3, 0.08), (1.0, 0.08), (1.0, 0.01)):
+            backend.delay = 0.08
+            waiter = in_background(here.acquire(timeout=timeout))
+            await asyncio.sleep(0.17)
+            backend.delay = at_last
+            result, took = await outcome(waiter)
             assert isinstance(result, AcquireTimeout), repr(result)
-            assert took == pytest.approx(timeout, abs=OVERTIME)
+            assert 0.17 + took == pytest.approx(timeout, abs=OVERTIME)
+            backend.drop()
         waiter = in_background(here.acquire(timeout=TIMEOUT))
         await asyncio.sleep(1.0)
         backend.half_open = True
         result, _ = await outcome(waiter)
         assert isinstance(result, BackendUnavailable), repr(result)
+
+
+@simulated
+async def test_a_reply_about_another_key_decides_nothing(backend: Distant) -> None:
+    """While the process asks other things all the time, whose replies say that Redis is there."""
+    backend.delay = 0.01
+    here = FairSemaphore(backend, "jobs", 2, key_limit=1)
+    held = await here.acquire(key="a")
+
+    async def asks_on() -> None:
+        while True:
+            in_background(here.try_acquire(key="b"))
+            await asyncio.sleep(0.005)
+
+    asking = in_background(asks_on())
+    waiter = in_background(here.acquire(key="a", timeout=TIMEOUT))
+    await asyncio.sleep(1.0)
+    await here.set_limit(1)
+    await here.set_limit(5, key="a")
+    with pytest.raises(AcquireTimeout) as late:
+        await waiter
+    assert late.value.blocked_by == "limit", "it says what is full at the end"
+    await cancelled(asking)
+    await give_back(held)
 
 
 @pytest.mark.parametrize("early", [0.12, 0.08, 0.03, -0.03, -0.07])

@@ -11,8 +11,10 @@ from redsem_async import AnySemaphore, FairSemaphore
 from redsem_async._redis.scripts import script
 from redsem_async.testing import MemoryBackend
 from redsem_async.testing._embedded import EmbeddedRedis
+from tests.harness.memory import Distant
 from tests.harness.proxy import Proxy, Sent, say_again
 from tests.harness.wait import cancelled, give_back, queue_up, until
+from tests.worlds.simulated_time import simulated
 
 PAUSE = 20.0
 
@@ -128,3 +130,18 @@ async def test_a_back_off_is_lost_with_its_keys_and_no_earlier(client: MemoryBac
     assert await left(sem)
     redis.restore({})
     assert not await left(sem)
+
+
+@pytest.mark.fault(17)
+@simulated
+async def test_a_back_off_that_an_outage_outlasts_is_not_sent() -> None:
+    far = Distant()
+    sem = FairSemaphore(far, "jobs", 3, lease=30.0)
+    async with sem.acquire() as permit:
+        far.cut_off()
+        await asyncio.sleep(0.01)
+        permit.back_off(0.3)
+        await asyncio.sleep(1.0)
+        far.refusing = False
+        await permit.refresh()
+    assert far.asked("back_off") == 0

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from redsem_async._protocol.backend import AnyReply, Link, Listener
 from redsem_async._protocol.errors import CommandError
@@ -61,18 +61,22 @@ class Distant(MemoryBackend):
             raise ConnectionError("it is cut off")
         link = self.link = cast("MemoryLink", await super().connect(listener))
         arrive, receive = link.send, link._receive
-        loop = asyncio.get_running_loop()
+        loop, due = asyncio.get_running_loop(), {"there": 0.0, "back": 0.0}
+
+        def later(way: str, call: Callable[..., None], *arguments: Any) -> None:
+            due[way] = max(due[way] + 1e-6, loop.time() + self.delay)  # nothing overtakes
+            loop.call_at(due[way], call, *arguments)
 
         def send(commands: Sequence[AnyOperation], now: float) -> None:
             self.sent += commands
             for command in commands:
                 command.sent_at = now
             if not self.half_open:
-                loop.call_later(self.delay, arrive, commands, now)
+                later("there", arrive, commands, now)
 
         def deliver(delivery: Callable[[], None]) -> None:
             if not (self.muted or self.half_open):
-                loop.call_later(self.delay, receive, delivery)
+                later("back", receive, delivery)
 
         setattr(link, "send", send)  # noqa: B010 - no checker lets a method be replaced
         setattr(link, "_receive", deliver)  # noqa: B010
@@ -81,6 +85,10 @@ class Distant(MemoryBackend):
     def cut_off(self) -> None:
         """Break the connection, and refuse others."""
         self.refusing = True
+        self.drop()
+
+    def drop(self) -> None:
+        """Break the connection."""
         assert self.link is not None
         self.link.fail(ConnectionError("it is cut off"))
 
