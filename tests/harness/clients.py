@@ -1,6 +1,7 @@
 """Clients and semaphores of the tests, and what the server has of them."""
 
-from typing import Any, Protocol
+from collections.abc import AsyncIterator
+from typing import Any, Protocol, cast
 
 import pytest
 from redis.asyncio import Redis
@@ -51,6 +52,12 @@ async def tokens_of(admin: Redis, semaphore: AnySemaphore) -> list[Any]:
 
 def hub_of(permit: Permit) -> str:
     return permit.id.partition(".")[0]
+
+
+async def keys_of(redis: Redis, semaphore: AnySemaphore) -> list[bytes]:
+    """Every key that the server keeps for *semaphore*."""
+    keys = cast("AsyncIterator[bytes]", redis.scan_iter(f"*{semaphore.name}*", count=1000))
+    return [key async for key in keys]
 
 
 async def connection_of(admin: Redis, client_name: str) -> int | None:

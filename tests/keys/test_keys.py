@@ -1,6 +1,7 @@
 """One overall limit and one for each key."""
 
 import asyncio
+from functools import partial
 from typing import Any, Protocol
 
 import pytest
@@ -162,22 +163,20 @@ async def test_the_limit_may_be_a_function_of_the_key(client: Client, name: str)
 @simulated
 async def test_a_timeout_says_which_limit_was_full(keyed: MakeKeyed) -> None:
     here, there = keyed(2)
+
+    async def blocks(key: str, what: str, says: str) -> None:
+        for timeout in (0, 0.2):
+            with pytest.raises(AcquireTimeout, match=says or None) as late:
+                await there.acquire(key=key, timeout=timeout)
+            assert late.value.blocked_by == what
+
     held = await hold(here, "a")
-    for timeout in (0, 0.2):
-        with pytest.raises(AcquireTimeout, match="its key is at its limit") as late:
-            await there.acquire(key="a", timeout=timeout)
-        assert late.value.blocked_by == "key"
+    await blocks("a", "key", "its key is at its limit")
     held += await hold(here, "b")
-    for timeout in (0, 0.2):
-        with pytest.raises(AcquireTimeout) as late:
-            await there.acquire(key="c", timeout=timeout)
-        assert late.value.blocked_by == "limit"
+    await blocks("c", "limit", "")
     await give_back(*held)
     await here.pause()
-    for timeout in (0, 0.2):
-        with pytest.raises(AcquireTimeout, match="paused") as late:
-            await there.acquire(key="c", timeout=timeout)
-        assert late.value.blocked_by == "paused"
+    await blocks("c", "paused", "paused")
 
 
 async def test_the_queue_of_a_key_can_be_bounded(keyed: MakeKeyed) -> None:
@@ -381,30 +380,24 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("given", "error", "message"), BAD)
-def test_bad_keys_are_refused(
+async def test_bad_keys_are_refused(
     client: Client, given: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    sem = FairSemaphore(client, "jobs", 3, key_limit=1)
     with pytest.raises(error, match=message):
-        _ = sem.acquire(**given)
+        FairSemaphore(client, "jobs", 3, key_limit=1).acquire(**given)
 
 
 @pytest.mark.parametrize("options", [{"key_limit": 2}, {"share": True}])
-async def test_a_forgotten_key_is_an_error(options: dict[str, Any]) -> None:
+async def test_a_forgotten_key_is_an_error(client: Client, options: dict[str, Any]) -> None:
     """Such a request would pass by the limit of every key, and nobody would see it."""
-    sem = FairSemaphore(MemoryBackend(), "jobs", 3, **options)
-    with pytest.raises(TypeError, match="key=None is for"):
-        _ = sem.acquire(timeout=0)
-    with pytest.raises(TypeError, match="key=None is for"):
-        await sem.try_acquire()
-    with pytest.raises(TypeError, match="key=None is for"):
-        await sem.__aenter__()
-    with (
-        Portal(MemoryBackend()) as portal,
-        pytest.raises(TypeError, match="key=None is for"),
-        portal.fair("jobs", 3, **options).acquire(),
-    ):
-        pass
+    sem = FairSemaphore(client, "jobs", 3, **options)
+    with Portal(client) as portal:
+        blocking = portal.fair("jobs", 3, **options)
+        for call in (sem.acquire, sem.try_acquire, sem.__aenter__):
+            with pytest.raises(TypeError, match="key=None is for"):
+                await call()
+        with pytest.raises(TypeError, match="key=None is for"), blocking.acquire():
+            pass
     assert not await sem.exists()
     async with sem.acquire(key=None):
         assert (await sem.status()).held == 1
@@ -433,20 +426,17 @@ def test_bad_options_for_keys_are_refused(
         FairSemaphore(client, "jobs", 3, **given)
 
 
-async def test_a_key_needs_a_semaphore_with_keys(client: Client, name: str) -> None:
+@pytest.mark.parametrize("kind", [Semaphore, FairSemaphore, Mutex])
+async def test_a_key_needs_a_semaphore_with_keys(client: Client, kind: Any) -> None:
     """Without keys it would pass by in silence. None, written out, is no key anywhere."""
-    plain = (Semaphore(client, name, 3), FairSemaphore(client, name, 3), Mutex(client, name))
-    for sem in plain:
-        assert not sem.keyed
+    sem = kind(client, "jobs", **({} if kind is Mutex else {"limit": 3}))
+    assert not sem.keyed
+    for call in (
+        *(partial(sem.acquire, key="a"), partial(sem.try_acquire, key="a")),
+        *(partial(sem.set_limit, 1, key="a"), partial(sem.back_off, 1.0, key="a")),
+        partial(sem.status, keys_after="a"),
+    ):
         with pytest.raises(ValueError, match="key_limit= or share=True"):
-            _ = sem.acquire(key="a")
-        for call in (
-            sem.try_acquire(key="a"),
-            sem.set_limit(1, key="a"),
-            sem.back_off(1.0, key="a"),
-            sem.status(keys_after="a"),
-        ):
-            with pytest.raises(ValueError, match="key_limit= or share=True"):
-                await call
-    async with plain[0].acquire(key=None):
+            await call()
+    async with sem.acquire(key=None):
         pass

@@ -161,6 +161,25 @@ async def test_a_set_limit_stays_and_everything_else_has_an_expiry(
     assert not await sem.exists()
 
 
+@pytest.mark.fault(42)
+@simulated
+async def test_different_leases_and_limits_leave_one_another_alone(
+    client: MemoryBackend, other: Client
+) -> None:
+    """Each request goes by its own client's limit, and no key dies before the longest lease."""
+    narrow, wide = Semaphore(client, "jobs", 2, lease=2.0), Semaphore(other, "jobs", 3, lease=60.0)
+    permit = await wide.acquire()
+    async with narrow.acquire(timeout=0):
+        assert await narrow.try_acquire() is None
+        await give_back(await wide.acquire(timeout=0))
+        await asyncio.sleep(3.0)  # past its lease: refreshed
+    [holder] = (await narrow.status()).holders
+    assert (holder.id, holder.expires_in > 50) == (permit.id, True)
+    left = [client._store.redis.command("PTTL", key_of(wide, key)) for key in ("holders", "meta")]
+    assert min(left) > 50_000
+    await give_back(permit)
+
+
 @pytest.mark.parametrize("limit", [0, 2])
 @simulated
 async def test_waiters_go_by_declared_limits_once_the_set_one_is_lost(

@@ -216,34 +216,26 @@ async def test_a_loss_passes_through_what_else_cancels(holder: Holder, block: Bl
     assert holder.cancellations == 1
 
 
-@pytest.mark.parametrize("where", ["inside", "outside", "both", "scope"])
+@pytest.mark.parametrize("where", ["inside", "outside", "scope"])
 async def test_loss_and_a_deadline_in_the_same_turn(holder: Holder, where: str) -> None:
     """Either may win, but one of them has to own the cancellation: alone, it ends the task."""
     loop = asyncio.get_running_loop()
 
-    async def inside(permit: Permit, seconds: float | None = 0.02) -> None:
-        async with asyncio.timeout(seconds):
-            await holder.body(permit)
-
-    async def outside() -> None:
-        async with asyncio.timeout(None) as timeout, holder.sem as permit:
-            timeout.reschedule(loop.time() + 0.02)
-            await inside(permit, 0.02 if where == "both" else None)
-
-    async def scope() -> None:
-        with anyio.CancelScope() as scope:
-            async with holder.sem as permit:
-                scope.deadline = anyio.current_time() + 0.02
-                await holder.body(permit)
-        assert scope.cancelled_caught
-        raise TimeoutError
-
     async def work() -> None:
         if where == "inside":
-            async with holder.sem as permit:
-                await inside(permit)
+            async with holder.sem as permit, asyncio.timeout(0.02):
+                await holder.body(permit)
+        elif where == "outside":
+            async with asyncio.timeout(None) as timeout, holder.sem as permit:
+                timeout.reschedule(loop.time() + 0.02)
+                await holder.body(permit)
         else:
-            await (scope() if where == "scope" else outside())
+            with anyio.CancelScope() as scope:
+                async with holder.sem as permit:
+                    scope.deadline = anyio.current_time() + 0.02
+                    await holder.body(permit)
+            assert scope.cancelled_caught
+            raise TimeoutError
 
     with pytest.raises((PermitLost, TimeoutError)):
         await holder.lose_during(

@@ -107,21 +107,16 @@ async def test_an_outage_that_outlasts_the_lease_ends_a_holder(
 async def test_a_step_of_the_wall_clock_changes_no_lease(
     pair: MakePair, client: MemoryBackend, clock: str, hours: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A test freezes or moves the wall clock for reasons of its own: leases do not follow it.
-
-    Forward, no lease ends early and no other client enters; back, no lease lasts longer.
-    """
+    """A test moves it for reasons of its own: no lease ends early, and none lasts longer."""
     sem, there = pair(2, clock=clock)
     await (await there.acquire()).detach(30.0)
     async with sem as permit:
         really, really_ns = time.time, time.time_ns
         monkeypatch.setattr(time, "time", lambda: really() + hours * 3600)
         monkeypatch.setattr(time, "time_ns", lambda: really_ns() + hours * 3600 * 10**9)
-        assert abs(time.time() - really()) > 3500
         assert await there.try_acquire() is None
         assert (await there.status()).held == 2
         await permit.refresh()
-        permit.check()
         waiter = await queue_up(there)
         for _ in range(5):
             assert not waiter.done()
@@ -129,7 +124,7 @@ async def test_a_step_of_the_wall_clock_changes_no_lease(
         taken = await soon(waiter)  # of the permit that was detached for 30 s
         assert taken.fencing_token > permit.fencing_token
         assert abs(taken.fencing_token / 1e6 - really()) < 60
-        assert await taken.release()
+        await give_back(taken)
         permit.check()
 
 

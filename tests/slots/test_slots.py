@@ -23,7 +23,7 @@ from redsem_async import (
 )
 from redsem_async.testing import MemoryBackend
 from tests.harness.children import StartWorker
-from tests.harness.clients import Client, Kind
+from tests.harness.clients import Client, Kind, Make
 from tests.harness.wait import EPSILON, all_free, give_back, queue_up, soon, takes_at_most
 from tests.worlds.simulated_time import simulated
 
@@ -56,34 +56,22 @@ def loses_facts(client: MemoryBackend) -> Callable[[], None]:
     return lose
 
 
-async def test_each_permit_has_a_slot_of_its_own(slotted: MakeSlotted) -> None:
-    here, there = slotted()
+@pytest.mark.parametrize("slots", [GPUS, [0, 1, 2]], ids=["texts", "numbers"])
+async def test_each_permit_has_a_slot_of_its_own(
+    slotted: MakeSlotted, make: Make, slots: list[str | int]
+) -> None:
+    here, there = slotted(slots)
     assert here.limit == 3
     one, two = await here.acquire(), await there.acquire()
     three = await here.acquire()
-    assert {one.slot, two.slot, three.slot} == {*GPUS}
+    assert {one.slot, two.slot, three.slot} == {*slots}
     assert await there.try_acquire() is None
-    free = two.slot
     await two.release()
     again = await here.acquire()
-    assert again.slot == free
-    assert again.slots == (free,)
+    assert (again.slot, again.slots) == (two.slot, two.slots)
     await give_back(one, three, again)
-    await all_free(here)
-
-
-@pytest.mark.parametrize(
-    ("options", "slots"),
-    [({"slots": range(8)}, (0,)), ({"limit": 1}, ())],
-    ids=["numbers", "none"],
-)
-async def test_slots_are_numbers_where_numbers_are_given_and_none_without(
-    client: Client, options: dict[str, Any], slots: tuple[int, ...]
-) -> None:
-    async with FairSemaphore(client, "gpu", **options) as permit:
-        assert permit.slots == slots
-        assert permit.slot == next(iter(slots), None)
-        assert not isinstance(permit.slot, str)
+    async with make(1) as without:
+        assert (without.slot, without.slots) == (None, ())
 
 
 async def test_a_slot_goes_on_with_detach_and_adopt(slotted: MakeSlotted) -> None:
@@ -120,23 +108,16 @@ async def test_a_shorter_list_does_not_replace_the_longer(
 ) -> None:
     """Or a third client could come with slots of another list. None at all are another, too."""
     short, long = slotted(["a"], ["a", "b"])
-    async with long:
-        assert await short.try_acquire() is None
-        with pytest.raises(SlotsMismatch):
-            await FairSemaphore(client, "gpu", slots=["a", "c"]).acquire()
-        with pytest.raises(ModeMismatch, match="with slots"):
-            await FairSemaphore(client, "gpu", 3).acquire()
-
-
-async def test_a_slot_beyond_the_own_list_cannot_be_adopted(slotted: MakeSlotted) -> None:
-    short, long = slotted(["a"], ["a", "b"])
     first, second = await long.acquire(), await long.acquire()
+    assert await short.try_acquire() is None
+    with pytest.raises(SlotsMismatch):
+        await FairSemaphore(client, "gpu", slots=["a", "c"]).acquire()
+    with pytest.raises(ModeMismatch, match="with slots"):
+        await FairSemaphore(client, "gpu", 3).acquire()
     handed_over = await second.detach()
     with pytest.raises(SlotsMismatch):
         await short.adopt(handed_over)
-    adopted = await long.adopt(handed_over)
-    assert adopted.slot == "b"
-    await give_back(adopted, first)
+    await give_back(first, long.adopt(handed_over))
 
 
 async def test_a_set_limit_says_how_many_and_never_which(slotted: MakeSlotted) -> None:
@@ -150,13 +131,6 @@ async def test_a_set_limit_says_how_many_and_never_which(slotted: MakeSlotted) -
     assert {permit.slot for permit in held} == {*GPUS}
     assert await there.try_acquire() is None
     await give_back(*held)
-
-
-def test_limit_and_slots_exclude_each_other() -> None:
-    with pytest.raises(TypeError, match="not both"):
-        FairSemaphore(MemoryBackend(), "gpu", 3, slots=GPUS)
-    with pytest.raises(TypeError, match="limit"):
-        Mutex(MemoryBackend(), "gpu", slots=GPUS)
 
 
 async def test_any_text_is_a_slot(redis: Redis, name: str) -> None:
@@ -296,15 +270,16 @@ async def test_slots_of_evicted_holders_are_free(
         (["\ud800"], ValueError, "UTF-8"),
         ([1.5], TypeError, "a slot must be a str or an int, not float"),
         ([True], TypeError, "a slot must be a str or an int, not bool"),
-        ("abc", TypeError, "slots must be a list"),
-        (b"abc", TypeError, "slots must be a list"),
-        ({"a", "b"}, TypeError, "slots must be a list"),
-        (3, TypeError, "slots must be a list"),
+        *((slots, TypeError, "slots must be a list") for slots in ("abc", b"abc", {"a", "b"}, 3)),
     ],
 )
 def test_bad_slots_are_refused(slots: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         FairSemaphore(MemoryBackend(), "gpu", slots=slots)
+    for kind, options in ((FairSemaphore, {"limit": 3}), (Mutex, {})):
+        made: Any = kind
+        with pytest.raises(TypeError, match="limit"):
+            made(MemoryBackend(), "gpu", slots=GPUS, **options)
 
 
 # -- killed holders: their slots come back with the lease, and never before
