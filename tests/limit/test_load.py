@@ -88,7 +88,7 @@ async def test_under_load_the_limit_holds(
 @pytest.mark.parametrize("keyed", [False, True], ids=["plain", "keys"])
 async def test_batches_are_bounded(keyed: bool) -> None:
     """Redis runs one script at a time: thousands of ids are many short ones."""
-    far, many = Distant(), 3000
+    far, many = Distant(), 1300
     options: dict[str, Any] = {"key_limit": 1} if keyed else {}
     semaphore = FairSemaphore(far, "jobs", many, lease=30.0, **options)
     keys: list[dict[str, Any]] = [{"key": str(n)} if keyed else {} for n in range(many)]
