@@ -110,7 +110,7 @@ async def test_a_reply_about_another_key_decides_nothing(backend: Distant) -> No
 
     async def asks_on() -> None:
         while True:
-            in_background(here.try_acquire(key="b"))
+            await here.status(0)
             await asyncio.sleep(0.005)
 
     asking = in_background(asks_on())

@@ -11,7 +11,7 @@ from redsem_async import BackendUnavailable, FairSemaphore, PermitLost
 from redsem_async.testing import MemoryBackend
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.clients import Client, Make
-from tests.harness.wait import cancelled, give_back, queue_up, soon, takes_at_most
+from tests.harness.wait import cancelled, give_back, queue_up, takes_at_most
 from tests.worlds.simulated_time import simulated
 
 
@@ -35,16 +35,6 @@ async def test_bug_8_the_clients_retries_do_not_add_up(server: EmbeddedRedis) ->
     async with Redis(host="127.0.0.1", port=server.port, retry=retry) as redis:
         with takes_at_most(0.5), pytest.raises(BackendUnavailable):
             await FairSemaphore(redis, "jobs", 1).acquire(timeout=0.5)
-
-
-async def test_bug_14_9000_permits_at_once_are_granted_and_lost(client_a: Redis) -> None:
-    """Lua unpacks some 8,000 values at most."""
-    semaphore = FairSemaphore(client_a, "jobs", 9_000, lease=60.0)
-    permits = await asyncio.gather(*(semaphore.acquire() for _ in range(9_000)))
-    assert (await semaphore.status(0)).held == 9_000
-    assert len({permit.fencing_token for permit in permits}) == 9_000
-    await semaphore.delete()
-    await asyncio.gather(*(soon(permit.wait_lost(), 20) for permit in permits))
 
 
 async def test_bug_17_a_name_that_is_done_with_leaves_no_key(

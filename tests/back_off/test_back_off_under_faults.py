@@ -8,11 +8,10 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, FairSemaphore
-from redsem_async._redis.scripts import script
 from redsem_async.testing import MemoryBackend
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.memory import Distant
-from tests.harness.proxy import Proxy, Sent, say_again
+from tests.harness.proxy import Proxy, say_again
 from tests.harness.wait import cancelled, give_back, queue_up, until
 from tests.worlds.simulated_time import simulated
 
@@ -90,28 +89,16 @@ async def test_a_back_off_whose_reply_was_lost_does_not_begin_anew_after_its_end
 
 
 @pytest.mark.fault(29, 32)
-@pytest.mark.parametrize("error", ["flush", "NOSCRIPT No.", "BUSY A script.", "TRYAGAIN A slot."])
+@pytest.mark.parametrize("error", ["NOSCRIPT No.", "BUSY A script.", "TRYAGAIN A slot."])
 async def test_a_back_off_that_was_not_taken_is_not_overtaken_by_its_release(
-    here: AnySemaphore, there: AnySemaphore, proxy: Proxy, admin: Redis, error: str
+    here: AnySemaphore, there: AnySemaphore, proxy: Proxy, error: str
 ) -> None:
     """A waiter would be served before the pause."""
     await here.back_off(0)  # the server has its script
-    assert await (await here.acquire()).release()
+    await give_back(await here.acquire())
     first, *others = [await here.acquire() for _ in range(3)]
     waiter = await queue_up(there)
-    struck = asyncio.Event()
-
-    async def flush(sent: Sent) -> None:
-        if sent.operation == "back_off" and not struck.is_set():
-            struck.set()
-            await admin.script_flush()
-            for mode in ("fair", "zset"):  # another process releases, too
-                await admin.script_load(script(mode, "release").text)
-
-    if error == "flush":
-        proxy.before = flush
-    else:
-        struck = proxy.answer("back_off", error).struck
+    struck = proxy.answer("back_off", error).struck
     first.back_off(PAUSE)
     assert await first.release()
     assert struck.is_set()

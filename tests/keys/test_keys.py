@@ -384,8 +384,9 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
 async def test_bad_keys_are_refused(
     client: Client, given: dict[str, Any], error: type[Exception], message: str
 ) -> None:
+    sem = FairSemaphore(client, "jobs", 3, key_limit=1)
     with pytest.raises(error, match=message):
-        FairSemaphore(client, "jobs", 3, key_limit=1).acquire(**given)
+        await sem.acquire(**given)
 
 
 @simulated

@@ -1,5 +1,6 @@
 """Limits of keys change under real processes; and keys of Redis are lost that others need."""
 
+import asyncio
 from typing import Any, Protocol
 
 import pytest
@@ -116,9 +117,7 @@ async def test_waiters_are_served_although_a_key_of_redis_is_lost(
     else:
         await waiting(there, 3)
         assert await held.release()
-    for waiter in waiters:
-        in_background(give_back(waiter))
-    await waiting(there, 0)
+    await asyncio.gather(*map(give_back, waiters))
 
 
 @pytest.mark.fault(30)

@@ -235,8 +235,7 @@ async def test_no_request_is_refused_because_of_killed_waiters(
 
 async def crowd(semaphore: AnySemaphore, key: Options) -> None:
     """Many requests wait."""
-    for _ in range(MANY):
-        in_background(semaphore.acquire(**key))
+    _ = [in_background(semaphore.acquire(**key)) for _ in range(MANY)]
     await waiting(semaphore, MANY, or_more=True)
 
 

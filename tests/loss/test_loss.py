@@ -266,7 +266,9 @@ async def test_of_two_blocks_each_is_left_by_the_loss_of_its_own_permit(
 
     leaves = "outer" in taken or not caught
     with pytest.raises(PermitLost) if leaves else nullcontext() as raised:
-        await holder.lose_during(work, lambda _: holder.take_at_once(*map(permits.get, taken)))
+        await holder.lose_during(
+            work, lambda _: holder.take_at_once(*(permits[name] for name in taken))
+        )
     if raised is not None:
         assert raised.value.permit_id == permits[taken[0]].id
     assert {name for name, permit in permits.items() if permit.lost} == {*taken}

@@ -1,11 +1,11 @@
 """Which waiter is served next, and how soon."""
 
 import asyncio
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
-from redsem_async import AnySemaphore, FairSemaphore, Permit, QueueFull, Semaphore
+from redsem_async import FairSemaphore, Permit, QueueFull, Semaphore
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, Make, MakePair, key_of
 from tests.harness.memory import Distant
@@ -121,21 +121,6 @@ async def test_a_queue_that_is_lost_is_asked_for_again_in_its_order(
 # -- Semaphore: a request that does not fit is passed over
 
 
-@pytest.mark.parametrize(
-    ("timeout", "options"), [(5, {}), (0, {}), (5, {"max_waiters": 0}), (0, {"max_waiters": 0})]
-)
-async def test_semaphore_grants_a_newcomer_that_fits(
-    client: Client, other: Client, name: str, timeout: float, options: dict[str, Any]
-) -> None:
-    """A free permit is used, although a waiter needs more than that, and whether it may wait."""
-    here, there = Semaphore(client, name, 4), Semaphore(other, name, 4, **options)
-    held = [await here.acquire() for _ in range(3)]
-    heavy = await queue_up(here, permits=3)
-    await give_back(await there.acquire(timeout=timeout))
-    assert not heavy.done()
-    await give_back(*held, heavy)
-
-
 async def test_semaphore_serves_the_oldest_that_fits(semaphore_pair: MakePair) -> None:
     """Across processes, and heavy requests are served in their order once there is room."""
     here, there = semaphore_pair(4)
@@ -152,30 +137,6 @@ async def test_semaphore_serves_the_oldest_that_fits(semaphore_pair: MakePair) -
     fourth = await soon(light[1])
     await give_back(third, heavy[1], last, fourth)
     await all_free(here)
-
-
-@simulated
-async def test_semaphore_serves_its_own_process_first_while_the_oldest_is_young(
-    semaphore_pair: MakePair,
-) -> None:
-    """That needs no message. The oldest waits for a twentieth of a second more at most."""
-    here, there = semaphore_pair(1)
-    held, order = await here.acquire(), list[str]()
-
-    async def use(sem: AnySemaphore, label: str) -> None:
-        async with sem:
-            order.append(label)
-            await asyncio.sleep(0.02)
-
-    async with asyncio.TaskGroup() as group:
-        group.create_task(use(there, "there"))
-        await waiting(here, 1)
-        for _ in range(10):
-            group.create_task(use(here, "here"))
-        await waiting(here, 11)
-        await give_back(held)
-    assert order[0] == "here"
-    assert 2 <= order.index("there") <= 4
 
 
 async def test_by_clocks_of_clients_semaphore_serves_the_oldest_of_all_processes(

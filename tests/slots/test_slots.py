@@ -198,8 +198,7 @@ async def test_nothing_is_granted_while_the_slots_in_use_are_not_known(
     """A free one cannot be told from one in use. One that is detached is not adopted."""
     here, there = slotted(lease=1.0)
     permit = await here.acquire()
-    if detached:
-        job = await permit.detach(1.0)
+    job = await permit.detach(1.0) if detached else ""
     loses_facts()
     if detached:
         with pytest.raises(PermitLost):
