@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import types
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -24,41 +25,21 @@ When = Literal["while suspended", "when served"]
 SEEN_THROUGH = 0.8  # seconds that a cancelled call may take to come to its end
 
 
-class Stepped(Coroutine[Any, Any, None]):
-    """A coroutine that counts its suspensions, and cancels its task at one of them."""
-
-    def __init__(self, inner: Coroutine[Any, Any, None], cancel_at: int, when: When) -> None:
-        self.steps = 0
-        self.task: asyncio.Task[None] | None = None
-        self._inner = inner
-        self._cancel_at = cancel_at
-        self._when: When = when
-
-    def send(self, value: Any) -> Any:
-        return self._suspended(self._inner.send(value))
-
-    def throw(self, *args: Any) -> Any:
-        return self._suspended(self._inner.throw(*args))
-
-    def close(self) -> None:
-        self._inner.close()
-
-    def __await__(self) -> Any:
-        return self._inner.__await__()
-
-    def _suspended(self, awaited: Any) -> Any:
-        self.steps += 1
-        if self.steps == self._cancel_at:
-            if self._when == "while suspended" or awaited is None:
-                asyncio.get_running_loop().call_soon(self._cancel)
-            else:
-                # Called before the task's own callback, which wakes it.
-                awaited.add_done_callback(self._cancel)
-        return awaited
-
-    def _cancel(self, _: object = None) -> None:
-        assert self.task is not None
-        self.task.cancel()
+@types.coroutine
+def stepped(inner: Coroutine[Any, Any, object], on_step: Callable[[Any], object]) -> Any:
+    """Run *inner*, and call *on_step* with what it awaits at each suspension."""
+    go_on: Callable[[Any], Any] = inner.send
+    value: Any = None
+    while True:
+        try:
+            awaited = go_on(value)
+        except StopIteration as end:
+            return end.value
+        on_step(awaited)
+        try:
+            go_on, value = inner.send, (yield awaited)
+        except BaseException as error:  # noqa: BLE001 - a cancellation is passed on, too
+            go_on, value = inner.throw, error
 
 
 @dataclass
@@ -134,8 +115,22 @@ async def test_a_call_cancelled_at_any_await_leaks_nothing(
             async def scene() -> None:
                 await _release(await call(here))
 
-            stepped = Stepped(scene(), at, when)
-            task = stepped.task = asyncio.create_task(stepped)
+            steps = 0
+
+            def cancel_at(awaited: Any) -> None:
+                nonlocal steps
+                steps += 1
+                if steps != at:
+                    return
+                if when == "while suspended" or awaited is None:
+                    asyncio.get_running_loop().call_soon(task.cancel)
+                else:  # called before the task's own callback, which wakes it
+                    awaited.add_done_callback(lambda _: task.cancel())
+
+            async def run_stepped() -> None:
+                await stepped(scene(), cancel_at)
+
+            task = asyncio.create_task(run_stepped())
 
             async def waits_or_is_over() -> bool:
                 return task.done() or (await there.status(max_entries=0)).waiting > 0
@@ -157,7 +152,7 @@ async def test_a_call_cancelled_at_any_await_leaks_nothing(
         await until(
             lambda: {task.get_name() for task in asyncio.all_tasks() - before} <= {"redsem-hub"}
         )
-        return stepped.steps >= at
+        return steps >= at
 
     step = 1
     while await run(step):

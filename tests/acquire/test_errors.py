@@ -26,9 +26,8 @@ from redsem_async import (
     SlotsMismatch,
 )
 from redsem_async.testing import MemoryBackend
-from tests.harness.clients import Make, MakePair, key_of
+from tests.harness.clients import MakePair, key_of
 from tests.harness.inside import state_of
-from tests.harness.wait import cancelled, queue_up
 from tests.worlds.simulated_time import simulated
 
 FACTS: dict[type[SemaphoreError], dict[str, object]] = {
@@ -149,25 +148,6 @@ def test_a_layout_mismatch_says_which_side_to_upgrade() -> None:
         " redsem-async in the processes that use it; the name is free some minutes after its last"
         " use"
     )
-
-
-@simulated
-async def test_real_errors_carry_real_facts(make: Make) -> None:
-    """And survive a pickle as they are raised."""
-    sem = make(1, max_waiters=1, lease=5.0)
-    async with sem:
-        with pytest.raises(AcquireTimeout) as timed_out:
-            await sem.acquire(timeout=0.05)
-        waiter = await queue_up(sem)
-        with pytest.raises(QueueFull) as full:
-            await sem.acquire()
-        await cancelled(waiter)
-    for caught in (timed_out.value, full.value):
-        again = pickle.loads(pickle.dumps(caught))
-        assert (again.name, str(again)) == (sem.name, str(caught))
-        assert 0 <= again.retry_after == caught.retry_after < 60
-    assert timed_out.value.waited == pytest.approx(0.05)
-    assert " 0.05 s" in str(timed_out.value)
 
 
 @simulated

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import AnySemaphore, FairSemaphore, PermitLost, QueueFull, Semaphore
+from redsem_async import AnySemaphore, FairSemaphore, QueueFull, Semaphore
 from tests.harness.children import StartWorker
 from tests.harness.clients import Kind, key_of
 from tests.harness.memory import Distant
@@ -107,22 +107,6 @@ async def test_a_body_that_never_awaits_can_ask(client_a: Redis, start: StartWor
     await holder.heard("lost")
     assert await holder.ended() == 0
     await all_free(FairSemaphore(client_a, "jobs", 1))
-
-
-@pytest.mark.fault(12)
-async def test_a_permit_lost_elsewhere_raises_in_the_process_that_held_it(
-    client_a: Redis, start: StartWorker
-) -> None:
-    """A release by id, from another process, is a loss to the holder, at once."""
-    semaphore = FairSemaphore(client_a, "jobs", 1, lease=60.0)
-    worker = await start("hold", kind=FairSemaphore, lease=60.0)
-    held = await worker.heard("held")
-    assert await semaphore.release(held["id"])
-    assert not await semaphore.release(held["id"])
-    await worker.heard("cancelled", within=2.0)
-    await worker.heard("lost")
-    with pytest.raises(PermitLost):
-        await semaphore.adopt(held["id"])
 
 
 # -- waiters

@@ -173,18 +173,6 @@ async def test_it_ends_at_the_server_too(pair: MakePair) -> None:
 
 
 @simulated
-async def test_a_refresh_asks_for_no_more_than_is_left(pair: MakePair) -> None:
-    """So the permit of a process that is killed meanwhile is free by then, too."""
-    here, there = pair(1, lease=10.0, max_hold=10.2)
-    permit = await here.acquire()
-    await asyncio.sleep(0.4)
-    await permit.refresh()
-    [holder] = (await there.status()).holders
-    assert holder.expires_in <= 10.2 + 0.11 - 0.4  # a margin of lease / 100
-    await give_back(permit)
-
-
-@simulated
 async def test_max_hold_counts_from_the_grant_that_a_blocked_loop_reads_late() -> None:
     far = Distant()
     here, there = (

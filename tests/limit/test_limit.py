@@ -15,20 +15,6 @@ from tests.worlds.simulated_time import simulated
 # -- the declared limit
 
 
-@pytest.mark.parametrize("where", ["in one process", "in two processes"])
-async def test_each_client_goes_by_its_own_limit(make: Make, other: Client, where: str) -> None:
-    """A rolling deployment that changes the limit takes effect as it rolls."""
-    old, new = make(1), make(2, client=other if where == "in two processes" else None)
-    async with old:
-        assert await old.try_acquire() is None
-        async with new.acquire(timeout=0):
-            assert await new.try_acquire() is None
-            assert ((await old.status()).limit, (await new.status()).limit) == (1, 2)
-            assert await old.available() == 0
-            waiters = [await queue_up(old), await queue_up(new)]
-    await asyncio.gather(*map(give_back, waiters))
-
-
 async def test_a_waiter_goes_by_its_own_limit(make: Make, other: Client) -> None:
     """Served by the same release as the one before it, whose limit is higher."""
     wide, narrow = make(3), make(2, client=other)

@@ -113,23 +113,6 @@ async def test_duplicates_of_everything_change_nothing(
 
 
 @pytest.mark.fault(46)
-async def test_a_limit_whose_reply_was_lost_is_not_set_again(
-    here: AnySemaphore, there: AnySemaphore, proxy: Proxy
-) -> None:
-    """Carried out, and sent again after another process has set another."""
-    fault = proxy.swallow("set_limit")
-    setting = in_background(here.set_limit(5))
-    proxy.refusing = True
-    await fault.struck.wait()
-    assert (await there.status()).set_limit == 5
-    await there.set_limit(2)
-    proxy.refusing = False
-    await setting
-    assert len(proxy.operations("set_limit")) >= 2, "it was sent again"
-    assert (await there.status()).set_limit == 2
-
-
-@pytest.mark.fault(46)
 async def test_calls_that_are_sent_again_together_act_once_and_in_their_order(
     here: AnySemaphore, proxy: Proxy, server: EmbeddedRedis, admin: Redis
 ) -> None:
@@ -149,20 +132,6 @@ async def test_calls_that_are_sent_again_together_act_once_and_in_their_order(
         for sent in late:
             await say_again(server.port, sent)
         assert (await here.status()).set_limit == limit
-
-
-@pytest.mark.fault(46)
-async def test_a_deletion_that_arrives_late_takes_nothing(
-    here: AnySemaphore, proxy: Proxy, server: EmbeddedRedis
-) -> None:
-    """Deleted once: what was acquired afterwards stays."""
-    await here.delete()
-    permit = await here.acquire()
-    [deletion] = proxy.operations("delete")
-    await say_again(server.port, deletion)
-    assert (await here.status()).held == 1
-    await permit.refresh()
-    assert await permit.release()
 
 
 @pytest.mark.fault(46)
