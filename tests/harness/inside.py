@@ -13,7 +13,6 @@ from redsem_async._hub.remote_semaphore import RemoteSemaphore
 from redsem_async._hub.state import SemaphoreState
 from redsem_async._protocol.backend import Link
 from redsem_async.testing import MemoryBackend
-from tests.harness.wait import until
 
 
 def remote_of(semaphore: AnySemaphore) -> RemoteSemaphore:
@@ -29,11 +28,6 @@ def lease_of(permit: Permit) -> Lease:
 def link_of(semaphore: AnySemaphore) -> Link | None:
     """The connection that the hub has now."""
     return remote_of(semaphore).route.link.link
-
-
-async def link_is_lost(semaphore: AnySemaphore) -> None:
-    """Wait until the hub knows that it has no connection any more."""
-    await until(lambda: link_of(semaphore) is None, "the link is lost")
 
 
 def state_of(semaphore: AnySemaphore) -> SemaphoreState:

@@ -93,7 +93,7 @@ async def test_the_limit_of_a_key_is_kept_although_the_facts_of_holders_are_lost
 async def test_what_a_key_has_in_use_goes_with_an_evicted_holder(
     client: MemoryBackend, two: MakeTwo
 ) -> None:
-    here, there = two()
+    here, there = two(lease=30.0)
     permit = await here.acquire(key="a")
     assert client._store.redis.command("ZREM", "redsem:{jobs}:holders", permit.id) == 1
     async with there.acquire(key="a", timeout=5):
@@ -117,7 +117,8 @@ async def test_waiters_are_served_although_a_key_of_redis_is_lost(
     else:
         await waiting(there, 3)
         assert await held.release()
-    await asyncio.gather(*map(give_back, waiters))
+    async with asyncio.timeout(4.0):
+        await asyncio.gather(*map(give_back, waiters))
 
 
 @pytest.mark.fault(30)

@@ -11,7 +11,7 @@ from redsem_async import FairSemaphore, SemaphoreClosed, aclose
 from redsem_async.testing import MemoryBackend
 from tests.harness.inside import remote_of
 from tests.harness.memory import Gated
-from tests.harness.wait import cancelled, in_background, soon, takes_at_most, until
+from tests.harness.wait import cancelled, in_background, soon, until
 from tests.worlds.simulated_time import simulated
 
 
@@ -95,9 +95,10 @@ async def test_after_a_detach_nothing_is_left_of_a_semaphore(client: MemoryBacke
     await aclose(client)
 
 
+@simulated
 async def test_aclose_does_not_wait_for_a_permit_that_is_detached(client: MemoryBackend) -> None:
     permit = await FairSemaphore(client, "jobs", 1).acquire()
-    with takes_at_most(1.0):
+    async with asyncio.timeout(1.0):
         closing = in_background(aclose(client, drain=30.0))
         await asyncio.sleep(0)
         await permit.detach(30.0)
