@@ -3,8 +3,9 @@
 import asyncio
 import random
 import types
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import pytest
@@ -25,8 +26,34 @@ When = Literal["while suspended", "when served"]
 SEEN_THROUGH = 0.8  # seconds that a cancelled call may take to come to its end
 
 
+def _cancel(task: "asyncio.Task[Any]", _: object) -> None:
+    task.cancel()
+
+
+class CancelAt:
+    """Counts the suspensions of a task, and cancels it at one of them."""
+
+    def __init__(self, at: int, when: When) -> None:
+        self.at = at
+        self.when: When = when
+        self.steps = 0
+
+    def __call__(self, awaited: Any) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.steps += 1
+        if self.steps != self.at:
+            return
+        if self.when == "while suspended" or awaited is None:
+            asyncio.get_running_loop().call_soon(task.cancel)
+        else:  # called before the task's own callback, which wakes it
+            awaited.add_done_callback(partial(_cancel, task))
+
+
 @types.coroutine
-def stepped(inner: Coroutine[Any, Any, object], on_step: Callable[[Any], object]) -> Any:
+def stepped(
+    inner: Coroutine[Any, Any, object], on_step: Callable[[Any], object]
+) -> Generator[Any, Any, object]:
     """Run *inner*, and call *on_step* with what it awaits at each suspension."""
     go_on: Callable[[Any], Any] = inner.send
     value: Any = None
@@ -34,7 +61,8 @@ def stepped(inner: Coroutine[Any, Any, object], on_step: Callable[[Any], object]
         try:
             awaited = go_on(value)
         except StopIteration as end:
-            return end.value
+            outcome: object = end.value
+            return outcome
         on_step(awaited)
         try:
             go_on, value = inner.send, (yield awaited)
@@ -110,25 +138,17 @@ async def test_a_call_cancelled_at_any_await_leaks_nothing(
         elif state == "free":
             await stage.permit.release()
         async with there.acquire() if state == "full" else asyncio.timeout(None):
-            call: Any = ACQUIRES.get(name) or (lambda _: CALLS[name](stage))
+
+            def call() -> Awaitable[object]:
+                return CALLS[name](stage) if name in CALLS else ACQUIRES[name](here)
 
             async def scene() -> None:
-                await _release(await call(here))
+                await _release(await call())
 
-            steps = 0
-
-            def cancel_at(awaited: Any) -> None:
-                nonlocal steps
-                steps += 1
-                if steps != at:
-                    return
-                if when == "while suspended" or awaited is None:
-                    asyncio.get_running_loop().call_soon(task.cancel)
-                else:  # called before the task's own callback, which wakes it
-                    awaited.add_done_callback(lambda _: task.cancel())
+            cancels = CancelAt(at, when)
 
             async def run_stepped() -> None:
-                await stepped(scene(), cancel_at)
+                await stepped(scene(), cancels)
 
             task = asyncio.create_task(run_stepped())
 
@@ -152,7 +172,7 @@ async def test_a_call_cancelled_at_any_await_leaks_nothing(
         await until(
             lambda: {task.get_name() for task in asyncio.all_tasks() - before} <= {"redsem-hub"}
         )
-        return steps >= at
+        return cancels.steps >= at
 
     step = 1
     while await run(step):

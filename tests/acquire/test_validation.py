@@ -105,7 +105,8 @@ def test_bad_options_are_refused(
 )
 def test_odd_options_that_can_be_meant_are_taken(options: dict[str, Any]) -> None:
     """What arithmetic on floats put beyond a bound counts as the bound, which no part exceeds."""
-    terms = FairSemaphore(MemoryBackend(), **{"name": "good", "limit": 1, **options})._terms
+    given: dict[str, Any] = {"name": "good", "limit": 1, **options}
+    terms = FairSemaphore(MemoryBackend(), **given)._terms
     assert config.SHORTEST_LEASE <= terms.lease <= config.LONGEST_LEASE
     assert terms.lease <= (terms.max_hold or math.inf)
 

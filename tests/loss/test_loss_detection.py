@@ -278,7 +278,11 @@ async def test_a_dropped_permit_is_released_where_the_warning_is_an_error(
 ) -> None:
     """The warning is raised in `__del__`, and ends it. Of what is lost or released, none is."""
     raised: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda error: raised.append(error.exc_type))
+
+    def note(unraisable: "sys.UnraisableHookArgs") -> None:
+        raised.append(unraisable.exc_type)
+
+    monkeypatch.setattr(sys, "unraisablehook", note)
     sem = make(3)
     released, lost = await sem.acquire(), await sem.acquire()
     await released.release()
