@@ -12,7 +12,7 @@ import pytest
 import redis
 from redis.asyncio import ConnectionPool, Redis
 
-from redsem_async import FairSemaphore, Mutex, SemaphoreGroup, aclose, from_url
+from redsem_async import FairSemaphore, Mutex, Semaphore, SemaphoreGroup, aclose, from_url
 from redsem_async._core import config
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, Make
@@ -128,6 +128,7 @@ async def test_bad_acquires_are_refused_at_the_call(
 
 
 def _bad_calls(sem: Any) -> list[tuple[Callable[[], Any], type[Exception], str]]:
+    zset: Any = Semaphore(MemoryBackend(), "zset", 1)
     return [
         (sem.adopt, TypeError, "permit_id|id"),
         (lambda: sem.adopt(None), TypeError, "id"),
@@ -140,6 +141,7 @@ def _bad_calls(sem: Any) -> list[tuple[Callable[[], Any], type[Exception], str]]
         (lambda: sem.status(max_entries=True), TypeError, "max_entries must be"),
         (lambda: sem.acquire(permits=0), ValueError, "permits must be"),
         (lambda: sem.acquire(timeout=-1), ValueError, "timeout must be 0 or more"),
+        (lambda: zset.acquire(ahead=1.0), TypeError, "ahead"),
         (lambda: sem.acquire(2.0), TypeError, "positional"),  # a time, or a number?
     ]
 

@@ -315,7 +315,10 @@ async def test_a_back_off_of_a_key_holds_up_no_other(
     await asyncio.gather(*calls)
     assert upstream.ramped_up(ends, RAMP)
     assert (await there.status()).keys == ()
-    await here.back_off(3600, key="a")
+    async with here.acquire(key="a") as one, here.acquire(key="b") as two:
+        for permit in (one, two, one):  # in one turn of the loop
+            permit.back_off(3600, key=True)
+    assert {key.key for key in (await there.status()).keys if key.back_off} == {"a", "b"}
     await here.back_off(0, key="a")
     await give_back(await there.acquire(timeout=0, key="a"))
 
