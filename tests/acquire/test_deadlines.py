@@ -110,10 +110,17 @@ async def test_a_reply_about_another_key_decides_nothing(backend: Distant) -> No
 
     async def asks_on() -> None:
         while True:
-            await here.status(0)
+            _ = in_background(here.try_acquire(key="b"))
             await asyncio.sleep(0.005)
 
     asking = in_background(asks_on())
+    waiters = [in_background(here.acquire(key="a", timeout=TIMEOUT)) for _ in range(3)]
+    await asyncio.sleep(TIMEOUT + 0.005)
+    await give_back(held)  # one gets it, after its deadline and before the answer
+    ended = await asyncio.gather(*waiters, return_exceptions=True)
+    assert {type(each) for each in ended} <= {Permit, AcquireTimeout}
+    await give_back(*(each for each in ended if isinstance(each, Permit)))
+    held = await here.acquire(key="a")
     waiter = in_background(here.acquire(key="a", timeout=TIMEOUT))
     await asyncio.sleep(1.0)
     await here.set_limit(1)
