@@ -44,7 +44,6 @@ from tests.harness.servers import (
     flavour_and_version,
 )
 from tests.harness.topologies import Cluster, embedded_cluster
-from tests.harness.wait import EXACT, NOISE
 
 _SERVERS = pytest.StashKey[set[str]]()
 
@@ -65,14 +64,6 @@ def server_url(pytestconfig: pytest.Config) -> Iterator[str]:
             client.acl_deluser(restricted.USER)
         for key in cast("Iterator[bytes]", client.scan_iter(f"*{_RUN}*", count=1000)):
             client.unlink(key)
-
-
-@pytest.fixture(autouse=True)
-def overtime(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that others keep busy may need longer for the reply at a deadline."""
-    if not EXACT:
-        for module in ("route", "deadlines"):
-            monkeypatch.setattr(f"redsem_async._hub.{module}.OVERTIME", NOISE / 2)
 
 
 @pytest.fixture(autouse=lacking.REQUESTED != ())
@@ -130,23 +121,16 @@ def server(embedded: StartServer) -> EmbeddedRedis:
     return embedded()
 
 
-@pytest.fixture(params=["redis", "memory"])
-def client(request: pytest.FixtureRequest) -> Client:
+@pytest.fixture
+def client() -> MemoryBackend:
     """The first argument of a semaphore."""
-    if request.param == "memory":
-        return MemoryBackend()
-    found: Redis = request.getfixturevalue("redis")
-    return found
+    return MemoryBackend()
 
 
 @pytest.fixture
-async def other(client: Client, server_url: str) -> AsyncIterator[Client]:
-    """A second client of the same place: to the semaphores, another process."""
-    if isinstance(client, MemoryBackend):
-        yield client.peer()
-    else:
-        async with Redis.from_url(server_url) as second:
-            yield second
+def other(client: MemoryBackend) -> MemoryBackend:
+    """A second client of the same memory: to the semaphores, another process."""
+    return client.peer()
 
 
 @pytest.fixture
@@ -157,27 +141,15 @@ async def other_redis(server_url: str) -> AsyncIterator[Redis]:
 
 
 @pytest.fixture
-def make(kind: Kind, client: Client, name: str) -> Make:
-    """Makes semaphores that share a name, in Redis or in memory."""
-    return _maker(kind, client, name)
-
-
-@pytest.fixture
-def make_fair(client: Client, name: str) -> Make:
-    """Makes fair semaphores that share a name, in Redis or in memory."""
+def make(client: Client, name: str) -> Make:
+    """Makes semaphores that share a name, in memory."""
     return _maker(FairSemaphore, client, name)
 
 
 @pytest.fixture
 def pair(make: Make, other: Client) -> MakePair:
-    """Makes two semaphores that share a name, each with a client of its own."""
+    """Makes two semaphores that share a name, in two processes."""
     return _pairs(make, other)
-
-
-@pytest.fixture
-def fair_pair(make_fair: Make, other: Client) -> MakePair:
-    """Makes two such fair semaphores."""
-    return _pairs(make_fair, other)
 
 
 @pytest.fixture
@@ -187,9 +159,9 @@ def semaphore_pair(client: Client, name: str, other: Client) -> MakePair:
 
 
 @pytest.fixture
-def make_on_redis(kind: Kind, redis: Redis, name: str) -> Make:
+def make_on_redis(redis: Redis, name: str) -> Make:
     """Makes semaphores that share a name, in Redis: for tests that look into the server."""
-    return _maker(kind, redis, name)
+    return _maker(FairSemaphore, redis, name)
 
 
 @pytest.fixture

@@ -4,12 +4,10 @@
 
 import asyncio
 import gc
-import inspect
 import io
 import types
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -23,20 +21,18 @@ from redsem_async import (
     Mutex,
     Permit,
 )
+from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, Make, MakePair, key_of
-from tests.harness.inside import lease_of
 from tests.harness.wait import (
-    EPSILON,
-    NOISE,
     all_free,
     cancelled,
     give_back,
     in_background,
     queue_up,
-    soon,
     until,
     waiting,
 )
+from tests.worlds.simulated_time import simulated
 
 # -- forms
 
@@ -57,7 +53,7 @@ FORMS: dict[str, Callable[[AnySemaphore], Awaitable[Permit | None]]] = {
     "task": lambda sem: asyncio.create_task(sem.acquire()),
     "task group": in_a_task_group,
     "gather": gathered,
-    "wait_for": lambda sem: asyncio.wait_for(sem.acquire(), 2.0),
+    "wait_for": lambda sem: asyncio.wait_for(sem.acquire(), 60),
     "shield": lambda sem: asyncio.shield(sem.acquire()),
     "try": lambda sem: sem.try_acquire(),
 }
@@ -93,85 +89,51 @@ async def test_a_permit_carries_its_facts(make: Make) -> None:
     assert permit.lost is False  # a release is no loss
 
 
-async def test_showing_a_permit_changes_nothing(make: Make) -> None:
-    """A debugger shows what it likes, and the program behaves the same."""
-
-    def facts(permit: Permit) -> list[object]:
-        of_permit: list[object] = [getattr(permit, each.name) for each in fields(permit)]
-        lease = lease_of(permit)
-        return of_permit + [getattr(lease, each.name) for each in fields(lease)]
-
-    async with make(1) as permit:
-        before = facts(permit)
-        assert str(permit.name) in repr(permit)
-        assert facts(permit) == before
-
-
 @pytest.mark.parametrize("second_use", ["await", "enter"])
 @pytest.mark.parametrize("first_use", ["await", "enter"])
 async def test_an_acquire_is_good_for_one_use(make: Make, first_use: str, second_use: str) -> None:
     """A second use must not quietly take a second permit, or give the first one twice."""
     sem = make(2)
     acquisition = sem.acquire()
-
-    async def use(how: str) -> None:
-        if how == "await":
-            await (await acquisition).release()
-        else:
-            async with acquisition:
-                pass
-
-    await use(first_use)
+    uses = {"await": lambda: acquisition, "enter": acquisition.__aenter__}
+    await (await uses[first_use]()).release()
     with pytest.raises(RuntimeError, match="already awaited: call it again"):
-        await use(second_use)
+        await uses[second_use]()
     await all_free(sem)
 
 
 async def test_an_acquire_that_is_never_awaited_warns_by_its_name(make: Make) -> None:
-    sem = make(1)
     with pytest.warns(RuntimeWarning, match=r"acquire.* was never awaited"):
-        del_me = sem.acquire()
-        del del_me
+        _ = make(1).acquire()
+        del _
         gc.collect()
-    assert await sem.available() == 1
 
 
 async def test_an_acquire_has_what_a_coroutine_has(make: Make) -> None:
     """asyncio, debuggers and frameworks read these attributes; closing it takes nothing."""
     sem = make(1)
-    acquisition = sem.acquire()
-    assert isinstance(acquisition, Coroutine)
-    assert asyncio.iscoroutine(acquisition)
-    assert inspect.isawaitable(acquisition)
-    seen: Any = acquisition
-    assert isinstance(seen.cr_code, types.CodeType)
-    assert isinstance(seen.cr_frame, types.FrameType)
-    assert seen.cr_running is False
-    assert seen.cr_suspended is False
-    assert seen.cr_await is None
-    assert seen.cr_origin is None
-    assert "acquire" in seen.__qualname__
+    acquisition: Any = sem.acquire()
+    whatever: object = acquisition
+    assert asyncio.iscoroutine(whatever)
+    assert isinstance(acquisition.cr_code, types.CodeType)
+    assert isinstance(acquisition.cr_frame, types.FrameType)
+    for unset in ("cr_running", "cr_suspended", "cr_await", "cr_origin"):
+        assert not getattr(acquisition, unset)
+    assert "acquire" in acquisition.__qualname__
     with pytest.raises(AttributeError):
-        _ = seen.nonsense
+        _ = acquisition.nonsense
     acquisition.close()
-    assert seen.cr_frame is None
-    assert await sem.available() == 1
-
-
-async def test_the_stack_of_a_waiting_task_names_acquire(make: Make) -> None:
-    sem = make(1)
+    assert acquisition.cr_frame is None
     async with sem:
         waiter = await queue_up(sem)
-        assert waiter.get_stack()
-        printed = io.StringIO()
-        waiter.print_stack(file=printed)
+        waiter.print_stack(file=(printed := io.StringIO()))
         assert "acquire" in printed.getvalue()
         await cancelled(waiter)
 
 
-async def test_semaphores_need_no_loop_to_be_made(kind: Kind) -> None:
+def test_semaphores_need_no_loop_to_be_made(kind: Kind) -> None:
     """They stand at module level, where no loop runs yet, and connect to nothing."""
-    made = await asyncio.to_thread(lambda: kind(Redis(port=1), "at module level", 3, lease=7))
+    made = kind(Redis(port=1), "at module level", 3, lease=7)
     assert (made.name, made.limit, made.lease) == ("at module level", 3, 7)
 
 
@@ -187,17 +149,13 @@ async def test_many_tasks_share_one_object(make: Make) -> None:
             async with sem as inner:
                 for _ in range(steps):
                     await asyncio.sleep(0)
-                inner.check()
                 held = {holder.id for holder in (await sem.status()).holders}
                 assert held >= {outer.id, inner.id}
                 assert len(held) <= 15
-            assert inner.expires_in <= 0
-            outer.check()
+            assert inner.expires_in <= 0 < outer.expires_in
         assert outer.expires_in <= 0
 
-    async with asyncio.TaskGroup() as group:
-        for number in range(14):
-            group.create_task(work(number % 7))
+    await asyncio.gather(*(work(number % 7) for number in range(14)))
     await all_free(sem)
 
 
@@ -213,20 +171,17 @@ async def test_a_block_left_by_a_third_task_gives_no_permit_away(
 
     async def stay() -> None:
         async with AsyncExitStack() as own:
-            permit = await own.enter_async_context(here)
-            inside.append(permit)
+            inside.append(await own.enter_async_context(here))
             await may_leave.wait()
-            permit.check()
+            inside[0].check()
 
     stays = asyncio.create_task(stay())
     stack = AsyncExitStack()
 
-    async def enter() -> Permit:
-        permit = await stack.enter_async_context(here)
-        inside.append(permit)
+    async def enter() -> None:
+        inside.append(await stack.enter_async_context(here))
         if not ended:
             await may_leave.wait()
-        return permit
 
     other = asyncio.create_task(enter())
     await until(lambda: len(inside) == 2 and other.done() is ended)
@@ -234,13 +189,13 @@ async def test_a_block_left_by_a_third_task_gives_no_permit_away(
         await asyncio.create_task(stack.aclose())
     assert await there.try_acquire() is None  # nothing was released
     may_leave.set()
-    await stays
-    permit = await other
-    assert not permit.lost
+    await asyncio.gather(stays, other)
+    assert not inside[1].lost
     await here.__aexit__(None, None, None)  # the only block that is left
     await all_free(here)
 
 
+@simulated
 async def test_a_nested_acquire_says_that_its_task_holds_a_permit(make: Make) -> None:
     """Such a task waits for itself, and only its own process can tell it so."""
     sem = make(1)
@@ -258,7 +213,6 @@ async def test_a_nested_acquire_says_that_its_task_holds_a_permit(make: Make) ->
             await sem.acquire(timeout=0.05)
         assert not caught.value.nested  # it was given back in the block
         await other.release()
-    await all_free(sem)
 
 
 @pytest.mark.parametrize("child", [False, True], ids=["the task itself", "a child of it"])
@@ -281,9 +235,10 @@ async def test_waiting_for_oneself_without_a_timeout_is_logged_once(
     await all_free(sem)
 
 
-async def test_a_task_that_holds_another_key_does_not_wait_for_itself(make_fair: Make) -> None:
+@simulated
+async def test_a_task_that_holds_another_key_does_not_wait_for_itself(make: Make) -> None:
     """Its own release would not help."""
-    sem: Any = make_fair(5, key_limit=1)
+    sem: Any = make(5, key_limit=1)
     other = await sem.acquire(key="b")
     async with sem.acquire(key="a"):
         for key in ("a", "b"):
@@ -294,43 +249,14 @@ async def test_a_task_that_holds_another_key_does_not_wait_for_itself(make_fair:
     await other.release()
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-async def test_a_task_that_is_dropped_in_a_block_does_not_keep_its_permit(make: Make) -> None:
-    """Nothing holds it but what it awaits; the permit comes back."""
-    sem = make(1, cancel_on_loss=False)
-
-    async def body() -> None:
-        async with sem.acquire():
-            entered.set()
-            await asyncio.get_running_loop().create_future()
-
-    entered = asyncio.Event()
-    task = asyncio.create_task(body())
-    await entered.wait()
-    asyncio.get_running_loop().set_exception_handler(lambda _, __: None)  # pending, and destroyed
-    del task
-    await asyncio.sleep(0)
-    gc.collect()
-    await all_free(sem)
-
-
-async def test_a_mutex_lets_one_in(client: Client, other: Client, name: str) -> None:
-    here, there = Mutex(client, name), Mutex(other, name, lease=5.0, label="there")
-    assert isinstance(here, FairSemaphore)
-    assert here.limit == 1
-    assert there.lease == 5.0
-    async with here:
-        assert await there.try_acquire() is None
-        waiter = await queue_up(there)
-    await give_back(waiter)
-
-
-async def test_a_mutex_refuses_a_limit_above_one(redis: Redis, name: str) -> None:
+async def test_a_mutex_refuses_a_limit_above_one(client: Client, name: str) -> None:
     """Two holders at once are what it is there to prevent."""
-    mutex = Mutex(redis, name)
+    mutex = Mutex(client, name, lease=5.0, label="here")
+    assert isinstance(mutex, FairSemaphore)
+    assert (mutex.limit, mutex.lease) == (1, 5.0)
     with pytest.raises(ValueError, match="the limit of a Mutex is at most 1, not 2"):
         await mutex.set_limit(2)
-    assert await redis.keys(f"*{name}*") == [], "nothing was sent"
+    assert not await mutex.exists(), "nothing was sent"
     for limit in (0, 1, None):
         await mutex.set_limit(limit)
         assert (await mutex.status()).set_limit == limit
@@ -339,90 +265,87 @@ async def test_a_mutex_refuses_a_limit_above_one(redis: Redis, name: str) -> Non
 # -- not waiting
 
 
+@simulated
 async def test_what_does_not_wait_leaves_no_trace(make: Make) -> None:
     """Whatever `timeout` and `max_waiters` of the semaphore say."""
     sem = make(1, timeout=30.0, max_waiters=0)
     async with sem.acquire(timeout=0):
-        assert await soon(sem.try_acquire(), 0.5) is None
+        assert await sem.try_acquire() is None
         with pytest.raises(AcquireTimeout) as caught:
-            await soon(sem.acquire(timeout=0), 0.5)
+            await sem.acquire(timeout=0)
         assert caught.value.name == sem.name
-        assert caught.value.waited < 0.5
+        assert caught.value.waited == pytest.approx(0, abs=1e-6)
         assert caught.value.retry_after >= 0
         assert (await sem.status()).waiting == 0
-    permit = await sem.try_acquire()
-    assert permit is not None
-    await permit.release()
+    await give_back(await sem.acquire(timeout=0))
 
 
-async def test_try_acquire_says_unreachable_rather_than_none(kind: Kind, nowhere: Redis) -> None:
+async def test_try_acquire_says_unreachable_rather_than_none(nowhere: Redis) -> None:
     """A caller that takes None for full would shed load, or go ahead, for the wrong reason."""
-    sem = kind(nowhere, "unreachable", 1)
+    sem = FairSemaphore(nowhere, "unreachable", 1)
     port = nowhere.connection_pool.connection_kwargs["port"]
-    with pytest.raises(BackendUnavailable, match=str(port)) as caught:
-        await soon(sem.try_acquire(), 1.0)
-    assert isinstance(caught.value.__cause__, Exception)
-    with pytest.raises(BackendUnavailable):
-        await soon(sem.acquire(timeout=0), 1.0)
+    for attempt in (sem.try_acquire(), sem.acquire(timeout=0)):
+        with pytest.raises(BackendUnavailable, match=str(port)) as caught:
+            await attempt
+        assert isinstance(caught.value.__cause__, Exception)
 
 
 # -- timeouts
 
 
-@pytest.mark.parametrize("timeout", [0.05, 0.3])
-async def test_acquire_timeout_is_kept_within_100_ms(make: Make, timeout: float) -> None:
-    """Within 100 ms, because the caller has a deadline of its own."""
-    sem = make(1)
+@simulated
+async def test_a_timeout_is_kept(make: Make) -> None:
+    """The caller has a deadline of its own."""
+    sem, loop = make(1), asyncio.get_running_loop()
     async with sem:
-        took: list[float] = []
-        for _ in range(3):  # other programs run here too: the best one counts
-            start = asyncio.get_running_loop().time()
-            with pytest.raises(AcquireTimeout) as caught:
-                await sem.acquire(timeout=timeout)
-            took.append(asyncio.get_running_loop().time() - start)
-            assert caught.value.waited == pytest.approx(took[-1], abs=0.05)
-            assert isinstance(caught.value, TimeoutError)
-        assert min(took) >= timeout - 0.001
-        assert min(took) < timeout + 0.1
+        start = loop.time()
+        with pytest.raises(AcquireTimeout) as caught:
+            await sem.acquire(timeout=0.3)
+        assert loop.time() - start == pytest.approx(caught.value.waited) == pytest.approx(0.3)
+        assert isinstance(caught.value, TimeoutError)
         await waiting(sem, 0)
 
 
-@pytest.mark.parametrize("timeout", [None, float("inf")])
-async def test_no_timeout_waits_for_as_long_as_it_takes(make: Make, timeout: float | None) -> None:
+@simulated
+async def test_no_timeout_waits_for_as_long_as_it_takes(make: Make) -> None:
     """None wins over the constructor's timeout, which is that of a bare block."""
     sem = make(1, timeout=0.05)
     first = await sem.acquire()
-    patient = await queue_up(sem, timeout=timeout)
+    patient = [await queue_up(sem, timeout=timeout) for timeout in (None, float("inf"))]
     with pytest.raises(AcquireTimeout):
         async with sem:
             pytest.fail("entered")
-    assert not patient.done()
-    await give_back(first, patient)
+    await asyncio.sleep(60)
+    await give_back(first, *patient)
 
 
+@simulated
 async def test_a_waiter_behind_one_that_was_served_gets_no_outage_error(
-    make_on_redis: Make, redis: Redis, other_redis: Redis
+    pair: MakePair, client: MemoryBackend
 ) -> None:
     """The server did reply: to the first waiter of the process, which asked for all of them."""
-    sem, there = make_on_redis(1), make_on_redis(1, client=other_redis)
+    sem, there = pair(1)
     held = await there.acquire()
     first = await queue_up(sem)
-    assert await redis.zrem(key_of(sem, "holders"), held.id) == 1  # free, without a message
+    redis = client._store.redis
+    assert redis.command("ZREM", key_of(sem, "holders"), held.id) == 1  # without a message
     with pytest.raises(AcquireTimeout):
         await sem.acquire(timeout=0.1)
     await give_back(first)
     assert not await held.release()
 
 
-@pytest.mark.parametrize(("timeout", "lease", "takes"), [(0.4, 10.0, 0.4), (None, 0.5, 0.5)])
+@pytest.mark.parametrize(("timeout", "takes"), [(0.4, 0.4), (None, 10.0)])
+@simulated
 async def test_an_outage_is_waited_out_until_the_deadline_or_for_one_lease(
-    kind: Kind, nowhere: Redis, timeout: float | None, lease: float, takes: float
+    make: Make, client: MemoryBackend, timeout: float | None, takes: float
 ) -> None:
-    sem = kind(nowhere, "unreachable", 1, lease=lease)
-    start = asyncio.get_running_loop().time()
+    client.down()
+    loop = asyncio.get_running_loop()
+    start = loop.time()
     with pytest.raises(BackendUnavailable):
-        await soon(sem.acquire(timeout=timeout), 3.0)
-    assert takes - 0.01 <= asyncio.get_running_loop().time() - start < takes + EPSILON + NOISE
+        await make(1, lease=10.0).acquire(timeout=timeout)
+    assert loop.time() - start == pytest.approx(takes, abs=0.01)
 
 
 # -- weights

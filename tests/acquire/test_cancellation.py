@@ -1,235 +1,192 @@
-"""Cancelled at any await there is, nothing is left behind.
-
-Each scenario is run again and again, with a cancellation at its first suspension, at its second,
-and so on, until it ends before its turn comes.
-"""
+"""Cancelled at any await there is, nothing is left behind."""
 
 import asyncio
 import random
-import secrets
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import AnySemaphore, Permit
-from tests.harness.clients import Client, Kind, Make
-from tests.harness.wait import all_free, until
-
-pytestmark = pytest.mark.one_mode
+from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, Permit
+from tests.harness.clients import MakePair
+from tests.harness.inside import requests_of
+from tests.harness.memory import Distant, Gated
+from tests.harness.proxy import Proxy
+from tests.harness.wait import all_free, cancelled, give_back, in_background, queue_up, soon, until
+from tests.worlds.simulated_time import simulated
 
 # When to cancel: while the task waits for something, or in the turn of the loop in which that
 # has happened and the task has not run yet.
 When = Literal["while suspended", "when served"]
 
-LEASE = 6.0  # seconds: longer than anything here waits for a permit to be free
 SEEN_THROUGH = 0.8  # seconds that a cancelled call may take to come to its end
 
 
-class Stepped(Coroutine[Any, Any, None]):
-    """A coroutine that counts its suspensions, and cancels its task at one of them."""
+def _cancel(task: "asyncio.Task[Any]", _: object) -> None:
+    task.cancel()
 
-    def __init__(self, inner: Coroutine[Any, Any, None], cancel_at: int, when: When) -> None:
+
+class CancelAt:
+    """Counts the suspensions of a task, and cancels it at one of them."""
+
+    def __init__(self, at: int, when: When) -> None:
+        self.at = at
+        self.when: When = when
         self.steps = 0
-        self.task: asyncio.Task[None] | None = None
-        self._inner = inner
-        self._cancel_at = cancel_at
-        self._when: When = when
 
-    def send(self, value: Any) -> Any:
-        return self._suspended(self._inner.send(value))
-
-    def throw(self, *args: Any) -> Any:
-        return self._suspended(self._inner.throw(*args))
-
-    def close(self) -> None:
-        self._inner.close()
-
-    def __await__(self) -> Any:
-        return self._inner.__await__()
-
-    def _suspended(self, awaited: Any) -> Any:
+    def __call__(self, awaited: Any) -> None:
+        task = asyncio.current_task()
+        assert task is not None
         self.steps += 1
-        if self.steps == self._cancel_at:
-            if self._when == "while suspended" or awaited is None:
-                asyncio.get_running_loop().call_soon(self._cancel)
-            else:
-                # Called before the task's own callback, which wakes it.
-                awaited.add_done_callback(self._cancel)
-        return awaited
+        if self.steps != self.at:
+            return
+        if self.when == "while suspended" or awaited is None:
+            asyncio.get_running_loop().call_soon(task.cancel)
+        else:  # called before the task's own callback, which wakes it
+            awaited.add_done_callback(partial(_cancel, task))
 
-    def _cancel(self, _: object = None) -> None:
-        assert self.task is not None
-        self.task.cancel()
+
+@types.coroutine
+def stepped(
+    inner: Coroutine[Any, Any, object], on_step: Callable[[Any], object]
+) -> Generator[Any, Any, object]:
+    """Run *inner*, and call *on_step* with what it awaits at each suspension."""
+    go_on: Callable[[Any], Any] = inner.send
+    value: Any = None
+    while True:
+        try:
+            awaited = go_on(value)
+        except StopIteration as end:
+            outcome: object = end.value
+            return outcome
+        on_step(awaited)
+        try:
+            go_on, value = inner.send, (yield awaited)
+        except BaseException as error:  # noqa: BLE001 - a cancellation is passed on, too
+            go_on, value = inner.throw, error
 
 
 @dataclass
 class Stage:
-    """Two processes, and what was prepared for a scenario."""
+    """Two processes, and what a call is about."""
 
     here: AnySemaphore
     there: AnySemaphore
-    permit: Permit | None = None
-    permit_id: str = ""
-    blocking: Permit | None = None
-
-    @property
-    def prepared(self) -> Permit:
-        assert self.permit is not None
-        return self.permit
+    permit: Permit
+    permit_id: str = ""  # of one that was detached
 
 
-Scene = Callable[[Stage], Coroutine[Any, Any, None]]
-Setting = Callable[[Stage], Awaitable[None]]
+async def _release(permit: object) -> None:
+    if isinstance(permit, Permit):
+        await permit.release()
 
 
-async def _free(stage: Stage) -> None:
-    """Nothing is held."""
+async def _enter(block: Any) -> None:
+    async with block:
+        await asyncio.sleep(0)
 
 
-async def _contended(stage: Stage) -> None:
-    """Another process holds all permits, until the scenario waits for one."""
-    stage.blocking = await stage.there.acquire(permits=2)
+async def _ask(sem: AnySemaphore) -> None:
+    await sem.status()
+    await sem.locked()
+    await sem.set_limit(None)
+    await sem.reap()
 
 
-async def _held(stage: Stage) -> None:
-    """The scenario is about a permit that is held."""
-    stage.permit = await stage.here.acquire()
-
-
-async def _detached(stage: Stage) -> None:
-    """Another process hands a permit over."""
-    stage.permit_id = await (await stage.there.acquire()).detach(30.0)
-
-
-def returning(call: Callable[[Stage], Awaitable[object]]) -> Scene:
-    """Calls, and releases the permit that comes of it."""
-
-    async def scene(stage: Stage) -> None:
-        if isinstance(permit := await call(stage), Permit):
-            await permit.release()
-
-    return scene
-
-
-def entering(block: Callable[[Stage], AbstractAsyncContextManager[object]]) -> Scene:
-    async def scene(stage: Stage) -> None:
-        async with block(stage):
-            await asyncio.sleep(0)
-
-    return scene
-
-
-async def ask(stage: Stage) -> None:
-    await stage.here.status()
-    await stage.here.locked()
-    await stage.here.set_limit(None)
-    await stage.here.reap()
-
-
-ACQUIRES = {
-    "acquire": returning(lambda stage: stage.here.acquire()),
-    "acquire with timeout": returning(lambda stage: stage.here.acquire(timeout=5.0)),
-    "acquire two": returning(lambda stage: stage.here.acquire(permits=2)),
-    "try_acquire": returning(lambda stage: stage.here.try_acquire()),
-    "enter acquire": entering(lambda stage: stage.here.acquire()),
-    "enter bare": entering(lambda stage: stage.here),
+ACQUIRES: dict[str, Callable[[AnySemaphore], Awaitable[object]]] = {
+    "acquire": lambda sem: sem.acquire(),
+    "acquire with timeout": lambda sem: sem.acquire(timeout=5.0),
+    "acquire two": lambda sem: sem.acquire(permits=2),
+    "try_acquire": lambda sem: sem.try_acquire(),
+    "enter acquire": lambda sem: _enter(sem.acquire()),
+    "enter bare": _enter,
+    "ask": _ask,
 }
-SCENARIOS: dict[Setting, dict[str, Scene]] = {
-    _free: {**ACQUIRES, "ask": ask},
-    _contended: ACQUIRES,
-    _held: {
-        "release": returning(lambda stage: stage.prepared.release()),
-        "release by id": returning(lambda stage: stage.there.release(stage.prepared.id)),
-        "detach": returning(lambda stage: stage.prepared.detach(30.0)),
-        "refresh": returning(lambda stage: stage.prepared.refresh()),
-    },
-    _detached: {
-        "adopt": returning(lambda stage: stage.here.adopt(stage.permit_id)),
-        "enter adopt": entering(lambda stage: stage.here.adopt(stage.permit_id)),
-    },
+CALLS: dict[str, Callable[[Stage], Awaitable[object]]] = {
+    "release": lambda stage: stage.permit.release(),
+    "release by id": lambda stage: stage.there.release(stage.permit.id),
+    "detach": lambda stage: stage.permit.detach(30.0),
+    "refresh": lambda stage: stage.permit.refresh(),
+    "adopt": lambda stage: stage.here.adopt(stage.permit_id),
+    "enter adopt": lambda stage: _enter(stage.here.adopt(stage.permit_id)),
 }
-
-
-async def _give_back(stage: Stage) -> None:
-    """Release what the scenario did not."""
-    if stage.permit is not None and not stage.permit.lost:
-        await stage.permit.release()
-    for permit_id in (stage.permit_id, stage.permit.id if stage.permit else ""):
-        if permit_id:
-            await stage.there.release(permit_id)
-    stage.permit = None
-
-
-async def _unblock(stage: Stage, task: asyncio.Task[None]) -> None:
-    """The other process releases when the scenario waits, or is over."""
-    if stage.blocking is None:
-        return
-
-    async def it_waits_or_is_over() -> bool:
-        return task.done() or (await stage.there.status(max_entries=0)).waiting > 0
-
-    await until(it_waits_or_is_over)
-    await stage.blocking.release()
-
-
-async def _run(stage: Stage, setting: Setting, scene: Scene, at: int, when: When) -> bool:
-    """Run *scene* with a cancellation at step *at*. Returns whether it came to that."""
-    await setting(stage)
-    before = asyncio.all_tasks()
-    stepped = Stepped(scene(stage), at, when)
-    task = stepped.task = asyncio.create_task(stepped)
-    await _unblock(stage, task)
-    async with asyncio.timeout(SEEN_THROUGH):
-        await asyncio.wait([task])
-    if not task.cancelled():
-        task.result()
-    await _give_back(stage)
-
-    await all_free(stage.here)
-    assert await stage.here.available() == stage.here.limit
-    async with stage.here.acquire(timeout=1.0), stage.there.acquire(timeout=1.0):
-        assert await stage.here.available() == 0
-    await all_free(stage.here)
-
-    def only_the_hubs_are_left() -> bool:
-        left = asyncio.all_tasks() - before
-        return all(task.get_name() == "redsem-hub" for task in left)
-
-    await until(only_the_hubs_are_left)
-    return stepped.steps >= at
+SCENES = [
+    *((state, name) for state in ("free", "full") for name in ACQUIRES),
+    *(("detached" if "adopt" in name else "held", name) for name in CALLS),
+]
 
 
 @pytest.mark.fault(14)
 @pytest.mark.parametrize("when", ["while suspended", "when served"])
-@pytest.mark.parametrize(
-    ("setting", "scene"),
-    [
-        pytest.param(setting, scene, id=f"{name}-{setting.__name__.strip('_')}")
-        for setting, scenes in SCENARIOS.items()
-        for name, scene in scenes.items()
-    ],
-)
+@pytest.mark.parametrize(("state", "name"), SCENES)
 async def test_a_call_cancelled_at_any_await_leaks_nothing(
-    make: Make, other: Client, setting: Setting, scene: Scene, when: When
+    pair: MakePair, state: str, name: str, when: When
 ) -> None:
-    """A permit that is forgotten would block the others for a lease."""
-    stage = Stage(make(2, lease=LEASE), make(2, client=other, lease=LEASE))
+    """At its first suspension, at its second, and so on, until it ends before its turn comes."""
+    here, there = pair(2)
+
+    async def run(at: int) -> bool:
+        """Whether it came to the cancellation at that step."""
+        before = asyncio.all_tasks()
+        stage = Stage(here, there, await (here if state == "held" else there).acquire())
+        if state == "detached":
+            stage.permit_id = await stage.permit.detach(30.0)
+        elif state == "free":
+            await stage.permit.release()
+        async with there.acquire() if state == "full" else asyncio.timeout(None):
+
+            def call() -> Awaitable[object]:
+                return CALLS[name](stage) if name in CALLS else ACQUIRES[name](here)
+
+            async def scene() -> None:
+                await _release(await call())
+
+            cancels = CancelAt(at, when)
+
+            async def run_stepped() -> None:
+                await stepped(scene(), cancels)
+
+            task = asyncio.create_task(run_stepped())
+
+            async def waits_or_is_over() -> bool:
+                return task.done() or (await there.status(max_entries=0)).waiting > 0
+
+            if state == "full":
+                await until(waits_or_is_over)
+        if not stage.permit_id and state == "full":
+            await stage.permit.release()
+        async with asyncio.timeout(SEEN_THROUGH):
+            await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
+        for permit_id in (stage.permit.id, stage.permit_id):
+            await there.release(permit_id)
+        await all_free(here)
+        async with here.acquire(timeout=1.0), there.acquire(timeout=1.0):
+            assert await here.available() == 0
+        await all_free(here)
+        await until(
+            lambda: {task.get_name() for task in asyncio.all_tasks() - before} <= {"redsem-hub"}
+        )
+        return cancels.steps >= at
+
     step = 1
-    while await _run(stage, setting, scene, step, when):
+    while await run(step):
         step += 1
         assert step < 100
-    assert step > 1, "the scenario never waited for anything"
+    assert step > 1, "the scene never waited for anything"
 
 
-async def _randomly_cancelled(here: AnySemaphore, there: AnySemaphore, count: int) -> int:
-    """Cancel *count* acquires at random moments. Returns how many had a permit."""
-    seed = secrets.randbits(32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+@pytest.mark.fault(14)
+async def test_600_randomly_cancelled_acquires_leave_every_permit_free(
+    server_url: str, name: str
+) -> None:
+    """On 3.11 a client with a socket timeout swallows cancellations of a task that writes."""
+    chance = random.Random(5)
     served = inside = 0
 
     async def work(sem: AnySemaphore, hold: float) -> None:
@@ -251,42 +208,131 @@ async def _randomly_cancelled(here: AnySemaphore, there: AnySemaphore, count: in
             await asyncio.sleep(delay)
         task.cancel()
 
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
-        tasks: list[asyncio.Task[None]] = []
-        for _ in range(count):
-            task = asyncio.create_task(
-                work(chance.choice((here, there)), chance.uniform(0, 0.002))
-            )
-            tasks.append(task)
-            group.create_task(cancelled_after(task, chance.expovariate(200)))
-            if chance.random() < 0.2:
-                await asyncio.sleep(chance.uniform(0, 0.002))
-    results = await asyncio.gather(*tasks, return_exceptions=True)
-    wrong = [result for result in results if isinstance(result, Exception)]
-    assert wrong == []
-    return served
-
-
-@pytest.mark.fault(14)
-async def test_600_randomly_cancelled_acquires_leave_every_permit_free(
-    make: Make, other: Client
-) -> None:
-    here, there = make(5, lease=LEASE), make(5, client=other, lease=LEASE)
-    served = await _randomly_cancelled(here, there, 600)
-    assert 0 < served < 600
-    await all_free(here)
-    async with here.acquire(permits=5, timeout=1.0):
-        pass
-
-
-async def test_random_cancellation_with_a_default_client_and_a_socket_timeout(
-    kind: Kind, server_url: str, name: str
-) -> None:
-    """On 3.11 a client with a socket timeout swallows cancellations of a task that writes."""
     async with (
         Redis.from_url(server_url, socket_timeout=5) as first,
         Redis.from_url(server_url, socket_timeout=5) as second,
     ):
-        here, there = kind(first, name, 3, lease=LEASE), kind(second, name, 3, lease=LEASE)
-        assert 0 < await _randomly_cancelled(here, there, 600) < 600
+        sems = [FairSemaphore(client, name, 5, lease=6.0) for client in (first, second)]
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            tasks: list[asyncio.Task[None]] = []
+            for _ in range(600):
+                work_for = work(chance.choice(sems), chance.uniform(0, 0.002))
+                tasks.append(asyncio.create_task(work_for))
+                group.create_task(cancelled_after(tasks[-1], chance.expovariate(200)))
+                if chance.random() < 0.2:
+                    await asyncio.sleep(chance.uniform(0, 0.002))
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert not [result for result in results if isinstance(result, Exception)]
+        assert 0 < served < 600
+        await all_free(sems[0])
+
+
+# -- given up at a chosen moment
+
+
+@pytest.mark.fault(13)
+@pytest.mark.parametrize("when", ["at once", "while connecting"])
+async def test_an_acquire_cancelled_before_it_was_sent_leaves_no_trace(
+    proxied: Redis, proxy: Proxy, when: str
+) -> None:
+    """There is no trace of it, on the wire or on the server."""
+    semaphore = FairSemaphore(proxied, "jobs", 1)
+    if when == "at once":
+        await semaphore.reap()
+    proxy.delay = 0.05
+    acquiring = in_background(semaphore.acquire())
+    if when == "while connecting":
+        await until(lambda: proxy.sent, "the handshake is under way")
+    await cancelled(acquiring)
+    assert acquiring.cancelled()
+    proxy.delay = 0.0
+    assert not await semaphore.exists()
+    assert not proxy.operations("acquire")
+    assert not proxy.operations("abandon")
+
+
+@pytest.mark.fault(14)
+async def test_an_acquire_cancelled_after_it_was_sent_is_given_back(
+    proxied: Redis, proxy: Proxy
+) -> None:
+    """The server grants it all the same, so it is given back, in one round trip."""
+    semaphore = FairSemaphore(proxied, "jobs", 1)
+    await semaphore.reap()
+    fault = proxy.hold("acquire")
+    acquiring = in_background(semaphore.acquire())
+    await fault.struck.wait()  # the server has granted it
+    acquiring.cancel()
+    await asyncio.wait([acquiring], timeout=1)
+    assert acquiring.cancelled()
+    await until(lambda: proxy.operations("abandon"), "it is given back", within=0.5)
+    fault.lift()
+    await all_free(semaphore, within=0.5)
+
+
+@pytest.mark.fault(15)
+async def test_a_cancelled_waiter_hands_on_what_it_was_granted_in_the_same_tick(
+    pair: MakePair,
+) -> None:
+    """The grant is here, and the task has not run yet when it is cancelled."""
+    here, there = pair(1, lease=30.0)
+    holder = await there.acquire()
+    waiter, next_one = await queue_up(here), await queue_up(there)
+    [request] = requests_of(here)
+    releasing = in_background(holder.release())
+    while not request.done():  # noqa: ASYNC110 - the very turn of the loop
+        await asyncio.sleep(0)
+    assert not waiter.done(), "the task ran before it could be cancelled"
+    await cancelled(waiter)
+    assert waiter.cancelled()
+    assert await releasing
+    permit = await soon(next_one)
+    assert [entry.id for entry in (await here.status()).holders] == [permit.id]
+    await give_back(permit)
+    await all_free(here)
+
+
+@pytest.mark.fault(16)
+@simulated
+async def test_a_grant_that_meets_its_deadline_is_a_permit_or_a_timeout() -> None:
+    """Whichever it is, nothing leaks."""
+    far, ends = Distant(), set[bool]()
+    far.delay = 0.01
+    here, there = (FairSemaphore(each, "jobs", 1, lease=30.0) for each in (far, far.peer()))
+    await here.reap()
+    for ms in range(-40, 41, 4):
+        holder = await there.acquire()
+        acquiring = [in_background(here.acquire(timeout=0.5)) for _ in range(2)]
+        await asyncio.sleep(0.5 + ms / 1000)
+        await give_back(holder)
+        for ended in await asyncio.gather(*acquiring, return_exceptions=True):
+            assert isinstance(ended, Permit | AcquireTimeout), repr(ended)
+            ends.add(isinstance(ended, Permit))
+            if isinstance(ended, Permit):
+                await give_back(ended)
         await all_free(here)
+    assert ends == {True, False}, "no grant met its deadline"
+
+
+@pytest.mark.fault(14)
+@pytest.mark.parametrize("cancellations", [1, 5])
+async def test_a_cancelled_release_is_confirmed_first(cancellations: int) -> None:
+    """However often. Then its task ends as cancelled, and the permit is free."""
+    backend = Gated()
+    semaphore = FairSemaphore(backend, "jobs", 1)
+
+    async def work() -> None:
+        permit = await semaphore.acquire()
+        backend.shut = True
+        await permit.release()
+        await asyncio.sleep(10)  # where a swallowed cancellation would leave it
+
+    working = asyncio.create_task(work())
+    await until(lambda: backend.shut and backend.kept, "it is sent")
+    for _ in range(cancellations):
+        working.cancel()
+        await asyncio.sleep(0)
+    assert not working.done(), "it did not wait for the release to be confirmed"
+    backend.open()
+    await asyncio.wait([working])
+    assert working.cancelled()
+    await give_back(await semaphore.acquire(timeout=0))

@@ -1,142 +1,98 @@
 """`permit.back_off` and `semaphore.back_off`: no permit for some time, and then up to a ramp."""
 
 import asyncio
-import logging
-import time
 from typing import Any
 
 import pytest
 
 import redsem_async._protocol.operations as op
-from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, Permit, QueueFull
+from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, QueueFull
 from redsem_async._core.keys import Mode
 from redsem_async._hub.pending import BackOffCall
 from redsem_async._protocol.pushes import Recheck
 from redsem_async.observer import Event, observe
-from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Make, MakePair
-from tests.harness.wait import cancelled, in_background, soon, until, waiting
+from tests.harness.wait import cancelled, give_back, in_background, queue_up, soon
 from tests.scripts.in_memory import HUBS, InMemory
+from tests.worlds.simulated_time import simulated
 
-PAUSE = 0.4
+PAUSE = 0.5
 RAMP = PAUSE / 10  # where no hold was observed that is longer
 
 
+def loop_time() -> float:
+    return asyncio.get_running_loop().time()
+
+
 class Upstream:
-    """Counts what runs, and when it began."""
+    """Notes when calls began."""
 
     def __init__(self) -> None:
         self.began: list[float] = []
-        self.order: list[int] = []
         self.running = self.most = 0
 
-    async def call(
-        self, sem: AnySemaphore, number: int, takes: float = 0.02, **options: Any
-    ) -> None:
+    async def call(self, sem: AnySemaphore, takes: float, **options: Any) -> None:
         async with sem.acquire(**options):
-            self.order.append(number)
-            self.began.append(time.monotonic())
+            self.began.append(loop_time())
             self.running += 1
             self.most = max(self.most, self.running)
             await asyncio.sleep(takes)
             self.running -= 1
 
+    def ramped_up(self, ends: float, step: float) -> bool:
+        """Whether none began before *ends*, and in each step as many as before at most."""
+        begun = (sum(began < ends + step * n for began in self.began) for n in range(4))
+        return all(count <= most for count, most in zip(begun, (0, 1, 2, 4), strict=True))
+
 
 async def back_off(sem: AnySemaphore, seconds: float = PAUSE, **options: Any) -> float:
-    """A holder is told to back off; returns when the pause ends at the earliest."""
+    """A holder is told to back off; returns when the pause ends."""
     async with sem.acquire(**options) as permit:
-        ends = time.monotonic() + seconds
+        ends = loop_time() + seconds
         permit.back_off(seconds, key="key" in options)
-    await until(lambda: is_backing_off(sem), "the server knows")
+    await sem.status()  # by now the server knows
     return ends
 
 
-async def is_backing_off(sem: AnySemaphore, *, longer_than: float = 0.0) -> bool:
+async def left(sem: AnySemaphore) -> float:
+    """Seconds of the longest pause that are left."""
     status = await sem.status()
     told = [status.back_off, *(key.back_off for key in status.keys)]
-    return any(each is not None and each.seconds_left > longer_than for each in told)
+    return max((each.seconds_left for each in told if each), default=0.0)
 
 
-async def test_grants_begin_when_a_back_off_ends_and_ramp_up_to_the_limit(pair: MakePair) -> None:
-    here, there = pair(8)
+@pytest.mark.parametrize("grows", ["", "taken away", "declared", "of a key"])
+@simulated
+async def test_grants_begin_when_a_back_off_ends_and_ramp_up_to_the_limit(
+    client: Client, other: Client, grows: str
+) -> None:
+    """Also to a limit that was not known when it began: all would start at once."""
+    asks: dict[str, Any] = {"key": "a"} if grows == "of a key" else {}
+    options: dict[str, Any] = {"key_limit": 1} if asks else {}
+    here = FairSemaphore(client, "jobs", 1 if grows == "declared" else 64, **options)
+    there = FairSemaphore(other, "jobs", 64, **options)
+    if grows == "taken away":
+        await there.set_limit(1)
+    ends = await back_off(here, **asks)
+    if grows in ("taken away", "of a key"):
+        await there.set_limit(64 if asks else None, **asks)
     upstream = Upstream()
-    ends = await back_off(here)
-    calls = [upstream.call(sem, n, 4 * RAMP) for n in range(20) for sem in (here, there)]
-    await soon(asyncio.gather(*calls))
-    assert min(upstream.began) >= ends
-    assert sum(began < ends + RAMP for began in upstream.began) <= 1, "one in the first step"
-    assert sum(began < ends + 2 * RAMP for began in upstream.began) <= 2
-    assert sum(began < ends + 3 * RAMP for began in upstream.began) <= 4
-    assert upstream.most == 8, "the limit is reached again"
+    await asyncio.gather(*(upstream.call(there, 1.0, **asks) for _ in range(64)))
+    assert upstream.ramped_up(ends, RAMP)
+    assert upstream.most == 64, "the limit is reached again"
     assert (await there.status()).back_off is None
 
 
+@simulated
 async def test_a_heavy_request_starts_when_the_pause_ends(pair: MakePair) -> None:
-    """It would else wait until the ramp is as high, and each step is for requests, not permits."""
+    """It would else wait until the ramp is as high: each step is for requests, not permits."""
     here, there = pair(16)
-    for sem in (here, there):
-        async with sem.acquire(permits=8):
-            await asyncio.sleep(0.2)
-    async with there.acquire(permits=8) as permit:
-        permit.back_off(PAUSE)
-        ends = time.monotonic() + PAUSE
-        await until(lambda: is_backing_off(here), "the server knows")
-    began: list[float] = []
-
-    async def call(sem: AnySemaphore) -> None:
-        async with sem.acquire(permits=8):
-            began.append(time.monotonic())
-            await asyncio.sleep(0.5)
-
-    calls = [in_background(call(sem)) for sem in (here, there)]
-    await until(lambda: began, "the first has started", within=PAUSE + 0.2)
-    assert began[0] >= ends
-    await asyncio.gather(*calls)
-
-
-async def test_the_ramp_rises_to_a_limit_that_is_set_meanwhile(pair: MakePair) -> None:
-    here, there = pair(1)
-    ends = time.monotonic() + 10 * RAMP
-    await here.back_off(10 * RAMP)
-    await there.set_limit(100)
+    async with there.acquire(permits=8):
+        await asyncio.sleep(PAUSE)
+    ends = await back_off(there, permits=8)
     upstream = Upstream()
-    await soon(asyncio.gather(*(upstream.call(there, n, 20 * RAMP) for n in range(8))))
-    assert sum(began < ends + RAMP for began in upstream.began) <= 1, "one in the first step"
-    assert upstream.most >= 4
-
-
-@pytest.mark.parametrize("grows", ["taken away", "declared"])
-async def test_grants_ramp_up_to_a_limit_that_was_not_known_when_the_back_off_began(
-    make: Make, other: Client, grows: str
-) -> None:
-    """All would start at once, and meet the upstream that has just been overloaded."""
-    here, there = make(1), make(64, client=other)
-    if grows == "taken away":
-        await there.set_limit(1)
-    began = time.monotonic()
-    await here.back_off(PAUSE)
-    took = time.monotonic() - began
-    await there.set_limit(None)
-    await begin_one_after_the_other(there, began + PAUSE, took)
-    assert (await there.status()).back_off is not None
-    assert (await here.status()).back_off is None, "of its own limit of 1 nothing is left to reach"
-
-
-async def begin_one_after_the_other(
-    sem: AnySemaphore, ends: float, took: float, **options: Any
-) -> None:
-    """Many requests wait for the end of a back-off, and begin as the ramp has it.
-
-    One that *took* a while to be sent is shorter by that, and so are the steps of its ramp.
-    """
-    upstream, step = Upstream(), (PAUSE - took) / 10
-    calls = [in_background(upstream.call(sem, n, 30.0, **options)) for n in range(64)]
-    await until(lambda: len(upstream.began) >= 8, "three steps are over", within=PAUSE + 1.0)
-    await cancelled(*calls)
-    assert min(upstream.began) >= ends
-    assert sum(began < ends + step for began in upstream.began) <= 1
-    assert sum(began < ends + 2 * step for began in upstream.began) <= 2
-    assert sum(began < ends + 3 * step for began in upstream.began) <= 4
+    await asyncio.gather(*(upstream.call(sem, PAUSE, permits=8) for sem in (here, there)))
+    assert ends <= upstream.began[0] < ends + 0.01
 
 
 @pytest.mark.parametrize("mode", ["fair", "zset"])
@@ -152,184 +108,126 @@ def test_a_pause_that_comes_in_a_ramp_is_told_to_who_waits(mode: Mode) -> None:
     assert (longer.answers, state.told) == ([0], [(HUBS[1], Recheck("n"))])
 
 
-async def test_waiters_keep_their_places(fair_pair: MakePair) -> None:
-    here, there = fair_pair(1)
-    upstream = Upstream()
-    held = await here.acquire()
-    calls: list[asyncio.Task[None]] = []
-    for number in range(6):
-        calls.append(in_background(upstream.call((here, there)[number % 2], number)))
-        await waiting(there, number + 1)
-    held.back_off(PAUSE)
-    assert await held.release()
-    await soon(asyncio.gather(*calls))
-    assert upstream.order == list(range(6))
-
-
+@simulated
 async def test_one_overload_of_many_permits_counts_once(pair: MakePair) -> None:
     """Twenty answers of one moment are one signal, and one that comes late makes it no shorter."""
     here, there = pair(20)
-    events: list[Event] = []
     permits = [await sem.acquire() for sem in (here, there) for _ in range(10)]
+    events: list[Event] = []
     with observe(events.append):
         for permit in permits:
             permit.back_off(30.0)
-        await until(lambda: is_backing_off(there), "the server knows")
+        await there.status()
         permits[0].back_off(1.0)
-        for permit in permits:
-            assert await permit.release()
-        status = await here.status()
-    assert status.back_off is not None
-    assert 28.0 < status.back_off.seconds_left <= 30.0
-    assert status.back_off.ramp == 0
-    assert [event.seconds for event in events if event.kind == "backed_off"] == [
-        pytest.approx(30.0, abs=1.0)
-    ]
+        await give_back(*permits)
+        told = (await here.status()).back_off
+    assert told is not None
+    assert told.seconds_left == pytest.approx(30.0, abs=0.1)
+    assert told.ramp == 0
+    [said] = [event.seconds for event in events if event.kind == "backed_off"]
+    assert said == pytest.approx(30.0)
 
 
+@simulated
 async def test_the_latest_end_counts(pair: MakePair) -> None:
-    here, there = pair(3)
+    """And a step is a tenth of the pause, whichever call made it as long as it is."""
+    here, there = pair(8)
     async with here.acquire() as one, there.acquire() as other:
-        one.back_off(5.0)
-        await until(lambda: is_backing_off(there), "the server knows")
+        one.back_off(PAUSE)
+        await here.status()
         other.back_off(20.0)
-        await until(lambda: is_backing_off(here, longer_than=15), "it is longer")
-    await there.back_off(1.0)
-    assert await is_backing_off(here, longer_than=15)
+        await there.status()
+        one.back_off(1.0)
+    ends = loop_time() + await left(here)
+    assert ends == pytest.approx(20.0, abs=0.1)
+    upstream = Upstream()
+    await asyncio.gather(*(upstream.call(here, 9.0) for _ in range(3)))
+    assert upstream.began[1] - ends == pytest.approx(2.0, abs=0.1)
 
 
+@simulated
 async def test_an_overload_in_the_ramp_begins_anew(pair: MakePair) -> None:
     here, there = pair(64)
     await here.back_off(PAUSE)
-    permit = await soon(there.acquire())
-    status = await here.status()
-    assert status.back_off is not None and status.back_off.ramp >= 1
-    again = time.monotonic() + PAUSE
+    permit = await there.acquire()
+    told = (await here.status()).back_off
+    assert told is not None and told.ramp >= 1
+    again = loop_time() + PAUSE
     permit.back_off(PAUSE)
-    await permit.release()
-    permit = await soon(here.acquire())
-    assert time.monotonic() >= again
-    assert await permit.release()
+    await give_back(permit, await here.acquire())
+    assert loop_time() >= again
 
 
+@simulated
 async def test_errors_and_status_say_that_a_back_off_holds_up(pair: MakePair) -> None:
     here, there = pair(2, max_waiters=1)
     await here.back_off(30.0)
-    with pytest.raises(AcquireTimeout) as refused:
-        await there.acquire(timeout=0)
-    with pytest.raises(AcquireTimeout) as outlasted:
-        await there.acquire(timeout=0.1)
-    for error in (refused.value, outlasted.value):
-        assert error.blocked_by == "back_off"
-        assert 25 < error.retry_after <= 31
-        assert "back-off" in str(error)
+    for timeout in (0, 0.1):
+        with pytest.raises(AcquireTimeout, match="back-off") as refused:
+            await there.acquire(timeout=timeout)
+        assert refused.value.blocked_by == "back_off"
+        assert 29 < refused.value.retry_after <= 31
     assert await there.try_acquire() is None
-    waiter = in_background(here.acquire())
-    await waiting(there, 1)
+    waiter = await queue_up(here)
     with pytest.raises(QueueFull) as full:
         await there.acquire()
-    assert 25 < full.value.retry_after <= 31
     status = await there.status()
     assert status.back_off is not None
-    assert status.back_off.ramp == 0
-    assert 25 < status.back_off.seconds_left <= 30
-    assert status.limit == 2
-    assert status.available == await there.available() == 0
+    assert (status.back_off.ramp, status.limit, status.available) == (0, 2, 0)
     assert await there.locked()
-    assert 25 < status.retry_after <= 31
+    for seconds in (full.value.retry_after, status.retry_after, status.back_off.seconds_left):
+        assert 29 < seconds <= 31
     await cancelled(waiter)
 
 
-async def test_back_off_zero_serves_waiters(pair: MakePair) -> None:
-    here, there = pair(1)
-    await here.back_off(3600)
-    waiter = in_background(there.acquire())
-    await waiting(here, 1)
-    await here.back_off(0)
-    permit = await soon(waiter)
-    assert await permit.release()
-    assert (await here.status()).back_off is None
-
-
-async def test_back_off_for_a_moment_returns(pair: MakePair) -> None:
-    """It is over before the command is written, and the caller waits for the reply."""
-    here, there = pair(1)
-    await here.back_off(1e-6)
-    permit = await soon(there.acquire())
-    assert await permit.release()
-
-
+@simulated
 async def test_retry_after_counts_the_queue_behind_a_pause(pair: MakePair) -> None:
-    here, there = pair(1)
+    here, _ = pair(1)
     for _ in range(2):
         async with here.acquire():
             await asyncio.sleep(0.2)
     await here.back_off(2.0)
-    waiters = [in_background(here.acquire()) for _ in range(20)]
-    await waiting(there, 20)
+    waiters = [await queue_up(here) for _ in range(20)]
     with pytest.raises(AcquireTimeout) as refused:
         await here.acquire(timeout=0)
     assert refused.value.retry_after > 4.0, "a pause of 2 s, and 20 who hold for 0.2 s each"
-    await asyncio.gather(*map(cancelled, waiters))
+    await cancelled(*waiters)
 
 
-async def test_a_longer_pause_has_longer_steps(pair: MakePair) -> None:
-    """A step is a tenth of the pause, whichever call made it as long as it is."""
-    here, there = pair(8)
-    async with here.acquire() as one, there.acquire() as other:
-        one.back_off(0.3)
-        await until(lambda: is_backing_off(there), "the server knows")
-        ends = time.monotonic() + 2.0
-        other.back_off(2.0)
-        await until(lambda: is_backing_off(here, longer_than=0.5), "it is longer")
-    upstream = Upstream()
-    await soon(asyncio.gather(*(upstream.call(here, n, 0.5) for n in range(3))))
-    assert sorted(upstream.began)[1] >= ends + 0.19, "a step lasts 0.2 s"
-
-
-async def test_the_end_of_a_back_off_tells_waiters_when_a_permit_expires(
-    pair: MakePair,
-) -> None:
+@simulated
+async def test_the_end_of_a_back_off_tells_waiters_when_a_permit_expires(pair: MakePair) -> None:
     """They were told to look again when the pause ends, and the holder will not release."""
     here, there = pair(1)
-    permit = await here.acquire()
-    await permit.detach(1.5)
-    expires = time.monotonic() + 1.5
+    await (await here.acquire()).detach(1.5)
+    expires = loop_time() + 1.5
     await here.back_off(3600)
-    waiter = in_background(there.acquire())
-    await waiting(here, 1)
+    waiter = await queue_up(there)
     await here.back_off(0)
-    permit = await soon(waiter)
-    assert time.monotonic() < expires + 1.0, "not with the next heartbeat"
-    assert await permit.release()
+    await give_back(await waiter)
+    assert loop_time() == pytest.approx(expires, abs=0.1), "not with the next heartbeat"
 
 
 async def test_a_pause_a_limit_and_a_back_off_are_three_things(pair: MakePair) -> None:
     here, there = pair(2)
+
+    async def blocked_by() -> str | None:
+        with pytest.raises(AcquireTimeout) as caught:
+            await here.acquire(timeout=0)
+        return caught.value.blocked_by
+
     await here.back_off(30.0)
     await there.pause()
-    with pytest.raises(AcquireTimeout) as paused:
-        await here.acquire(timeout=0)
-    assert paused.value.blocked_by == "paused"
+    assert await blocked_by() == "paused"
     await there.resume()
     await there.set_limit(3)
-    with pytest.raises(AcquireTimeout) as backing_off:
-        await here.acquire(timeout=0)
-    assert backing_off.value.blocked_by == "back_off"
+    assert await blocked_by() == "back_off"
     await here.pause()
     await here.back_off(0)
-    with pytest.raises(AcquireTimeout) as still_paused:
-        await here.acquire(timeout=0)
-    assert still_paused.value.blocked_by == "paused"
-
-
-async def test_held_permits_are_not_touched(pair: MakePair) -> None:
-    here, there = pair(2, lease=0.5)
-    permit = await there.acquire()
+    assert await blocked_by() == "paused"
+    await there.resume()
     await here.back_off(30.0)
-    await permit.refresh()
-    assert not permit.lost
-    assert await permit.release()
+    await there.delete()
+    await give_back(await here.acquire(timeout=0))
 
 
 @pytest.mark.parametrize("threaded", [False, True], ids=["in the loop", "in a thread"])
@@ -339,34 +237,23 @@ async def test_a_waiter_of_the_process_is_not_served_before_the_back_off_of_a_bl
     """Said last in the block, it is written in one turn of the loop with the release."""
     sem = make(1, lease=60.0)
     async with sem.acquire() as permit:
-        waiter = in_background(sem.acquire())
-        await waiting(sem, 1)
-        ends = time.monotonic() + PAUSE
+        waiter = await queue_up(sem)
+        ends = loop_time() + PAUSE
         if threaded:
             await asyncio.to_thread(permit.back_off, PAUSE)
         else:
             permit.back_off(PAUSE)
     held = await soon(waiter)
-    assert time.monotonic() >= ends
-    assert await held.release()
-
-
-async def test_delete_ends_a_back_off(pair: MakePair) -> None:
-    here, there = pair(1)
-    await here.back_off(30.0)
-    await there.delete()
-    permit = await soon(there.acquire())
-    assert await permit.release()
+    assert loop_time() >= ends
+    await give_back(held)
 
 
 async def test_the_longest_pause_is_cut_and_logged(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     sem = make(2, max_back_off=5.0)
-    with caplog.at_level(logging.WARNING, "redsem_async"):
-        await back_off(sem, 1e8)
-    told = (await sem.status()).back_off
-    assert told is not None and told.seconds_left <= 5.0
+    await back_off(sem, 1e8)
+    assert 0 < await left(sem) <= 5.0
     assert [getattr(record, "event", None) for record in caplog.records] == ["back-off cut"]
 
 
@@ -378,151 +265,89 @@ async def test_other_than_seconds_is_refused_at_once(make: Make, seconds: Any) -
             permit.back_off(seconds)
         with pytest.raises((TypeError, ValueError), match="seconds"):
             await sem.back_off(seconds)
-    assert (await sem.status()).back_off is None
-
-
-async def test_key_needs_a_permit_with_a_key(make: Make) -> None:
-    async with make(1).acquire() as permit:
         with pytest.raises(ValueError, match="key"):
             permit.back_off(1.0, key=True)
+    assert not await left(sem)
 
 
-async def test_zero_seconds_change_nothing(make: Make) -> None:
+async def test_zero_seconds_of_a_permit_change_nothing(make: Make) -> None:
+    """Also where it is said after the block, as all else may be."""
     sem = make(2)
     async with sem.acquire() as permit:
-        permit.back_off(0)
-        assert (await sem.status()).back_off is None
-        await sem.back_off(30.0)
-        permit.back_off(0)
-        assert (await sem.status()).back_off is not None
-
-
-async def test_it_may_be_said_after_the_block(pair: MakePair) -> None:
-    here, there = pair(1)
-    async with here.acquire() as permit:
         pass
-    permit.back_off(30.0)
-    await until(lambda: is_backing_off(there), "the server knows")
+    for seconds, told in ((0, False), (30.0, True), (0, True)):
+        permit.back_off(seconds)
+        assert bool(await left(sem)) is told
 
 
 # -- keys
 
 
-@pytest.fixture(params=[{"key_limit": 4}, {"key_limit": 4, "share": True}], ids=["keys", "share"])
-def keyed(
-    request: pytest.FixtureRequest, client: Client, other: Client, name: str
-) -> tuple[FairSemaphore, FairSemaphore]:
-    """Two processes with keys."""
-    return (
-        FairSemaphore(client, name, 8, **request.param),
-        FairSemaphore(other, name, 8, **request.param),
-    )
-
-
-async def test_a_full_line_tells_the_pause_of_its_key() -> None:
+async def test_a_full_line_tells_the_pause_of_its_key(client: Client) -> None:
     """Whoever comes back sooner is refused again."""
-    sem = FairSemaphore(MemoryBackend(), "jobs", 9, key_limit=9, max_waiters_per_key=0)
+    sem = FairSemaphore(client, "jobs", 9, key_limit=9, max_waiters_per_key=0)
     await back_off(sem, 30.0, key="a")
     with pytest.raises(QueueFull) as full:
         await sem.acquire(key="a")
     assert 25 < full.value.retry_after <= 31
 
 
+@pytest.mark.parametrize("share", [False, True])
+@simulated
 async def test_a_back_off_of_a_key_holds_up_no_other(
-    keyed: tuple[FairSemaphore, FairSemaphore],
+    client: Client, other: Client, share: bool
 ) -> None:
-    here, there = keyed
+    """Nor does the end of one of all keys end it."""
+    here, there = (FairSemaphore(c, "jobs", 8, key_limit=4, share=share) for c in (client, other))
     ends = await back_off(here, PAUSE, key="a")
-    began: list[float] = []
-
-    async def call(sem: FairSemaphore) -> None:
-        async with sem.acquire(key="a"):
-            began.append(time.monotonic())
-            await asyncio.sleep(4 * RAMP)
-
-    calls = [in_background(call(sem)) for _ in range(5) for sem in keyed]
+    upstream = Upstream()
+    calls = [in_background(upstream.call(sem, 1.0, key="a")) for sem in (here, there) * 3]
     with pytest.raises(AcquireTimeout) as refused:
         await there.acquire(timeout=0, key="a")
     assert refused.value.blocked_by == "back_off"
     assert 0 < refused.value.retry_after <= PAUSE + 1
-    for sem in keyed:
-        async with sem.acquire(key="b", timeout=0), sem.acquire(key=None, timeout=0):
-            assert time.monotonic() < ends, "the machine is too slow for this test"
+    async with here.acquire(key="b", timeout=0), there.acquire(key=None, timeout=0):
+        await here.back_off(0)
     status = await here.status()
     told = {key.key: key.back_off for key in status.keys}
     assert told["a"] is not None and told["a"].ramp == 0
     assert status.back_off is None
-    await soon(asyncio.gather(*calls))
-    assert min(began) >= ends
-    assert sum(at < ends + RAMP for at in began) <= 1
+    await asyncio.gather(*calls)
+    assert upstream.ramped_up(ends, RAMP)
     assert (await there.status()).keys == ()
+    async with here.acquire(key="a") as one, here.acquire(key="b") as two:
+        for permit in (one, two, one):  # in one turn of the loop
+            permit.back_off(3600, key=True)
+    assert {key.key for key in (await there.status()).keys if key.back_off} == {"a", "b"}
+    await here.back_off(0, key="a")
+    await give_back(await there.acquire(timeout=0, key="a"))
 
 
+@simulated
 async def test_a_back_off_of_a_key_ends_at_its_time_although_others_are_busy(
-    keyed: tuple[FairSemaphore, FairSemaphore],
+    client: Client, other: Client
 ) -> None:
     """Replies about other keys do not put off the look at this one."""
-    here, there = keyed
+    here, there = (FairSemaphore(each, "jobs", 8, key_limit=4) for each in (client, other))
     await here.back_off(PAUSE, key="a")
-    ends = time.monotonic() + PAUSE
-    waiter = in_background(there.acquire(key="a"))
-    await waiting(here, 1)
+    ends = loop_time() + PAUSE
+    waiter = await queue_up(there, key="a")
     while not waiter.done():
         async with there.acquire(key="b"):
-            await asyncio.sleep(0.001)
-        assert time.monotonic() < ends + 1.5, "it is not served"
-    assert await (await waiter).release()
+            await asyncio.sleep(0.01)
+        assert loop_time() < ends + 0.1, "it is not served"
+    await give_back(waiter)
 
 
-async def test_grants_of_a_key_ramp_up_to_a_limit_that_is_set_meanwhile(
-    client: Client, other: Client, name: str
-) -> None:
-    """All would start at once, as for a limit of all keys."""
-    here, there = (FairSemaphore(each, name, 64, key_limit=1) for each in (client, other))
-    began = time.monotonic()
-    await here.back_off(PAUSE, key="a")
-    took = time.monotonic() - began
-    await there.set_limit(64, key="a")
-    await begin_one_after_the_other(there, began + PAUSE, took, key="a")
-
-
-async def test_back_off_of_a_key_ends_with_zero(
-    keyed: tuple[FairSemaphore, FairSemaphore], client: Client
-) -> None:
-    here, there = keyed
-    await here.back_off(3600, key="a")
-    waiter = in_background(there.acquire(key="a"))
-    await waiting(here, 1)
-    await here.back_off(0)
-    assert await is_backing_off(here), "the key has its own"
-    await here.back_off(0, key="a")
-    assert await (await soon(waiter)).release()
-    with pytest.raises(ValueError, match="key"):
-        await FairSemaphore(client, "plain", 1).back_off(1.0, key="a")
-
-
-# -- time
-
-
-async def test_a_back_off_of_memory_ends_with_its_clock() -> None:
-    memory = MemoryBackend()
-    sem = FairSemaphore(memory, "jobs", 1)
-    await sem.back_off(3600)
-    waiter: asyncio.Task[Permit] = in_background(sem.acquire())
-    await waiting(sem, 1)
-    memory.advance(3600)
-    assert await (await soon(waiter)).release()
-
-
+@simulated
 async def test_a_request_for_one_permit_waits_too(pair: MakePair) -> None:
     """Of a process that the server knows, while nothing waits: the case of the quick path."""
     here, there = pair(3)
-    assert await (await here.acquire()).release()
-    ends = time.monotonic() + PAUSE
+    await give_back(await here.acquire())
+    ends = loop_time() + PAUSE
     await there.back_off(PAUSE)
-    permit = await soon(here.acquire())
-    assert time.monotonic() >= ends
-    assert await permit.release()
+    await give_back(await here.acquire())
+    assert loop_time() >= ends
 
 
 def test_back_offs_that_are_not_written_yet_are_one_with_the_latest_end_and_newest_token() -> None:
@@ -551,19 +376,6 @@ def test_overloads_of_permits_that_were_granted_in_one_moment_are_one() -> None:
         for n, token in ((1, first), (2, last))
     ]
     assert [each.answers for each in said] == [[1], [0]]
-
-
-@pytest.mark.parametrize("key", [None, "a"])
-def test_a_back_off_is_kept_to_its_end_and_no_longer(key: str | None) -> None:
-    """Whatever expiry its key had, as that of a short lease."""
-    state = InMemory("fair+keys")
-    state.acquire(HUBS[0], 1, lease_ms=1000, key=op.KeyTerms("a"))
-    state.call(HUBS[0], op.StartBackOff(3_600_000, None, 1, key))
-    state.pass_time(3_500_000)
-    assert key in state.look.back_offs
-    state.pass_time(100_000 + 20 * 360_000)
-    state.acquire(HUBS[0], 2)
-    assert not state.look.back_offs
 
 
 def test_a_reply_says_when_a_back_off_changes_next() -> None:

@@ -1,34 +1,34 @@
 """A back-off over a network that loses and repeats commands: it takes effect once, and in time."""
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import AnySemaphore, BackendUnavailable, FairSemaphore
-from redsem_async._redis.scripts import script
+from redsem_async import AnySemaphore, FairSemaphore
+from redsem_async.testing import MemoryBackend
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.harness.clients import Kind
-from tests.harness.proxy import Proxy, Sent, say_again
-from tests.harness.wait import cancelled, give_back, in_background, queue_up, soon, until
+from tests.harness.memory import Distant
+from tests.harness.proxy import Proxy, say_again
+from tests.harness.wait import cancelled, give_back, queue_up, until
+from tests.worlds.simulated_time import simulated
 
 PAUSE = 20.0
 
 
 @pytest.fixture
-async def here(kind: Kind, proxied: Redis) -> AnySemaphore:
+async def here(proxied: Redis) -> AnySemaphore:
     """A semaphore of a process behind the proxy, which is connected."""
-    semaphore = kind(proxied, "jobs", 3, lease=5.0)
+    semaphore = FairSemaphore(proxied, "jobs", 3, lease=5.0)
     await semaphore.reap()
     return semaphore
 
 
 @pytest.fixture
-def there(kind: Kind, client_b: Redis) -> AnySemaphore:
+def there(client_b: Redis) -> AnySemaphore:
     """The same semaphore in another process."""
-    return kind(client_b, "jobs", 3, lease=5.0)
+    return FairSemaphore(client_b, "jobs", 3, lease=5.0)
 
 
 async def left(sem: AnySemaphore) -> float:
@@ -38,51 +38,22 @@ async def left(sem: AnySemaphore) -> float:
 
 
 @pytest.mark.fault(17)
-async def test_a_lost_reply_leaves_one_back_off(
-    here: AnySemaphore, there: AnySemaphore, proxy: Proxy
-) -> None:
-    fault = proxy.swallow("back_off")
-    async with here.acquire() as permit:
-        permit.back_off(PAUSE)
-        await asyncio.wait_for(fault.struck.wait(), 5)
-    await until(lambda: len(proxy.operations("back_off")) == 2, "it is sent again")
-    assert 0 < await left(there) <= PAUSE
-
-
-@pytest.mark.fault(17)
-async def test_a_back_off_that_did_not_arrive_is_sent_again_and_is_shorter(
-    here: AnySemaphore, there: AnySemaphore, proxy: Proxy
-) -> None:
-    fault = proxy.cut("back_off")
-    proxy.refusing = True
-    async with here.acquire() as permit:
-        said_at = time.monotonic()
-        permit.back_off(PAUSE)
-        await asyncio.wait_for(fault.struck.wait(), 5)
-        assert not await left(there)
-        await until(lambda: time.monotonic() > said_at + 1.0)
-        proxy.refusing = False
-        await until(lambda: len(proxy.operations("back_off")) == 2, "it is sent again")
-        await until(lambda: left(there), "it is in force")
-        ends = time.monotonic() + await left(there)
-        assert ends == pytest.approx(said_at + PAUSE, abs=0.5), "it is counted from the call"
-
-
-@pytest.mark.fault(17)
-async def test_a_back_off_that_an_outage_outlasts_is_not_sent(
-    here: AnySemaphore, there: AnySemaphore, proxy: Proxy
-) -> None:
-    permit = await here.acquire()
-    proxy.refusing = True
-    proxy.drop()
-    permit.back_off(0.3)
-    over = time.monotonic() + 0.3
-    await until(lambda: time.monotonic() > over)
-    proxy.refusing = False
-    await permit.refresh()
-    assert not proxy.operations("back_off")
-    assert (await there.status()).back_off is None
-    assert await permit.release()
+@simulated
+async def test_a_back_off_that_did_not_arrive_is_sent_again_and_is_shorter() -> None:
+    """It is counted from the call. One that is over by then is not sent."""
+    far = Distant()
+    sem, there = (FairSemaphore(each, "jobs", 3, lease=30.0) for each in (far, far.peer()))
+    for seconds in (0.3, PAUSE):
+        async with sem.acquire() as permit:
+            far.cut_off()
+            await asyncio.sleep(0.01)
+            permit.back_off(seconds)
+            await asyncio.sleep(1.0)
+            far.refusing = False
+            await permit.refresh()
+        assert far.asked("back_off") == (seconds == PAUSE)
+    await asyncio.sleep(1.0)
+    assert PAUSE - 4.0 < await left(there) <= PAUSE - 2.0
 
 
 @pytest.mark.fault(18)
@@ -97,24 +68,6 @@ async def test_a_late_duplicate_begins_no_back_off(
     reply: Any = await say_again(server.port, sent)
     assert reply[-1] == 0, "it ran"
     assert (await there.status()).back_off is None
-
-
-@pytest.mark.fault(17)
-async def test_a_call_whose_reply_was_lost_does_not_end_a_later_back_off(
-    here: AnySemaphore, there: AnySemaphore, proxy: Proxy
-) -> None:
-    await there.back_off(PAUSE)
-    fault = proxy.swallow("back_off")
-    proxy.refusing = True
-    ending = in_background(here.back_off(0))
-    await asyncio.wait_for(fault.struck.wait(), 5)
-    async with there.acquire() as permit:
-        permit.back_off(PAUSE)
-        await until(lambda: left(there), "it is in force")
-    proxy.refusing = False
-    await ending
-    assert len(proxy.operations("back_off")) == 2, "it is sent again"
-    assert await left(there)
 
 
 @pytest.mark.fault(46)
@@ -134,115 +87,17 @@ async def test_a_back_off_whose_reply_was_lost_does_not_begin_anew_after_its_end
     assert not await left(there)
 
 
-@pytest.mark.fault(46)
-@pytest.mark.parametrize("what", ["set_limit", "pause", "back_off", "delete"])
-async def test_an_operators_call_that_was_lost_is_carried_out_before_a_later_back_off(
-    here: AnySemaphore, there: AnySemaphore, proxy: Proxy, what: str
-) -> None:
-    """The outage in which an operator acts is the one in which permits back off."""
-    permit = await here.acquire()
-    fault = proxy.cut({"pause": "set_limit"}.get(what, what))
-    proxy.refusing = True
-    arguments = {"set_limit": (2,), "back_off": (PAUSE,)}.get(what, ())
-    calling = in_background(getattr(here, what)(*arguments))
-    await asyncio.wait_for(fault.struck.wait(), 5)
-    with pytest.raises(BackendUnavailable):  # the process knows
-        await here.try_acquire()
-    permit.back_off(1.0)
-    proxy.refusing = False
-    await calling
-    status = await there.status()
-    assert status.held == (what != "delete")
-    assert status.set_limit == {"set_limit": 2, "pause": 0}.get(what)
-    assert (await left(there) > 2.0) == (what == "back_off")
-    assert await permit.release() == (what != "delete")
-
-
-async def test_operators_are_answered_although_permits_back_off_all_the_time(
-    here: AnySemaphore, there: AnySemaphore, proxy: Proxy
-) -> None:
-    """Their calls ended as unavailable, although Redis answered all others."""
-    permit = await here.acquire()
-
-    async def back_off_all_the_time() -> None:
-        while True:
-            permit.back_off(PAUSE)
-            await asyncio.sleep(0)
-
-    backing_off = in_background(back_off_all_the_time())
-    await until(lambda: len(proxy.operations("back_off")) > 10, "it backs off")
-    await soon(here.set_limit(2))
-    await cancelled(backing_off)
-    assert await permit.release()
-    assert (await there.status()).set_limit == 2
-
-
-async def test_a_release_comes_after_the_back_off_of_its_block_whatever_is_in_flight(
-    here: AnySemaphore, there: AnySemaphore, proxy: Proxy
-) -> None:
-    """The next caller would else call the upstream that is overloaded."""
-    async with here.acquire(permits=3) as permit:
-        waiter = await queue_up(there)
-        fault = proxy.hold("set_limit")
-        setting = in_background(here.set_limit(3))
-        await asyncio.wait_for(fault.struck.wait(), 5)
-        permit.back_off(PAUSE)
-    fault.lift()
-    await setting
-    await until(lambda: left(there), "it is in force")
-    await until(lambda: proxy.operations("release"), "it is released")
-    assert not waiter.done()
-    await cancelled(waiter)
-
-
-@pytest.mark.fault(29)
-async def test_a_back_off_that_was_not_taken_is_carried_out_after_the_next(
-    proxied: Redis, client_b: Redis, proxy: Proxy
-) -> None:
-    """Of two keys at a time, the second has a higher number. Their releases come after both."""
-    here, there = (FairSemaphore(each, "jobs", 4, key_limit=2) for each in (proxied, client_b))
-    await here.back_off(0, key="a")
-    assert await (await here.acquire(key="a")).release()
-    before = len(proxy.sent)
-    permits = [await here.acquire(key=key) for key in ("a", "b")]
-    fault = proxy.answer("back_off", "NOSCRIPT No matching script.")
-    for permit in permits:
-        permit.back_off(PAUSE, key=True)
-    releasing = [in_background(permit.release()) for permit in permits]
-    await asyncio.wait_for(fault.struck.wait(), 5)
-
-    async def both_back_off() -> bool:
-        return all(key.back_off for key in (await there.status()).keys)
-
-    await until(both_back_off, "both keys back off")
-    assert all(await asyncio.gather(*releasing))
-    written = [sent.operation for sent in proxy.sent[before:]]
-    assert written.index("release") > written.count("back_off") == 3
-
-
 @pytest.mark.fault(29, 32)
-@pytest.mark.parametrize("error", ["flush", "NOSCRIPT No.", "BUSY A script.", "TRYAGAIN A slot."])
+@pytest.mark.parametrize("error", ["NOSCRIPT No.", "BUSY A script.", "TRYAGAIN A slot."])
 async def test_a_back_off_that_was_not_taken_is_not_overtaken_by_its_release(
-    here: AnySemaphore, there: AnySemaphore, proxy: Proxy, admin: Redis, error: str
+    here: AnySemaphore, there: AnySemaphore, proxy: Proxy, error: str
 ) -> None:
     """A waiter would be served before the pause."""
     await here.back_off(0)  # the server has its script
-    assert await (await here.acquire()).release()
+    await give_back(await here.acquire())
     first, *others = [await here.acquire() for _ in range(3)]
     waiter = await queue_up(there)
-    struck = asyncio.Event()
-
-    async def flush(sent: Sent) -> None:
-        if sent.operation == "back_off" and not struck.is_set():
-            struck.set()
-            await admin.script_flush()
-            for mode in ("fair", "zset"):  # another process releases, too
-                await admin.script_load(script(mode, "release").text)
-
-    if error == "flush":
-        proxy.before = flush
-    else:
-        struck = proxy.answer("back_off", error).struck
+    struck = proxy.answer("back_off", error).struck
     first.back_off(PAUSE)
     assert await first.release()
     assert struck.is_set()
@@ -253,12 +108,11 @@ async def test_a_back_off_that_was_not_taken_is_not_overtaken_by_its_release(
 
 
 @pytest.mark.fault(30)
-async def test_a_back_off_is_lost_with_its_keys_and_no_earlier(
-    here: AnySemaphore, there: AnySemaphore, admin: Redis
-) -> None:
+async def test_a_back_off_is_lost_with_its_keys_and_no_earlier(client: MemoryBackend) -> None:
     """No call uses the name meanwhile: what protects it is kept for as long as it lasts."""
-    await here.back_off(3600.0)
-    kept_ms = await admin.pttl("redsem:{jobs}:meta")
-    assert kept_ms > 3600_000
-    await admin.flushall()
-    assert (await there.status()).back_off is None
+    sem, redis = FairSemaphore(client, "jobs", 3), client._store.redis
+    await sem.back_off(3600.0)
+    client._store._epoch_us += 3_599_000_000
+    assert await left(sem)
+    redis.restore({})
+    assert not await left(sem)

@@ -1,5 +1,6 @@
 """The pure rules: leases, refreshes, delays, names."""
 
+import asyncio
 import itertools
 import random
 
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redsem_async._core.backoff import delays
+from redsem_async._core.cancellation import finish
 from redsem_async._core.keys import new_hub_id, parse_permit_id, permit_id
 from redsem_async._core.lease import (
     Lost,
@@ -21,6 +23,7 @@ from redsem_async._core.lease import (
     trusted_until,
 )
 from redsem_async._hub.refresher import refresh_due
+from tests.worlds.simulated_time import simulated
 
 leases = st.floats(0.05, 10_000)
 
@@ -92,7 +95,37 @@ def test_permit_ids_are_told_from_other_text() -> None:
         assert parse_permit_id(text) is None
 
 
-def test_hub_ids_have_128_bits_of_their_own() -> None:
-    """A guessed id releases the permit."""
+def test_hub_ids_have_128_bits_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guessed id releases the permit, whatever a program has seeded."""
     assert len({new_hub_id() for _ in range(1000)}) == 1000
-    assert len(new_hub_id()) * 4 == 128
+    monkeypatch.setattr("secrets.token_hex", "{} bytes".format)
+    assert new_hub_id() == "16 bytes"
+
+
+# -- finish: something is finished first, and then the task ends as cancelled
+
+
+@pytest.mark.parametrize("cancellations", [1, 3])
+async def test_finish_passes_a_cancellation_on_when_the_future_is_done(cancellations: int) -> None:
+    future = asyncio.get_running_loop().create_future()
+    waiting = asyncio.create_task(finish(future, 5.0))
+    await asyncio.sleep(0)
+    for _ in range(cancellations):
+        waiting.cancel()
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    future.set_result(None)
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
+
+
+@simulated
+async def test_finish_passes_a_cancellation_on_when_its_time_is_over() -> None:
+    """In simulated time, because to begin may take a slow machine longer than any timeout."""
+    future = asyncio.get_running_loop().create_future()
+    waiting = asyncio.create_task(finish(future, 0.01))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
+    assert not future.done()

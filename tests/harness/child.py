@@ -29,7 +29,6 @@ from redsem_async import (
     SemaphoreError,
 )
 from redsem_async._api.awaitables import Acquisition
-from redsem_async.observer import Event, observe
 
 KINDS = {"Semaphore": Semaphore, "FairSemaphore": FairSemaphore}
 OPTIONS: dict[str, Any] = json.loads(sys.argv[2])
@@ -118,23 +117,6 @@ async def wait() -> None:
     say("held", id=permit.id, token=permit.fencing_token)
     await told_to_go_on()
     await permit.release()
-
-
-async def crowd() -> None:
-    """Many tasks wait for permits."""
-    semaphore = make()
-    waiting = asyncio.Semaphore(0)
-
-    def told(event: Event) -> None:
-        if event.kind == "queued":
-            waiting.release()
-
-    with observe(told):
-        waiters = [asyncio.ensure_future(acquire(semaphore)) for _ in range(OPTIONS["waiters"])]
-        for _ in waiters:
-            await waiting.acquire()
-    say("waits")
-    await asyncio.gather(*waiters)
 
 
 COUNTED = """
@@ -311,7 +293,7 @@ async def hammer() -> None:
 SCENARIOS: dict[str, Callable[[], Awaitable[None] | None]] = {
     work.__name__: work
     for work in (
-        *(hold, wait, crowd, block, compute),
+        *(hold, wait, block, compute),
         *(fork, fork_twice, hammer, count_in),
     )
 }

@@ -12,7 +12,7 @@ from redsem_async._hub.model import Lease, Request
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
 from redsem_async._hub.state import SemaphoreState
 from redsem_async._protocol.backend import Link
-from tests.harness.wait import until
+from redsem_async.testing import MemoryBackend
 
 
 def remote_of(semaphore: AnySemaphore) -> RemoteSemaphore:
@@ -28,11 +28,6 @@ def lease_of(permit: Permit) -> Lease:
 def link_of(semaphore: AnySemaphore) -> Link | None:
     """The connection that the hub has now."""
     return remote_of(semaphore).route.link.link
-
-
-async def link_is_lost(semaphore: AnySemaphore) -> None:
-    """Wait until the hub knows that it has no connection any more."""
-    await until(lambda: link_of(semaphore) is None, "the link is lost")
 
 
 def state_of(semaphore: AnySemaphore) -> SemaphoreState:
@@ -57,6 +52,6 @@ def beat(semaphore: AnySemaphore) -> None:
     remote.writer.settle(remote)
 
 
-def known_to(redis: Redis) -> dict[Address, RemoteSemaphore]:
-    """The semaphores that the hub of *redis* still knows."""
-    return dict(hub_for(backend_of(redis))._semaphores)
+def known_to(client: Redis | MemoryBackend) -> dict[Address, RemoteSemaphore]:
+    """The semaphores that the hub of *client* still knows."""
+    return dict(hub_for(backend_of(client))._semaphores)

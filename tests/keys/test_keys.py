@@ -1,6 +1,7 @@
 """One overall limit and one for each key."""
 
 import asyncio
+from functools import partial
 from typing import Any, Protocol
 
 import pytest
@@ -18,16 +19,8 @@ from redsem_async.blocking import Portal
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client
 from tests.harness.inside import state_of
-from tests.harness.wait import (
-    all_free,
-    cancelled,
-    give_back,
-    in_background,
-    queue_up,
-    soon,
-    until,
-    waiting,
-)
+from tests.harness.wait import cancelled, give_back, queue_up, soon, waiting
+from tests.worlds.simulated_time import simulated
 
 
 class MakeKeyed(Protocol):
@@ -63,7 +56,6 @@ async def test_a_key_has_a_limit_of_its_own(keyed: MakeKeyed) -> None:
     await held.pop().release()
     held += await hold(there, None)  # without a key there is only the overall limit
     await give_back(*held)
-    await all_free(here)
 
 
 async def test_a_full_key_holds_up_no_other_key(keyed: MakeKeyed) -> None:
@@ -76,7 +68,6 @@ async def test_a_full_key_holds_up_no_other_key(keyed: MakeKeyed) -> None:
     assert not waiters[1].done()
     await permit.release()
     await give_back(*waiters[1:], *other)
-    await all_free(here)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +88,6 @@ async def test_no_request_passes_a_heavier_one_that_waits_for_the_same_limit(
     permit = await soon(heavy)
     assert not light.done()
     await give_back(permit, light)
-    await all_free(here)
 
 
 async def test_a_heavy_permit_counts_for_its_key_as_often(keyed: MakeKeyed) -> None:
@@ -107,9 +97,9 @@ async def test_a_heavy_permit_counts_for_its_key_as_often(keyed: MakeKeyed) -> N
     rest = await there.acquire(key="a", permits=2, timeout=2)
     assert await here.try_acquire(key="a") is None
     await give_back(heavy, rest)
-    await all_free(here)
 
 
+@simulated
 async def test_a_permit_that_is_revoked_or_expires_frees_its_key(keyed: MakeKeyed) -> None:
     here, there = keyed(10, lease=1.0)
     for way in ("revoke", "detach"):
@@ -120,7 +110,6 @@ async def test_a_permit_that_is_revoked_or_expires_frees_its_key(keyed: MakeKeye
         else:
             await permit.detach(expires_in=0.3)
         await give_back(waiter)
-    await all_free(here)
 
 
 async def test_an_adopted_permit_keeps_its_key(keyed: MakeKeyed) -> None:
@@ -131,16 +120,6 @@ async def test_an_adopted_permit_keeps_its_key(keyed: MakeKeyed) -> None:
     waiter = await queue_up(here, key="a")
     await adopted.release()
     await give_back(waiter)
-    await all_free(here)
-
-
-async def test_delete_forgets_what_keys_had(keyed: MakeKeyed) -> None:
-    here, there = keyed(10)
-    (taken,) = await hold(here, "a")
-    await there.delete()
-    assert (await there.status()).keys == ()
-    await give_back(*await hold(there, "a"))
-    assert not await taken.release()
 
 
 # -- limits of keys
@@ -182,117 +161,23 @@ async def test_the_limit_may_be_a_function_of_the_key(client: Client, name: str)
     await give_back(*held)
 
 
-async def test_a_name_exists_while_the_limit_of_a_key_is_set(keyed: MakeKeyed) -> None:
-    here, there = keyed(10)
-    assert not await there.exists()
-    await here.set_limit(2, key="a")
-    assert await there.exists()
-    await here.set_limit(None, key="a")
-    assert not await there.exists()
-
-
-async def test_a_full_key_does_not_lock_the_semaphore(keyed: MakeKeyed) -> None:
-    here, there = keyed(2)
-    held = await hold(here, "a")
-    waiter = await queue_up(there, key="a")
-    assert not await here.locked()
-    assert (await here.status()).retry_after == 0
-    held += await hold(here, "b")
-    assert await here.locked()
-    await give_back(*held, waiter)
-
-
-async def test_retry_after_goes_by_the_limit_that_is_set_for_the_key(keyed: MakeKeyed) -> None:
-    """Which replaces the declared one, and is known to every process."""
-    here, there = keyed(100)
-    async with there.acquire(key="b"):
-        await asyncio.sleep(0.05)  # a hold that is measured
-    held = await hold(here, "a")
-    waiters = [await queue_up(here, key="a") for _ in range(7)]
-    estimates: list[float] = []
-    for limit in (None, 4):
-        await here.set_limit(limit, key="a")
-        with pytest.raises(AcquireTimeout) as full:
-            await there.acquire(key="a", timeout=0)
-        assert full.value.blocked_by == "key"
-        estimates.append(full.value.retry_after)
-    # Seven waited under a limit of one, and four are left under one of four.
-    assert estimates == pytest.approx([estimates[0], estimates[0] / 8 * 5 / 4])
-    await give_back(*held, *waiters)
-
-
-async def test_without_patience_retry_after_goes_by_the_whole_queue(keyed: MakeKeyed) -> None:
-    """A request whose patience has ended goes by its age, whatever its key has."""
-    here, there = keyed(1, key_limit=None, share=True, patience=0.0)
-    async with there.acquire(key="b"):
-        await asyncio.sleep(0.05)  # a hold that is measured
-    held = await hold(here, "a")
-    waiters = [await queue_up(here, key=key) for key in ("a", "a", "b", "c")]
-    with pytest.raises(AcquireTimeout) as full:
-        await there.acquire(key="a", timeout=0)
-    usual = state_of(there).own_hold
-    assert usual is not None
-    assert full.value.retry_after == pytest.approx(5 * usual), "not six or more, as in turns"
-    await give_back(*held, *waiters)
-
-
-@pytest.mark.parametrize("options", [{}, {"max_waiters": 0}, {"max_waiters_per_key": 0}])
-async def test_a_request_that_may_not_wait_has_its_share(
-    client: Client, other: Client, name: str, options: dict[str, Any]
-) -> None:
-    """It gets the permit that it would get at once if it waited."""
-    here = FairSemaphore(client, name, 3, share=True)
-    there = FairSemaphore(other, name, 3, share=True, **options)
-    held = await hold(here, "a", "a")
-    heavy = await queue_up(here, key="a", permits=2)
-    timeout = 5 if options else 0
-    with pytest.raises(QueueFull if options else AcquireTimeout):
-        await there.acquire(key="a", timeout=timeout)
-    held.append(await there.acquire(key="b", timeout=timeout))
-    assert not heavy.done()
-    assert (await here.status()).waiting == 1
-    await give_back(*held, heavy)
-    await all_free(here)
-
-
-async def test_a_timeout_says_what_is_full_at_the_end(keyed: MakeKeyed) -> None:
-    """While the process asks other things all the time, whose replies say that Redis is there."""
-    here, there = keyed(2)
-    held = await hold(here, "a")
-
-    async def asks_on() -> None:
-        while True:
-            await there.status()
-
-    asking = asyncio.create_task(asks_on())
-    waiter = await queue_up(there, key="a", timeout=2.0)
-    await here.set_limit(1)
-    await here.set_limit(5, key="a")
-    with pytest.raises(AcquireTimeout) as late:
-        await waiter
-    assert late.value.blocked_by == "limit"
-    await cancelled(asking)
-    await give_back(*held)
-
-
+@simulated
 async def test_a_timeout_says_which_limit_was_full(keyed: MakeKeyed) -> None:
     here, there = keyed(2)
+
+    async def blocks(key: str, what: str, says: str) -> None:
+        for timeout in (0, 0.2):
+            with pytest.raises(AcquireTimeout, match=says or None) as late:
+                await there.acquire(key=key, timeout=timeout)
+            assert late.value.blocked_by == what
+
     held = await hold(here, "a")
-    for timeout in (0, 0.2):
-        with pytest.raises(AcquireTimeout, match="its key is at its limit") as late:
-            await there.acquire(key="a", timeout=timeout)
-        assert late.value.blocked_by == "key"
+    await blocks("a", "key", "its key is at its limit")
     held += await hold(here, "b")
-    for timeout in (0, 0.2):
-        with pytest.raises(AcquireTimeout) as late:
-            await there.acquire(key="c", timeout=timeout)
-        assert late.value.blocked_by == "limit"
+    await blocks("c", "limit", "")
     await give_back(*held)
     await here.pause()
-    for timeout in (0, 0.2):
-        with pytest.raises(AcquireTimeout, match="paused") as late:
-            await there.acquire(key="c", timeout=timeout)
-        assert late.value.blocked_by == "paused"
+    await blocks("c", "paused", "paused")
 
 
 async def test_the_queue_of_a_key_can_be_bounded(keyed: MakeKeyed) -> None:
@@ -326,29 +211,13 @@ async def test_status_shows_the_use_the_limit_and_the_line_of_each_key(keyed: Ma
     assert (await there.status()).keys == ()
 
 
-async def test_status_shows_a_key_that_begins_like_another(keyed: MakeKeyed) -> None:
-    here, there = keyed(1)
-    held = await here.acquire(key="user1")
-    waiters = [await queue_up(there, key=key) for key in ("user10", "user", "user1")]
-    everything = (await here.status()).keys
-    assert {key.key: key.waiting for key in everything} == {"user10": 1, "user": 1, "user1": 1}
-    paged: list[str | None] = [None]
-    while keys := (await here.status(1, keys_after=paged[-1])).keys:
-        paged.append(keys[0].key)
-    assert paged[1:] == [key.key for key in everything] == ["user1", "user10", "user"]
-    await give_back(held, *waiters)
-
-
+@simulated
 async def test_status_leaves_out_a_key_whose_permits_have_expired(keyed: MakeKeyed) -> None:
     """Although nothing has removed them yet."""
     here, there = keyed(3)
     gone, kept = await hold(here, "a", "b")
     await gone.detach(0.1)
-
-    async def has_expired() -> bool:
-        return (await there.status()).held == 1
-
-    await until(has_expired, "it has expired")
+    await asyncio.sleep(0.2)
     assert [key.key for key in (await there.status(1)).keys] == ["b"]
     await kept.release()
 
@@ -371,55 +240,6 @@ async def test_a_request_too_heavy_for_the_lowered_limit_of_its_key_holds_it_up(
     permit = await soon(heavy)
     assert not light.done()
     await give_back(permit, light)
-    await all_free(here)
-
-
-async def test_a_request_too_heavy_for_the_overall_limit_waits_and_is_passed(
-    keyed: MakeKeyed,
-) -> None:
-    here, there = keyed(10, key_limit=4, max_waiters_per_key=1)
-    held = await here.acquire(key="a", permits=4)
-    heavy = await queue_up(there, key="a", permits=3)
-    await here.set_limit(2)
-    await give_back(held)
-    assert [(key.key, key.waiting) for key in (await here.status()).keys] == [("a", 1)]
-    await give_back(*await hold(here, "a"))
-    blocking = await hold(here, "b", "c")
-    with pytest.raises(QueueFull):
-        await here.acquire(key="a")
-    await give_back(*blocking)
-    await here.set_limit(None)
-    await give_back(heavy)
-    await all_free(here)
-
-
-async def test_a_request_too_heavy_for_the_overall_limit_is_passed_by_one_of_its_command(
-    keyed: MakeKeyed,
-) -> None:
-    here, _ = keyed(10, key_limit=10, lease=60.0)  # heartbeats, which would help, are rare
-    await here.set_limit(3)
-    first = in_background(here.acquire(key="b"))  # goes alone, and those behind it together
-    heavy = in_background(here.acquire(key="a", permits=5))
-    light = in_background(here.acquire(key="a"))
-    await give_back(light, first)
-    assert not heavy.done()
-    await here.set_limit(None)
-    await give_back(heavy)
-    await all_free(here)
-
-
-async def test_many_requests_too_heavy_for_their_key_hold_up_no_other_key(
-    keyed: MakeKeyed,
-) -> None:
-    here, there = keyed(10, key_limit=4)
-    held = await here.acquire(key="a", permits=4)
-    heavy = [in_background(here.acquire(key="a", permits=2)) for _ in range(150)]
-    await waiting(here, 150)
-    await there.set_limit(1, key="a")
-    await there.set_limit(7, key="b")
-    await give_back(*await hold(there, "b", None))
-    await cancelled(*heavy)
-    await give_back(held)
 
 
 # -- sharing
@@ -436,7 +256,6 @@ async def test_share_gives_to_the_key_with_the_fewest(keyed: MakeKeyed) -> None:
     assert sum(waiter.done() for waiter in greedy) <= 1
     await held[1].release()
     await give_back(*greedy)
-    await all_free(here)
 
 
 async def test_share_goes_by_what_is_held_before_whose_turn_it_is(keyed: MakeKeyed) -> None:
@@ -457,17 +276,6 @@ async def test_share_goes_by_what_is_held_before_whose_turn_it_is(keyed: MakeKey
     held[:3] = [await soon(waiters["long"])]
     assert not waiters["often"].done()
     await give_back(*held, waiters["often"])
-    await all_free(here)
-
-
-async def test_share_between_equals_goes_by_age(keyed: MakeKeyed) -> None:
-    """Whatever their names are, also as they are encoded for Redis."""
-    here, there = keyed(1, key_limit=None, share=True, patience=3600.0)
-    held = await here.acquire(key=None)
-    waiters = [await queue_up(there, key=key) for key in ("b", "ü", "a")]
-    await held.release()
-    await give_back(*waiters)
-    await all_free(here)
 
 
 @pytest.mark.parametrize(("weights", "expected"), [((1, 1), 10), ((3, 1), 15)])
@@ -492,47 +300,22 @@ async def test_keys_take_turns_by_their_weights(
     assert abs(order[:20].count("a") - expected) <= 1, order
 
 
-@pytest.mark.parametrize("moves", [False, True])
-async def test_an_adopted_permit_takes_no_turn_from_others(keyed: MakeKeyed, moves: bool) -> None:
-    """Its key had its turn when it was granted, whichever process holds it now."""
-    here, there = keyed(2, key_limit=None, share=True, patience=3600.0)
-    held = await hold(here, "a", None)
-    if moves:
-        held[0] = await there.adopt(await held[0].detach(60))
-    again = await queue_up(here, key="a")
-    other = await queue_up(there, key="c")
-    await held[0].release()  # now both keys have none in use
-    permit = await soon(other)
-    assert not again.done()
-    await give_back(permit, again)
-    await held[1].release()
-    await all_free(here)
+@pytest.mark.parametrize(("key", "patient"), [("old", 60.0), (None, 5.0)])
+async def test_the_patience_of_each_counts_for_itself(
+    client: MemoryBackend, key: str | None, patient: float
+) -> None:
+    """An older request that can still wait does not stand before one that cannot.
 
-
-@pytest.mark.parametrize(("light", "heavy"), [(1.0, 3.0), (1e-9, 1e-5), (1.0, 1e300)])
-async def test_any_finite_weights_will_do(keyed: MakeKeyed, light: float, heavy: float) -> None:
-    """The heavier key is served first, where both hold as many."""
-    weight = {"light": light, "heavy": heavy}.__getitem__
-    options = {"key_limit": None, "share": True, "weight": weight, "patience": 3600.0}
-    here, there = keyed(3, **options)
-    held = await hold(here, "light", "heavy", None)
-    waiters = [await queue_up(there, key=key) for key in ("light", "heavy")]
-    await held.pop().release()
-    permit = await soon(waiters[1])
-    assert not waiters[0].done()
-    await give_back(permit, *held, waiters[0])
-
-
-async def test_the_patience_of_each_counts_for_itself() -> None:
-    """An older request that can still wait does not stand before one that cannot."""
-    memory = MemoryBackend()
-    patient, other = (
-        FairSemaphore(memory, "jobs", 4, share=True, patience=seconds) for seconds in (60.0, 5.0)
+    One without a key has the patience of a lease: it does not go before all tenants at once.
+    """
+    first, other = (
+        FairSemaphore(client, "jobs", 4, share=True, lease=30.0, patience=seconds)
+        for seconds in (patient, 5.0)
     )
-    held = await hold(patient, "old", "old", "busy", "busy")
-    old = await queue_up(patient, key="old")
+    held = await hold(first, key, key, "busy", "busy")
+    old = await queue_up(first, key=key)
     late = await queue_up(other, key="busy")
-    memory.advance(6.0)
+    client.advance(6.0)
     idle = await queue_up(other, key="idle")
     for waiter in (late, idle, old):
         await held.pop().release()
@@ -556,20 +339,7 @@ async def test_patience_is_the_timeout_or_six_leases(timeout: float | None, ends
         await give_back(*held, *waiters.values())
 
 
-async def test_a_request_without_a_key_has_the_patience_of_a_lease() -> None:
-    """What has no key does not go before all tenants at once."""
-    memory = MemoryBackend()
-    semaphore = FairSemaphore(memory, "jobs", 2, share=True, lease=30.0, patience=5.0)
-    held = await hold(semaphore, "busy", "busy")
-    bare = await queue_up(semaphore, key=None)
-    busy = await queue_up(semaphore, key="busy")
-    memory.advance(6.0)
-    for waiter in (busy, bare):
-        await held.pop().release()
-        held.insert(0, await soon(waiter))
-    await give_back(*held)
-
-
+@simulated
 async def test_patience_is_counted_by_the_server(keyed: MakeKeyed) -> None:
     here, there = keyed(2, key_limit=None, share=True, patience=0.05)
     held = await hold(here, "busy", "busy")
@@ -580,7 +350,6 @@ async def test_patience_is_counted_by_the_server(keyed: MakeKeyed) -> None:
     permit = await soon(old)
     assert not young.done()
     await give_back(permit, held[1], young)
-    await all_free(here)
 
 
 # -- names
@@ -600,7 +369,6 @@ async def test_a_key_may_be_any_text(keyed: MakeKeyed, key: str) -> None:
     assert await there.try_acquire(key=key) is None
     held += await hold(there, f"{key[:-1]}y")
     await give_back(*held)
-    await all_free(here)
 
 
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -613,30 +381,42 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("given", "error", "message"), BAD)
-def test_bad_keys_are_refused(
+async def test_bad_keys_are_refused(
     client: Client, given: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     sem = FairSemaphore(client, "jobs", 3, key_limit=1)
     with pytest.raises(error, match=message):
-        _ = sem.acquire(**given)
+        await sem.acquire(**given)
+
+
+@simulated
+async def test_without_patience_retry_after_goes_by_the_whole_queue(keyed: MakeKeyed) -> None:
+    """A request whose patience has ended goes by its age, whatever its key has."""
+    here, there = keyed(1, key_limit=None, share=True, patience=0.0)
+    async with there.acquire(key="b"):
+        await asyncio.sleep(0.05)  # a hold that is measured
+    held = await hold(here, "a")
+    waiters = [await queue_up(here, key=key) for key in ("a", "a", "b", "c")]
+    with pytest.raises(AcquireTimeout) as full:
+        await there.acquire(key="a", timeout=0)
+    usual = state_of(there).own_hold
+    assert usual is not None
+    assert full.value.retry_after == pytest.approx(5 * usual), "not six or more, as in turns"
+    await cancelled(*waiters)
+    await give_back(*held)
 
 
 @pytest.mark.parametrize("options", [{"key_limit": 2}, {"share": True}])
-async def test_a_forgotten_key_is_an_error(options: dict[str, Any]) -> None:
+async def test_a_forgotten_key_is_an_error(client: Client, options: dict[str, Any]) -> None:
     """Such a request would pass by the limit of every key, and nobody would see it."""
-    sem = FairSemaphore(MemoryBackend(), "jobs", 3, **options)
-    with pytest.raises(TypeError, match="key=None is for"):
-        _ = sem.acquire(timeout=0)
-    with pytest.raises(TypeError, match="key=None is for"):
-        await sem.try_acquire()
-    with pytest.raises(TypeError, match="key=None is for"):
-        await sem.__aenter__()
-    with (
-        Portal(MemoryBackend()) as portal,
-        pytest.raises(TypeError, match="key=None is for"),
-        portal.fair("jobs", 3, **options).acquire(),
-    ):
-        pass
+    sem = FairSemaphore(client, "jobs", 3, **options)
+    with Portal(client) as portal:
+        blocking = portal.fair("jobs", 3, **options)
+        for call in (sem.acquire, sem.try_acquire, sem.__aenter__):
+            with pytest.raises(TypeError, match="key=None is for"):
+                await call()
+        with pytest.raises(TypeError, match="key=None is for"), blocking.acquire():
+            pass
     assert not await sem.exists()
     async with sem.acquire(key=None):
         assert (await sem.status()).held == 1
@@ -665,20 +445,17 @@ def test_bad_options_for_keys_are_refused(
         FairSemaphore(client, "jobs", 3, **given)
 
 
-async def test_a_key_needs_a_semaphore_with_keys(client: Client, name: str) -> None:
+@pytest.mark.parametrize("kind", [Semaphore, FairSemaphore, Mutex])
+async def test_a_key_needs_a_semaphore_with_keys(client: Client, kind: Any) -> None:
     """Without keys it would pass by in silence. None, written out, is no key anywhere."""
-    plain = (Semaphore(client, name, 3), FairSemaphore(client, name, 3), Mutex(client, name))
-    for sem in plain:
-        assert not sem.keyed
+    sem = kind(client, "jobs", **({} if kind is Mutex else {"limit": 3}))
+    assert not sem.keyed
+    for call in (
+        *(partial(sem.acquire, key="a"), partial(sem.try_acquire, key="a")),
+        *(partial(sem.set_limit, 1, key="a"), partial(sem.back_off, 1.0, key="a")),
+        partial(sem.status, keys_after="a"),
+    ):
         with pytest.raises(ValueError, match="key_limit= or share=True"):
-            _ = sem.acquire(key="a")
-        for call in (
-            sem.try_acquire(key="a"),
-            sem.set_limit(1, key="a"),
-            sem.back_off(1.0, key="a"),
-            sem.status(keys_after="a"),
-        ):
-            with pytest.raises(ValueError, match="key_limit= or share=True"):
-                await call
-    async with plain[0].acquire(key=None):
+            await call()
+    async with sem.acquire(key=None):
         pass

@@ -1,33 +1,35 @@
 """`aclose` in the midst of something: each call ends, and no permit is given that is not held."""
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, SemaphoreClosed, aclose
 from redsem_async.testing import MemoryBackend
-from tests.harness.clients import Kind
+from tests.harness.inside import remote_of
 from tests.harness.memory import Gated
-from tests.harness.wait import soon, until
+from tests.harness.wait import cancelled, in_background, soon, until
+from tests.worlds.simulated_time import simulated
 
 
-async def test_acquiring_works_after_a_close_that_came_at_once(kind: Kind) -> None:
+async def test_acquiring_works_after_a_close_that_came_at_once(client: MemoryBackend) -> None:
     """A hub that was closed before it came to connect must not keep the next one waiting."""
-    backend = MemoryBackend()
-    sem = kind(backend, "jobs", 1)
+    sem = FairSemaphore(client, "jobs", 1)
     first = asyncio.create_task(sem.acquire())
     await asyncio.sleep(0)
-    await aclose(backend)
+    await aclose(client)
     with pytest.raises(SemaphoreClosed):
         await first
     await (await soon(sem.acquire())).release()
 
 
-async def test_a_grant_that_a_close_takes_back_is_not_handed_out(kind: Kind) -> None:
+async def test_a_grant_that_a_close_takes_back_is_not_handed_out() -> None:
     """Its caller was woken, and had not run yet."""
     backend = Gated()
-    sem = kind(backend, "jobs", 1)
+    sem = FairSemaphore(backend, "jobs", 1)
     backend.shut = True
     acquiring = asyncio.create_task(sem.acquire())
     await until(lambda: backend.kept)
@@ -39,14 +41,13 @@ async def test_a_grant_that_a_close_takes_back_is_not_handed_out(kind: Kind) -> 
     await (await sem.acquire()).release()
 
 
-async def test_of_two_closes_at_once_both_come_to_an_end(kind: Kind) -> None:
+async def test_of_two_closes_at_once_both_come_to_an_end(client: MemoryBackend) -> None:
     """Until the slower one has ended, nothing new is granted."""
-    backend = MemoryBackend()
-    sem = kind(backend, "jobs", 1)
+    sem = FairSemaphore(client, "jobs", 1)
     permit = await sem.acquire()
-    slow = asyncio.create_task(aclose(backend, drain=0.2))
+    slow = asyncio.create_task(aclose(client, drain=0.2))
     await asyncio.sleep(0)  # it waits for the permit
-    await aclose(backend)
+    await aclose(client)
     assert permit.lost
     assert not slow.done(), "both have ended: nothing is shown"
     with pytest.raises(SemaphoreClosed):
@@ -55,10 +56,11 @@ async def test_of_two_closes_at_once_both_come_to_an_end(kind: Kind) -> None:
     await (await sem.acquire()).release()
 
 
-async def test_closing_ends_a_release_without_a_reply(kind: Kind) -> None:
+@simulated
+async def test_closing_ends_a_release_without_a_reply() -> None:
     """A release is confirmed or fails, within a bounded time."""
     backend = Gated()
-    permit = await kind(backend, "jobs", 1).acquire()
+    permit = await FairSemaphore(backend, "jobs", 1).acquire()
     backend.shut = True
     release = asyncio.create_task(permit.release())
     await asyncio.sleep(0)
@@ -76,3 +78,56 @@ async def test_closing_ends_calls_that_were_not_sent(nowhere: Redis) -> None:
     await aclose(nowhere)
     ended = await soon(asyncio.gather(*waiting, return_exceptions=True))
     assert {type(error) for error in ended} == {SemaphoreClosed}
+
+
+# -- what is over keeps no timer, no task and no memory
+
+
+async def test_after_a_detach_nothing_is_left_of_a_semaphore(client: MemoryBackend) -> None:
+    """Not even the timer of a deadline that is over."""
+    semaphore = FairSemaphore(client, "jobs", 1)
+    remote = weakref.ref(remote_of(semaphore))
+    permit = await semaphore.acquire(timeout=3600)
+    await permit.detach(30.0)
+    del permit, semaphore
+    gc.collect()
+    assert remote() is None
+    await aclose(client)
+
+
+@simulated
+async def test_aclose_does_not_wait_for_a_permit_that_is_detached(client: MemoryBackend) -> None:
+    permit = await FairSemaphore(client, "jobs", 1).acquire()
+    async with asyncio.timeout(1.0):
+        closing = in_background(aclose(client, drain=30.0))
+        await asyncio.sleep(0)
+        await permit.detach(30.0)
+        await closing
+
+
+async def test_what_is_given_up_during_an_outage_keeps_no_timer_and_no_hub(
+    client: MemoryBackend,
+) -> None:
+    client.down()
+    semaphore = FairSemaphore(client, "jobs", 1)
+    remote = remote_of(semaphore)
+    waiter = in_background(semaphore.acquire(timeout=3600))
+    adopting = in_background(semaphore.adopt("0" * 32 + ".7"))
+    await until(lambda: remote.timer is not None and remote.calls, "it is to be written")
+    assert remote.active
+    await cancelled(waiter, adopting)
+    assert remote.timer is None
+    assert not remote.active
+
+
+async def test_deadlines_of_the_past_are_cleaned_up(client: MemoryBackend) -> None:
+    """Without a look at all of them each time."""
+    many = 200
+    semaphore = FairSemaphore(client, "jobs", many + 1)
+    held = await semaphore.acquire()
+    for _ in range(many):
+        await (await semaphore.acquire(timeout=3600)).release()
+    deadlines = remote_of(semaphore).deadlines
+    assert len(deadlines) < many / 2
+    await held.release()
+    assert not deadlines

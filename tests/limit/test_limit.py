@@ -3,40 +3,16 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 import pytest
-from redis.asyncio import Redis
 
-from redsem_async import (
-    AnySemaphore,
-    BackendUnavailable,
-    FairSemaphore,
-    Permit,
-    Semaphore,
-    connect,
-)
-from redsem_async.testing import EmbeddedRedis, MemoryBackend
-from tests.harness.clients import Client, Kind, Make, MakePair, key_of, keys_of
-from tests.harness.wait import all_free, available, cancelled, give_back, queue_up, soon, until
+from redsem_async import AnySemaphore, BackendUnavailable, Permit, Semaphore
+from redsem_async.testing import MemoryBackend
+from tests.harness.clients import Client, Make, MakePair, key_of
+from tests.harness.wait import cancelled, give_back, queue_up, soon, until
+from tests.worlds.simulated_time import simulated
 
 # -- the declared limit
-
-
-@pytest.mark.parametrize("where", ["in one process", "in two processes"])
-async def test_each_client_goes_by_its_own_limit(make: Make, other: Client, where: str) -> None:
-    """A rolling deployment that changes the limit takes effect as it rolls."""
-    old, new = make(1), make(2, client=other if where == "in two processes" else None)
-    async with old:
-        assert await old.try_acquire() is None
-        async with new.acquire(timeout=0):
-            assert await new.try_acquire() is None
-            assert (await old.status()).limit == 1
-            assert (await new.status()).limit == 2
-            assert await old.available() == 0
-            waiters = [await queue_up(old), await queue_up(new)]
-    await asyncio.gather(*map(give_back, waiters))
-    await all_free(new)
 
 
 async def test_a_waiter_goes_by_its_own_limit(make: Make, other: Client) -> None:
@@ -91,7 +67,7 @@ async def test_raising_the_limit_serves_waiters_at_once(
         waiters = [await queue_up(there), await queue_up(here)]
         await here.set_limit(raised)
         for waiter in waiters:
-            await (await soon(waiter, 0.5)).release()
+            await give_back(waiter)
 
 
 @pytest.mark.fault(41)
@@ -107,10 +83,8 @@ async def test_lowering_the_limit_takes_no_permit(make: Make) -> None:
         await permit.refresh()
         assert not permit.lost
     waiter = await queue_up(sem)
-    for permit in permits[:2]:
-        await permit.release()
-    await asyncio.sleep(0.05)
-    assert not waiter.done()
+    await give_back(*permits[:2])
+    assert (await sem.status()).waiting == 1
     await give_back(permits[2], waiter)
 
 
@@ -125,9 +99,8 @@ async def test_resume_gives_back_the_limit_that_pause_found(make: Make, found: i
         assert await sem.try_acquire() is None
         assert (await sem.status()).limit == 0
     waiter = await queue_up(sem)
-    assert await permit.release()
-    await asyncio.sleep(0.05)
-    assert not waiter.done()
+    await give_back(permit)
+    assert (await sem.status()).waiting == 1
     for _ in range(2):
         await sem.resume()
         status = await sem.status()
@@ -139,6 +112,7 @@ async def test_resume_gives_back_the_limit_that_pause_found(make: Make, found: i
     assert (await sem.status()).set_limit == 3
 
 
+@simulated
 async def test_a_limit_that_could_not_be_set_is_not_set_later() -> None:
     """After the error no program expects it, minutes later."""
     backend = MemoryBackend()
@@ -155,52 +129,53 @@ async def test_a_limit_that_could_not_be_set_is_not_set_later() -> None:
 
 
 async def test_a_set_limit_stays_and_everything_else_has_an_expiry(
-    make_on_redis: Make, redis: Redis
+    make: Make, client: MemoryBackend
 ) -> None:
     """It is kept until it is taken away."""
-    sem = make_on_redis(5)
+    sem, redis = make(5), client._store.redis
     await sem.set_limit(2)
     async with sem.acquire(permits=2):
         waiter = await queue_up(sem)
-        ttls = {key: await redis.pttl(key) for key in await keys_of(redis, sem)}
-        assert key_of(sem, "queue").encode() in ttls
-        [kept] = [key for key, ttl in ttls.items() if not 0 < ttl < 600_000]
-        assert kept == key_of(sem, "limit").encode()
-        ttls.pop(kept)
+        expiries = {key: expiry for key, (_, expiry) in redis.snapshot().items()}
+        assert expiries.pop(key_of(sem, "limit").encode()) is None
+        assert key_of(sem, "queue").encode() in expiries
+        assert all(expiries.values())
         await cancelled(waiter)
-    await redis.unlink(*ttls)  # what time would do
+    client._store._epoch_us += 3600_000_000
     assert (await sem.status()).limit == 2
-    assert await sem.exists()
     await sem.set_limit(None)
     assert not await sem.exists()
 
 
 @pytest.mark.fault(42)
-async def test_mixed_leases_leave_each_other_alone(make: Make, other: Client) -> None:
-    """A short lease cuts no long one, and is not made longer by it; the keys of both stay."""
-    short, long = make(2, lease=1.0), make(2, client=other, lease=30.0)
-    permit = await long.acquire()
-    for _ in range(20):
-        async with short.acquire(timeout=1.0):
-            await asyncio.sleep(0.02)
-    await (await short.acquire()).detach(0.2)
-    assert await short.available() == 0
-    await available(short, 1, within=0.5)
-    [holder] = (await long.status()).holders
-    assert holder.expires_in > 20
-    await permit.refresh()
-    assert await permit.release() is True
+@simulated
+async def test_different_leases_and_limits_leave_one_another_alone(
+    client: MemoryBackend, other: Client
+) -> None:
+    """Each request goes by its own client's limit, and no key dies before the longest lease."""
+    narrow, wide = Semaphore(client, "jobs", 2, lease=2.0), Semaphore(other, "jobs", 3, lease=60.0)
+    permit = await wide.acquire()
+    async with narrow.acquire(timeout=0):
+        assert await narrow.try_acquire() is None
+        await give_back(await wide.acquire(timeout=0))
+        await asyncio.sleep(3.0)  # past its lease: refreshed
+    [holder] = (await narrow.status()).holders
+    assert (holder.id, holder.expires_in > 50) == (permit.id, True)
+    left = [client._store.redis.command("PTTL", key_of(wide, key)) for key in ("holders", "meta")]
+    assert min(left) > 50_000
+    await give_back(permit)
 
 
 @pytest.mark.parametrize("limit", [0, 2])
+@simulated
 async def test_waiters_go_by_declared_limits_once_the_set_one_is_lost(
-    kind: Kind, redis: Redis, name: str, limit: int
+    make: Make, client: MemoryBackend, limit: int
 ) -> None:
     """Its key, which has no expiry, was deleted. An attack found it."""
-    sem = kind(redis, name, 4, lease=3.0)
+    sem = make(4, lease=3.0)
     await sem.set_limit(limit)
     waiter = await queue_up(sem, permits=3)
-    assert await redis.delete(key_of(sem, "limit")) == 1
+    assert client._store.redis.command("DEL", key_of(sem, "limit")) == 1
     await give_back(await soon(waiter, 2.0))
 
 
@@ -211,44 +186,37 @@ CHANGES: list[tuple[Callable[[AnySemaphore], Awaitable[None]], str]] = [
 ]
 
 
-@pytest.mark.parametrize("how", ["FLUSHALL", "restart"])
 @pytest.mark.parametrize(("change", "lost"), CHANGES)
 async def test_what_redis_lost_of_a_limit_is_logged_once(
     change: Callable[[AnySemaphore], Awaitable[None]],
     lost: str,
-    how: str,
-    server: EmbeddedRedis,
+    make: Make,
+    client: MemoryBackend,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The clients' own limits apply again, which an operator has to know."""
-    async with connect(server.url) as redis, Redis.from_url(server.url) as admin:
-        sem = FairSemaphore(redis, "jobs", 5)
-        await change(sem)
-        for _ in range(2):  # an operator may have ended it before the second one
-            await let_go(await sem.try_acquire())
-            if how == "restart":
-                server.kill()
-                server.restart()
-            else:
-                await admin.flushall()
-            await until(lambda: gets_one(sem), within=10)
+    sem = make(5)
+    await change(sem)
+    for _ in range(2):  # an operator may have ended it before the second one
+        await let_go(await sem.try_acquire())
+        client._store.redis.restore({})
+        await until(lambda: gets_one(sem))
     said = [record.getMessage() for record in caplog.records if event_of(record) == "limit lost"]
-    assert said == [f"'jobs': {lost} was lost with Redis's data"]
+    assert said == [f"{sem.name!r}: {lost} was lost with Redis's data"]
 
 
 async def test_a_limit_that_an_operator_removed_was_not_lost(
-    server: EmbeddedRedis, caplog: pytest.LogCaptureFixture
+    make: Make, client: MemoryBackend, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also where Redis loses its data later, and where a deletion removes it."""
-    async with connect(server.url) as redis, Redis.from_url(server.url) as admin:
-        sem = FairSemaphore(redis, "jobs", 5)
-        for end in (sem.delete, lambda: sem.set_limit(None)):
-            await sem.set_limit(3)
-            await let_go(await sem.try_acquire())
-            await end()
-            await let_go(await sem.try_acquire())
-            await admin.flushall()
-            await until(lambda: gets_one(sem))
+    sem = make(5)
+    for end in (sem.delete, lambda: sem.set_limit(None)):
+        await sem.set_limit(3)
+        await let_go(await sem.try_acquire())
+        await end()
+        await let_go(await sem.try_acquire())
+        client._store.redis.restore({})
+        await until(lambda: gets_one(sem))
     assert "limit lost" not in map(event_of, caplog.records)
 
 
@@ -257,10 +225,7 @@ def event_of(record: logging.LogRecord) -> str:
 
 
 async def gets_one(sem: AnySemaphore) -> bool:
-    """Whether a permit is free, and Redis there."""
-    with suppress(BackendUnavailable):
-        return await let_go(await sem.try_acquire())
-    return False
+    return await let_go(await sem.try_acquire())
 
 
 async def let_go(permit: Permit | None) -> bool:

@@ -2,19 +2,19 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore
-from redsem_async._core.keys import new_hub_id
 from redsem_async._hub.commands import MAX_REFRESHES
 from redsem_async._hub.pipeline import MAX_WINDOW
 from redsem_async._hub.state import MAX_BATCH, MAX_KEYED
 from tests.harness.children import StartWorker
-from tests.harness.clients import Kind
-from tests.harness.proxy import Proxy, Sent
+from tests.harness.memory import Distant
 from tests.harness.wait import all_free, give_back
+from tests.worlds.simulated_time import simulated
 
 Stay = tuple[float, float, float, int, int]  # asked, entered, left, fencing token, permits
 
@@ -45,32 +45,25 @@ def regressions(stays: list[Stay]) -> Iterator[tuple[int, int]]:
             yield highest, own
 
 
-@pytest.mark.parametrize(
-    "weights",
-    [
-        pytest.param(False, id="single", marks=pytest.mark.release),
-        pytest.param(True, id="weighted"),
-    ],
-)
 async def test_under_load_the_limit_holds(
-    kind: Kind, weights: bool, start: StartWorker, client_a: Redis, admin: Redis
+    start: StartWorker, client_a: Redis, admin: Redis
 ) -> None:
-    """Four processes of 25 tasks: tokens are unique and growing, and all is free at the end."""
+    """Three processes of 10 tasks: tokens are unique and growing, and all is free at the end."""
     limit = 7
     workers = [
         await start(
             "hammer",
-            kind=kind.__name__,
+            kind="FairSemaphore",
             name="jobs",
             limit=limit,
             lease=5.0,
-            seconds=2.0,
-            tasks=25,
-            weights=weights,
+            seconds=1.0,
+            tasks=10,
+            weights=True,
             cancelled=0.2,
             seed=seed,
         )
-        for seed in range(4)
+        for seed in range(3)
     ]
     for worker in workers:
         await worker.heard("ready", within=40)
@@ -82,59 +75,45 @@ async def test_under_load_the_limit_holds(
     stays: list[Stay] = [tuple(stay) for each in said for stay in each["stays"]]
     assert all(each["stays"] for each in said), "a process was never served"
     assert sum(each["cancelled"] for each in said) > 10
-    assert len(stays) > 200
+    assert len(stays) > 150
     assert len({stay[3] for stay in stays}) == len(stays), "a token was given twice"
     # Were the limit never reached, this would prove nothing.
     assert limit - 1 <= most_inside(stays) <= limit
     assert not list(regressions(stays)), "a later grant has a lower token"
-    await all_free(kind(client_a, "jobs", limit), within=0.5)
+    await all_free(FairSemaphore(client_a, "jobs", limit), within=0.5)
     for key in await admin.keys("*"):
         assert await admin.ttl(key) > 0, key
 
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["plain", "keys"])
-async def test_batches_are_bounded(kind: Kind, keyed: bool, proxied: Redis, proxy: Proxy) -> None:
+async def test_batches_are_bounded(keyed: bool) -> None:
     """Redis runs one script at a time: thousands of ids are many short ones."""
-    many, most = 3000, MAX_BATCH
-    semaphore = kind(proxied, "jobs", many, lease=30.0)
-    acquires = (semaphore.acquire() for _ in range(many))
-    if keyed and kind is FairSemaphore:
-        most = MAX_KEYED
-        fair = FairSemaphore(proxied, "jobs", many, key_limit=1, lease=30.0)
-        acquires = (fair.acquire(key=f"key {number}") for number in range(many))
-    permits = await asyncio.gather(*acquires)
+    far, many = Distant(), 1300
+    options: dict[str, Any] = {"key_limit": 1} if keyed else {}
+    semaphore = FairSemaphore(far, "jobs", many, lease=30.0, **options)
+    keys: list[dict[str, Any]] = [{"key": str(n)} if keyed else {} for n in range(many)]
+    permits = await asyncio.gather(*(semaphore.acquire(**key) for key in keys))
     await asyncio.gather(*(permit.refresh() for permit in permits))
     await asyncio.gather(*(permit.release() for permit in permits))
-
-    def ids_in(sent: Sent, before: int) -> int:
-        """How many ids follow its keys, the four common arguments and its own."""
-        return len(sent.arguments) - 3 - int(sent.arguments[2]) - 4 - before
-
-    for operation, before, bound in (
-        ("acquire", 6, most),
-        ("refresh", 1, MAX_REFRESHES),
-        ("release", 3, most),
-    ):
-        sizes = [ids_in(sent, before) for sent in proxy.operations(operation)]
+    most = MAX_KEYED if keyed else MAX_BATCH
+    bounds = {"acquire": most, "refresh": MAX_REFRESHES, "release": most}
+    for operation, bound in bounds.items():
+        commands: list[Any] = [each for each in far.sent if each.script == operation]
+        sizes = [len(command.numbers) for command in commands]
         assert sum(sizes) >= many
-        assert max(sizes) <= bound
+        assert max(sizes) <= bound < many
 
 
-async def test_commands_in_flight_are_bounded(kind: Kind, proxied: Redis, proxy: Proxy) -> None:
+@simulated
+async def test_commands_in_flight_are_bounded() -> None:
     """What waits for a slow server waits here, and not in its buffers."""
-    semaphores = [kind(proxied, f"jobs {number}", 1) for number in range(100)]
+    far = Distant()
+    semaphores = [FairSemaphore(far, f"jobs {number}", 1) for number in range(100)]
     await asyncio.gather(*(semaphore.reap() for semaphore in semaphores))
-    before = len(proxy.sent)
-    held = proxy.hold("acquire")
+    before = len(far.sent)
+    far.delay = 0.1
     acquiring = [asyncio.ensure_future(semaphore.acquire()) for semaphore in semaphores]
-    await asyncio.wait_for(held.struck.wait(), 2)
-    await asyncio.sleep(0.2)  # nothing tells that nothing more comes
-    assert len(proxy.sent) - before <= MAX_WINDOW
-    held.lift()
-    await give_back(*acquiring)
-
-
-def test_ids_cannot_be_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """128 bits of the system's randomness, whatever a program has seeded."""
-    monkeypatch.setattr("secrets.token_hex", "{} bytes".format)
-    assert new_hub_id() == "16 bytes"
+    await asyncio.sleep(0.01)
+    assert 0 < len(far.sent) - before <= MAX_WINDOW
+    far.delay = 0.0
+    await asyncio.gather(*map(give_back, acquiring))

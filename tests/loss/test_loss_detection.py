@@ -8,23 +8,25 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, Permit, PermitLost
 from redsem_async._core.clock import now
 from redsem_async.observer import observe
-from redsem_async.testing import EmbeddedRedis
-from tests.harness.clients import Client, Kind, Make, key_of
+from redsem_async.testing import MemoryBackend
+from tests.harness.clients import Make, MakePair, key_of
 from tests.harness.holder import Holder, forever, nothing_is_left
-from tests.harness.inside import remote_of
-from tests.harness.servers import stopped
-from tests.harness.wait import NOISE, all_free, cancelled, queue_up, soon, until
+from tests.harness.inside import is_in_flight, remote_of
+from tests.harness.wait import all_free, cancelled, queue_up, soon, until
 from tests.status.test_observer import Recorder
+from tests.worlds.simulated_time import TimedLoop, simulated
 
-pytestmark = pytest.mark.one_mode
+
+def stand_still(seconds: float) -> None:
+    """Block the loop."""
+    cast("TimedLoop", asyncio.get_running_loop()).now += seconds
 
 
 def blocked_for(reason: str) -> float:
@@ -37,45 +39,38 @@ def blocked_for(reason: str) -> float:
 # -- a permit outside of a block
 
 
-async def test_the_loss_of_a_permit_outside_of_a_block_cancels_nothing(
-    make: Make, other: Client
-) -> None:
+async def test_the_loss_of_a_permit_outside_of_a_block_cancels_nothing(pair: MakePair) -> None:
     """`await sem.acquire()` arms nothing: there is no block to leave."""
-    sem = make(1, lease=60.0)
+    sem, elsewhere = pair(1, lease=60.0)
     permit = await sem.acquire()
-    assert await make(client=other).release(permit.id)
+    assert await elsewhere.release(permit.id)
     lost = await soon(permit.wait_lost())
     assert isinstance(lost, PermitLost)
-    assert lost.permit_id == permit.id
-    assert permit.lost
-    assert permit.expires_in <= 0
+    assert (lost.permit_id, permit.lost, permit.expires_in <= 0) == (permit.id, True, True)
     with pytest.raises(PermitLost):
         permit.check()
     with pytest.raises(PermitLost):
         await permit.refresh()
     assert await permit.release() is False
     await nothing_is_left()
-    await all_free(sem)
 
 
-async def test_wait_lost_serves_many_and_can_be_cancelled(make: Make, other: Client) -> None:
-    permit = await make(1, lease=60.0).acquire()
+async def test_wait_lost_serves_many_and_can_be_cancelled(pair: MakePair) -> None:
+    """It does not wake for a release."""
+    here, there = pair(2, lease=60.0)
+    permit = await here.acquire()
     watchers = [asyncio.create_task(permit.wait_lost()) for _ in range(3)]
-    await asyncio.sleep(0)
+    async with here as released:
+        idle = asyncio.create_task(released.wait_lost())
+        await asyncio.sleep(0)
     await cancelled(watchers[0])
     permit.check()
-    assert await make(client=other).release(permit.id)
+    assert await there.release(permit.id)
     for watching in (*watchers[1:], permit.wait_lost()):
         assert (await soon(watching)).permit_id == permit.id
-
-
-async def test_wait_lost_does_not_wake_for_a_release(make: Make) -> None:
-    async with make(1) as permit:
-        watcher = asyncio.create_task(permit.wait_lost())
-        await asyncio.sleep(0)
-    assert permit.lost is False
-    assert not watcher.done()
-    await cancelled(watcher)
+    assert not idle.done()
+    assert not released.lost
+    await cancelled(idle)
 
 
 # -- the server says so
@@ -83,107 +78,83 @@ async def test_wait_lost_does_not_wake_for_a_release(make: Make) -> None:
 
 @pytest.mark.fault(30)
 @pytest.mark.parametrize("state", ["expired", "removed"])
-async def test_refresh_finds_it_out_now(make_on_redis: Make, redis: Redis, state: str) -> None:
+async def test_refresh_finds_it_out_now(make: Make, client: MemoryBackend, state: str) -> None:
     """Before a step that matters. One that has expired may be held by another process by now."""
-    sem = make_on_redis(1, lease=60.0)
+    sem, redis = make(1, lease=60.0), client._store.redis
     permit = await sem.acquire()
     await permit.refresh()
     holders = key_of(sem, "holders")
     if state == "expired":
-        assert await redis.zadd(holders, {permit.id: 1.0}, xx=True, ch=True) == 1
+        redis.command("ZADD", holders, 1, permit.id)
     else:
-        assert await redis.zrem(holders, permit.id) == 1
+        assert redis.command("ZREM", holders, permit.id) == 1
     with pytest.raises(PermitLost):
         await permit.refresh()
     assert permit.lost
     await all_free(sem)
 
 
-async def test_refresh_renews(make: Make) -> None:
-    async with make(1, lease=2.0, refresh_interval=1.9) as permit:
-        await until(lambda: permit.expires_in < 1.9)
-        await permit.refresh()
-        assert permit.expires_in > 1.9
-
-
-async def test_a_held_permit_outlives_its_lease(make: Make, other: Client) -> None:
-    sem, rival = make(1, lease=2.0), make(1, client=other)
-    async with sem as permit:
-        waiter = await queue_up(rival)
-        await asyncio.sleep(2.2)
-        permit.check()
-        assert not waiter.done()
-    await (await soon(waiter)).release()
-
-
-async def test_refreshing_goes_on_during_the_clean_up(make: Make, other: Client) -> None:
-    """The clean-up of a cancelled body still works on what the permit guards."""
-    sem, rival = make(1, lease=2.0), make(1, client=other, lease=2.0)
-    entered, cleaning, clean = (asyncio.Event() for _ in range(3))
+@simulated
+async def test_a_held_permit_outlives_its_lease(pair: MakePair) -> None:
+    """Also in the clean-up of a cancelled body, which still works on what the permit guards."""
+    sem, rival = pair(1, lease=2.0)
+    clean = asyncio.Event()
 
     async def work() -> None:
         async with sem as permit:
             try:
-                entered.set()
                 await forever()
             finally:
-                cleaning.set()
                 await clean.wait()
                 permit.check()
 
     task = asyncio.create_task(work())
-    await soon(entered.wait())
-    task.cancel()
-    await soon(cleaning.wait())
-    end = time.monotonic() + 2.2  # more than a lease
-    while time.monotonic() < end:
-        assert await rival.try_acquire() is None
-        await asyncio.sleep(0.05)
+    await asyncio.sleep(0.01)
+    waiter = await queue_up(rival)
+    for _ in range(2):
+        await asyncio.sleep(2.2)
+        assert not waiter.done()
+        task.cancel()
     clean.set()
     with pytest.raises(asyncio.CancelledError):
-        await soon(task)
-    await all_free(sem)
+        await task
+    await (await waiter).release()
 
 
 # -- the lease runs out while the loop stands still
 
 
 @pytest.mark.parametrize("ask", ["lost", "check", None])
-async def test_loss_that_the_body_finds_itself(
-    make: Make, ask: str | None, caplog: pytest.LogCaptureFixture
-) -> None:
+@simulated
+async def test_loss_that_the_body_finds_itself(make: Make, ask: str | None) -> None:
     """It never awaits, so it cannot be cancelled: no cancellation may come later instead."""
-    sem = make(1, lease=0.1)
-    caplog.set_level(logging.INFO, "redsem_async")
+    sem = make(1, lease=1.0)
     with observe(recorder := Recorder(sem.name)), pytest.raises(PermitLost) as lost:
         async with sem as permit:
-            time.sleep(0.15)  # noqa: ASYNC251 the loop stands still
+            stand_still(1.5)
             if ask == "lost":
                 assert permit.lost is True
             elif ask == "check":
                 with pytest.raises(PermitLost):
                     permit.check()
-    assert 0.15 <= blocked_for(lost.value.reason) < 0.2 + NOISE
-    told = [record for record in caplog.records if getattr(record, "event", "") == "lost"]
-    assert [getattr(record, "reason", "") for record in told] == [lost.value.reason]
+    assert blocked_for(lost.value.reason) == pytest.approx(1.5, abs=0.1)
     assert recorder.last("lost").reason == lost.value.reason
     await nothing_is_left()
     await all_free(sem)
 
 
 @pytest.mark.parametrize("still", [False, True], ids=["the loop runs", "the loop stands still"])
-async def test_check_from_a_thread(make: Make, other: Client, still: bool) -> None:
+async def test_check_from_a_thread(pair: MakePair, still: bool) -> None:
     """A thread that is the first to find the loss does not reach into the loop from there."""
-    holder = Holder(make(1, lease=0.2 if still else 60.0), elsewhere=make(1, client=other))
+    holder = Holder(*pair(1, lease=1.0 if still else 60.0))
     found = threading.Event()
     loop = asyncio.get_running_loop()
     loop.set_debug(True)  # in which asyncio refuses calls from the wrong thread
 
     def compute(permit: Permit) -> None:
         loop.call_soon_threadsafe(holder.entered.set_result, permit)
-        deadline = time.monotonic() + 5
         with pytest.raises(PermitLost) as lost:
-            while time.monotonic() < deadline:
+            while True:
                 permit.check()
                 time.sleep(0.001)
         assert ("the event loop was blocked" in lost.value.reason) == still
@@ -195,16 +166,17 @@ async def test_check_from_a_thread(make: Make, other: Client, still: bool) -> No
 
     async def lost(permit: Permit) -> None:
         if still:
-            assert found.wait(2)
+            assert found.wait(10)
         else:
             await holder.take(permit)
 
     with pytest.raises(PermitLost):
         await holder.lose_during(work, lost)
     loop.set_debug(False)
-    assert await asyncio.to_thread(found.wait, 2)
+    assert await asyncio.to_thread(found.wait, 10)
 
 
+@simulated
 async def test_all_permits_that_a_blocked_loop_loses_say_so(make: Make) -> None:
     """Their timers run one after the other when it goes on: only the first finds it blocked."""
     sem = make(3, lease=1.5)
@@ -212,57 +184,56 @@ async def test_all_permits_that_a_blocked_loop_loses_say_so(make: Make) -> None:
     for _ in range(2):
         await asyncio.sleep(0.04)  # so that their refreshes are due at another time
         permits.append(await sem.acquire(cancel_on_loss=False))
-    time.sleep(2.0)  # noqa: ASYNC251 on purpose
+    stand_still(2.0)
     for permit in permits:
-        assert 2.0 <= blocked_for((await soon(permit.wait_lost())).reason) < 2.1 + NOISE
+        assert blocked_for((await permit.wait_lost()).reason) == pytest.approx(2.0, abs=0.1)
         await permit.release()
 
 
-async def test_a_reply_that_lay_in_the_socket_of_a_blocked_loop(make_on_redis: Make) -> None:
+@simulated
+async def test_a_reply_that_lay_in_the_socket_of_a_blocked_loop(make: Make) -> None:
     """A refresh was on its way when the loop stood still: its reply is read before all else."""
-    sem = make_on_redis(1, lease=0.3)
+    sem = make(1, lease=3.0)
     async with sem.acquire(cancel_on_loss=False) as permit:
         refreshing = asyncio.create_task(permit.refresh())
         writer: Any = remote_of(sem).writer
         while not writer._in_flight:  # noqa: ASYNC110 the very turn of the loop
             await asyncio.sleep(0)
-        time.sleep(0.6)  # noqa: ASYNC251 on purpose
+        stand_still(6.0)
         with pytest.raises(PermitLost) as lost:
             await refreshing
-    assert blocked_for(lost.value.reason) >= 0.6
+    assert blocked_for(lost.value.reason) >= 6.0
 
 
+@simulated
 async def test_a_grant_that_was_lost_while_the_loop_stood_still_is_not_handed_out(
-    make_on_redis: Make,
+    make: Make,
 ) -> None:
     """The answer lay in the socket for longer than the lease: it is asked again."""
-    sem = make_on_redis(1, lease=0.15)
-    first = await sem.acquire()
-    await first.release()
-    acquiring = asyncio.create_task(sem.acquire(timeout=5.0))
-    while not remote_of(sem).acquires_in_flight:  # noqa: ASYNC110 the very turn of the loop
-        await asyncio.sleep(0)
-    time.sleep(0.25)  # noqa: ASYNC251 on purpose
-    permit = await soon(acquiring)
+    sem = make(1, lease=1.0)
+    async with sem as first:
+        pass
+    acquiring = asyncio.create_task(sem.acquire(timeout=50.0))
+    await is_in_flight(sem)
+    stand_still(2.0)
+    permit = await acquiring
     assert not permit.lost
     numbers = [int(p.id.partition(".")[2]) for p in (first, permit)]
     assert numbers[1] - numbers[0] > 1, "the first grant was not lost: nothing is shown"
     await permit.release()
 
 
-# -- the server does not answer
-
-
+@simulated
 async def test_entering_what_is_lost_says_so_when_it_cannot_be_given_back(
-    kind: Kind, server: EmbeddedRedis, client_a: Redis
+    make: Make, client: MemoryBackend
 ) -> None:
-    permit = await kind(client_a, "stalled", 1, lease=0.6).acquire()
-    with stopped(server):
-        lost = await soon(permit.wait_lost())
-        assert lost.reason == "it could not be refreshed in time", "the loop was not blocked"
-        with pytest.raises(PermitLost):
-            async with permit:
-                pytest.fail("the body runs")
+    permit = await make(1, lease=6.0).acquire()
+    client.down()
+    lost = await permit.wait_lost()
+    assert lost.reason == "it could not be refreshed in time", "the loop was not blocked"
+    with pytest.raises(PermitLost):
+        async with permit:
+            pytest.fail("the body runs")
 
 
 # -- dropped
@@ -272,14 +243,6 @@ Drop = Callable[[AnySemaphore], Awaitable[None]]
 
 async def _at_once(sem: AnySemaphore) -> None:
     await sem.acquire()
-    gc.collect()
-
-
-async def _after_refreshes(sem: AnySemaphore) -> None:
-    permit = await sem.acquire()
-    await asyncio.sleep(0.75)
-    permit.check()
-    del permit
     gc.collect()
 
 
@@ -300,31 +263,32 @@ async def _with_the_task_that_waited(sem: AnySemaphore) -> None:
     gc.collect()
 
 
-@pytest.mark.parametrize(
-    "drop", [_at_once, _after_refreshes, _in_a_thread, _with_the_task_that_waited]
-)
+@pytest.mark.parametrize("drop", [_at_once, _in_a_thread, _with_the_task_that_waited])
 async def test_a_dropped_permit_warns_and_is_released(make: Make, drop: Drop) -> None:
     """Refreshes do not keep it: it would stay held for ever."""
-    sem = make(1, lease=1.0 if drop is _after_refreshes else 60.0)
+    sem = make(1, lease=60.0)
     with pytest.warns(ResourceWarning, match=sem.name):
         await drop(sem)
     await all_free(sem)
 
 
 @pytest.mark.filterwarnings("error::ResourceWarning")
-@pytest.mark.parametrize("drop", [_at_once, _after_refreshes, _in_a_thread])
 async def test_a_dropped_permit_is_released_where_the_warning_is_an_error(
-    make: Make, drop: Drop, monkeypatch: pytest.MonkeyPatch
+    make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The warning is raised in `__del__`, and ends it."""
-    raised: list[type[BaseException]] = []
+    """The warning is raised in `__del__`, and ends it. Of what is lost or released, none is."""
+    raised: list[object] = []
 
     def note(unraisable: "sys.UnraisableHookArgs") -> None:
         raised.append(unraisable.exc_type)
 
     monkeypatch.setattr(sys, "unraisablehook", note)
-    sem = make(1, lease=1.0 if drop is _after_refreshes else 60.0)
-    await drop(sem)
+    sem = make(3)
+    released, lost = await sem.acquire(), await sem.acquire()
+    await released.release()
+    await sem.release(lost.id)
+    del released, lost
+    await _at_once(sem)
     await all_free(sem)
     assert raised == [ResourceWarning]
 
@@ -336,32 +300,16 @@ async def test_dropped_permits_are_logged_once_a_minute(
 ) -> None:
     """`await sem.acquire()` limits nothing, and Python hides resource warnings."""
     asyncio.get_running_loop().set_debug(debug)
-    sem = make(3)
-    other = make(3, name=f"{sem.name} too")
-
-    def logged() -> list[logging.LogRecord]:
-        return [each for each in caplog.records if getattr(each, "event", "") == "dropped"]
-
+    sem, other = make(3), make(3, name="another")
     for dropping in (sem, other, sem):
         await dropping.acquire()
         await all_free(dropping)
-    assert [getattr(record, "semaphore", "") for record in logged()] == [sem.name, other.name]
-    assert all(record.levelno == logging.WARNING for record in logged())
-    assert ("test_loss_detection.py:" in logged()[0].getMessage()) is debug
     monkeypatch.setattr("redsem_async._api.remarks.clock", lambda: now() + 61)
     await sem.acquire()
     await all_free(sem)
-    assert len(logged()) == 3
-
-
-async def test_a_permit_that_is_lost_or_released_is_dropped_in_silence(
-    make: Make, other: Client
-) -> None:
-    """A warning would fail this test."""
-    sem = make(2, lease=60.0)
-    released, taken = await sem.acquire(), await sem.acquire()
-    await released.release()
-    assert await make(client=other).release(taken.id)
-    await soon(taken.wait_lost())
-    del released, taken
-    gc.collect()
+    logged: list[Any] = [
+        each for each in caplog.records if getattr(each, "event", "") == "dropped"
+    ]
+    assert [record.semaphore for record in logged] == [sem.name, other.name, sem.name]
+    assert all(record.levelno == logging.WARNING for record in logged)
+    assert ("test_loss_detection.py:" in logged[0].getMessage()) is debug

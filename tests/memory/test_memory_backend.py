@@ -9,12 +9,7 @@ from redsem_async import BackendUnavailable, FairSemaphore, PermitLost
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Make, MakePair
 from tests.harness.wait import give_back, queue_up, soon
-
-
-@pytest.fixture
-def client() -> MemoryBackend:
-    """What `make` and `pair` use."""
-    return MemoryBackend()
+from tests.worlds.simulated_time import simulated
 
 
 async def test_lose_cancels_the_block(make: Make, client: MemoryBackend) -> None:
@@ -23,7 +18,7 @@ async def test_lose_cancels_the_block(make: Make, client: MemoryBackend) -> None
     with pytest.raises(PermitLost):
         async with sem as permit:
             client.lose(permit)
-            await asyncio.sleep(5)
+            await asyncio.sleep(60)
     assert await sem.available() == 1
 
 
@@ -40,23 +35,23 @@ async def test_down_is_unreachable_and_up_goes_on(pair: MakePair, client: Memory
     await give_back(holder, waiter)
 
 
+@simulated
 async def test_a_lease_that_the_clock_ends_is_lost_and_served_at_once(
     pair: MakePair, client: MemoryBackend
 ) -> None:
     """What a suspended host finds when it wakes up: a waiter has the permit."""
     sem, there = pair(1, lease=60)
-    began = asyncio.get_running_loop().time()
     permit = await sem.acquire()
     waiter = await queue_up(there)
     with pytest.raises(PermitLost):
-        async with permit:
+        async with permit, asyncio.timeout(1):
             client.advance(61.0)
             assert permit.lost
             await asyncio.sleep(60)
-    taken = await soon(waiter)
+    taken = await waiter
     assert taken.fencing_token > permit.fencing_token
     assert await taken.release()
-    assert asyncio.get_running_loop().time() - began < 5
+    assert asyncio.get_running_loop().time() < 1
 
 
 async def test_time_in_steps_shorter_than_the_lease_ends_no_holder(
@@ -90,6 +85,7 @@ async def test_waiters_keep_their_order_whatever_the_clock_says(client: MemoryBa
         assert await permit.release()
 
 
+@simulated
 async def test_an_outage_that_outlasts_the_lease_ends_a_holder(
     make: Make, client: MemoryBackend
 ) -> None:
@@ -98,39 +94,29 @@ async def test_an_outage_that_outlasts_the_lease_ends_a_holder(
     with pytest.raises(PermitLost):
         async with sem as permit, asyncio.timeout(2):
             client.down()
-            client.advance(6.0)
-            permit.check()
-            client.advance(3.8)
-            permit.check()
+            for seconds in (6.0, 3.8):
+                client.advance(seconds)
+                permit.check()
             await asyncio.sleep(5)
     client.up()
-    assert await soon(sem.available()) == 1
+    assert await sem.available() == 1
 
 
 @pytest.mark.parametrize("clock", ["server", "local"])
 @pytest.mark.parametrize("hours", [1, -1])
 async def test_a_step_of_the_wall_clock_changes_no_lease(
-    pair: MakePair,
-    client: MemoryBackend,
-    clock: str,
-    hours: int,
-    monkeypatch: pytest.MonkeyPatch,
+    pair: MakePair, client: MemoryBackend, clock: str, hours: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A test freezes or moves the wall clock for reasons of its own: leases do not follow it.
-
-    Forward, no lease ends early and no other client enters; back, no lease lasts longer.
-    """
+    """A test moves it for reasons of its own: no lease ends early, and none lasts longer."""
     sem, there = pair(2, clock=clock)
     await (await there.acquire()).detach(30.0)
     async with sem as permit:
         really, really_ns = time.time, time.time_ns
         monkeypatch.setattr(time, "time", lambda: really() + hours * 3600)
         monkeypatch.setattr(time, "time_ns", lambda: really_ns() + hours * 3600 * 10**9)
-        assert abs(time.time() - really()) > 3500
         assert await there.try_acquire() is None
         assert (await there.status()).held == 2
         await permit.refresh()
-        permit.check()
         waiter = await queue_up(there)
         for _ in range(5):
             assert not waiter.done()
@@ -138,7 +124,7 @@ async def test_a_step_of_the_wall_clock_changes_no_lease(
         taken = await soon(waiter)  # of the permit that was detached for 30 s
         assert taken.fencing_token > permit.fencing_token
         assert abs(taken.fencing_token / 1e6 - really()) < 60
-        assert await taken.release()
+        await give_back(taken)
         permit.check()
 
 

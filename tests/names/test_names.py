@@ -1,11 +1,256 @@
-"""Names and prefixes: any text will do, and equal names below two prefixes are apart."""
+"""One name has one mode and one clock: for how long after its last use, and what ends that."""
+
+import time
+from functools import partial
+from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
-from tests.harness.clients import Make, MakePair
-from tests.harness.wait import queue_up, soon
+from redsem_async import (
+    AnySemaphore,
+    BackendUnavailable,
+    FairSemaphore,
+    LayoutMismatch,
+    ModeMismatch,
+    Semaphore,
+)
+from redsem_async._redis.scripts import layout
+from redsem_async.testing import MemoryBackend
+from tests.harness.clients import Client, Kind, Make, MakePair
+from tests.harness.wait import all_free, cancelled, give_back, queue_up, soon
+from tests.worlds.simulated_time import simulated
 
-pytestmark = pytest.mark.one_mode
+MARGIN = 30.0  # seconds, in which a busy machine does what a test asks
+
+
+@pytest.fixture(params=[("fair", "server"), ("fair", "local"), ("zset", "server")], ids="-".join)
+def used(request: pytest.FixtureRequest, client: MemoryBackend) -> AnySemaphore:
+    """The semaphore that takes the name, by either clock."""
+    kind, clock = request.param
+    return (FairSemaphore if kind == "fair" else Semaphore)(client, "jobs", 1, clock=clock)
+
+
+@pytest.fixture
+def refused(used: AnySemaphore, other: Client) -> AnySemaphore:
+    """A semaphore of the other class, with the same name, in another process."""
+    return other_class(used)(other, used.name, 5)
+
+
+class Stored:
+    """What is stored of the name."""
+
+    def __init__(self, client: MemoryBackend) -> None:
+        self._client = client
+
+    def run(self, command: str, what: str, *arguments: str | int) -> Any:
+        return self._client._store.redis.command(command, f"redsem:{{jobs}}:{what}", *arguments)
+
+    def let_pass(self, seconds: float) -> None:
+        """Let time pass, in which no process says anything."""
+        self._client._store._epoch_us += round(seconds * 1_000_000)
+
+    def fall_silent(self) -> None:
+        """Let the only process that used the name have sent nothing for a while."""
+        (hub,) = self.run("ZRANGE", "hubs", 0, -1)
+        alive_until = int(self.run("ZSCORE", "hubs", hub))
+        self.run("ZADD", "hubs", alive_until - round(MARGIN * 1000), hub)
+
+    def set(self, field: str, value: str) -> None:
+        """Let the name be in use with another ``mode`` or ``layout``; 0 for one without number."""
+        if (field, value) == ("layout", "0"):
+            assert self.run("HDEL", "meta", "layout") == 1
+        else:
+            assert self.run("HSET", "meta", field, value) == 0, "it was not noted"
+
+    def contents(self) -> object:
+        return self._client._store.redis.snapshot()
+
+
+@pytest.fixture
+def stored(client: MemoryBackend) -> Stored:
+    return Stored(client)
+
+
+def other_class(sem: AnySemaphore) -> Kind:
+    return Semaphore if isinstance(sem, FairSemaphore) else FairSemaphore
+
+
+async def use(sem: AnySemaphore) -> None:
+    async with sem:
+        pass
+
+
+async def mismatch(sem: AnySemaphore) -> ModeMismatch:
+    with pytest.raises(ModeMismatch) as caught:
+        await soon(sem.try_acquire())
+    return caught.value
+
+
+async def free_in(sem: AnySemaphore) -> float:
+    """How long it still takes, says the error, until the name is free."""
+    seconds = (await mismatch(sem)).free_in
+    assert seconds is not None
+    return seconds
+
+
+# -- what takes a name, and what frees it
+
+
+async def test_nothing_can_be_done_with_the_other_class(
+    used: AnySemaphore, refused: AnySemaphore
+) -> None:
+    """The two count permits differently: together they would let too many in."""
+    async with used as permit:
+        for call in (
+            *(refused.acquire, refused.try_acquire, refused.status, refused.available),
+            *(refused.locked, refused.reap, partial(refused.set_limit, 5)),
+            *(partial(refused.release, permit.id), partial(refused.adopt, permit.id)),
+        ):
+            with pytest.raises(ModeMismatch, match=used.name):
+                await soon(call())
+        await permit.refresh()
+        assert (await used.status()).limit == 1
+
+
+async def test_a_name_stays_taken_after_its_last_use_and_then_is_free(
+    used: AnySemaphore, refused: AnySemaphore, stored: Stored
+) -> None:
+    """A refused attempt is no use of the name."""
+    await use(used)
+    first = await free_in(refused)
+    assert 2 * MARGIN < first < 600
+    again = await free_in(refused)
+    assert again <= first
+    stored.let_pass(again - MARGIN)
+    assert 0 < await free_in(refused) <= MARGIN
+    stored.let_pass(MARGIN)
+    await use(refused)
+    await mismatch(used)
+    await refused.delete()  # that is what the error advises
+    await use(used)
+
+
+async def test_use_keeps_the_name(
+    used: AnySemaphore, refused: AnySemaphore, stored: Stored
+) -> None:
+    """Each use counts anew."""
+    for _ in range(5):
+        await use(used)
+        stored.let_pass(await free_in(refused) - MARGIN)
+    assert (await mismatch(refused)).held is False
+
+
+async def test_a_set_limit_outlives_the_mode(
+    used: AnySemaphore, refused: AnySemaphore, stored: Stored
+) -> None:
+    """It is the name's, has no expiry, and may be set before the first use, by either class."""
+    await refused.set_limit(2)
+    await use(used)
+    stored.let_pass(await free_in(refused))
+    async with refused:
+        assert (await refused.status()).limit == 2
+
+
+async def test_a_detached_permit_keeps_the_name_for_as_long_as_it_may_be_adopted(
+    used: AnySemaphore, refused: AnySemaphore
+) -> None:
+    """Nothing refreshes it, and its adopter needs the name as it was."""
+    await (await used.acquire()).detach(3600.0)
+    assert await free_in(refused) > 3600
+    assert (await mismatch(refused)).held is True
+
+
+# -- what the error says
+
+
+async def test_the_error_says_whether_permits_are_held(
+    used: AnySemaphore, refused: AnySemaphore
+) -> None:
+    """Deleting a name whose permits are held takes them away."""
+    async with used:
+        error = await mismatch(refused)
+        assert (error.held, error.unused) == (True, False)
+        assert "delete" not in str(error)
+    await all_free(used)
+    error = await mismatch(refused)
+    assert (error.held, error.unused) == (False, False)
+    assert f"{type(used).__name__}(" in str(error)
+    assert ".delete()" in str(error)
+    assert "no permit is held" in str(error)
+    assert "waits" not in str(error)  # a process used it just now: one may wait
+
+
+async def test_the_error_says_what_is_held_by_the_clock_of_the_server(
+    make: Make, other: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the client's, an hour ahead, every lease would be over, and deleting look harmless."""
+    sem = make(1)
+    async with sem:
+        really = time.time_ns
+        monkeypatch.setattr(time, "time_ns", lambda: really() + 3600 * 10**9)
+        for kind in (FairSemaphore, Semaphore):
+            error = await mismatch(kind(other, sem.name, 1, clock="local"))
+            assert (error.held, error.unused) == (True, False)
+
+
+async def test_the_error_says_nothing_of_waiters_where_there_may_be_some(
+    used: AnySemaphore, refused: AnySemaphore, client: MemoryBackend
+) -> None:
+    """No permit of a paused semaphore is held, and yet it is in use."""
+    await used.set_limit(0)
+    waiter = await queue_up(used)
+    client.advance(3600.0)
+    error = await mismatch(refused)
+    assert (error.held, error.unused) == (False, False)
+    assert "no permit is held" in str(error)
+    assert "waits" not in str(error)
+    await cancelled(waiter)
+
+
+async def test_the_error_says_that_the_name_is_unused(
+    used: AnySemaphore, refused: AnySemaphore, stored: Stored
+) -> None:
+    """A process with a waiter sends heartbeats: where none came for a while, none waits."""
+    await use(used)
+    stored.fall_silent()
+    error = await mismatch(refused)
+    assert (error.held, error.unused) == (False, True)
+    assert "no permit is held and no request waits now" in str(error)
+    stored.set("layout", str(OWN + 1))
+    with pytest.raises(LayoutMismatch) as caught:
+        await refused.try_acquire()
+    assert caught.value.versions == (), "a process that is gone is not to be upgraded"
+    assert caught.value.free_in is not None
+    stored.let_pass(caught.value.free_in)
+    await use(refused)
+
+
+# -- layouts: of other versions of the library
+
+OWN = layout()
+
+
+@pytest.mark.parametrize("field", ["mode", "layout"])
+@simulated
+async def test_of_a_name_that_others_took_over_holders_are_trusted_for_a_lease_and_waiters_fail(
+    client: MemoryBackend, stored: Stored, field: str
+) -> None:
+    """State was lost, and others came first."""
+    sem = FairSemaphore(client, "jobs", 1, lease=6.0)
+    permit = await sem.acquire()
+    waiter = await queue_up(sem)
+    stored.set(field, "zset server" if field == "mode" else str(OWN + 1))
+    with pytest.raises(BackendUnavailable):
+        await permit.refresh()
+    assert not permit.lost
+    with pytest.raises(ModeMismatch if field == "mode" else LayoutMismatch):
+        await waiter
+    assert "in time" in (await permit.wait_lost()).reason
+
+
+# -- any text will do, and equal names below two prefixes are apart
+
 
 ODD = [
     "größe \N{SNOWMAN} 漢字 \N{PILE OF POO}",
@@ -24,34 +269,31 @@ ODD = [
 
 @pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
 async def test_any_text_will_do_for_a_name_and_for_a_prefix(
-    pair: MakePair, prefix: str, text: str
+    redis: Redis, other_redis: Redis, prefix: str, text: str
 ) -> None:
     """It goes through keys, scripts, channels and messages, and comes out as it was."""
-    here, there = pair(1, name=text, prefix=prefix + text[:100], label=text, lease=60.0)
+    options: dict[str, Any] = {"prefix": prefix + text[:100], "label": text, "lease": 60.0}
+    here, there = (FairSemaphore(client, text, 1, **options) for client in (redis, other_redis))
     async with here as permit:
         assert permit.name == text
         status = await there.status()
-        assert status.name == text
-        assert status.holders[0].client.label == text
+        assert (status.name, status.holders[0].client.label) == (text, text)
         waiter = await queue_up(there)
-    permit = await soon(waiter, 0.5)  # served by a message
+    permit = await soon(waiter)  # served by a message
     assert await here.release(permit.id) is True
-    await soon(permit.wait_lost(), 0.5)
+    await soon(permit.wait_lost())
     await here.delete()
 
 
-async def test_prefixes_keep_equal_names_apart(make: Make, pair: MakePair, prefix: str) -> None:
+async def test_prefixes_keep_equal_names_apart(pair: MakePair) -> None:
     """Two applications on one server may both have an `openai`."""
-    ours = make(1, lease=60.0)
-    theirs, from_there = pair(1, prefix=prefix, lease=60.0)
+    ours, (theirs, from_there) = pair(1, lease=60.0)[0], pair(1, prefix="theirs", lease=60.0)
     async with ours as permit:
-        held = await theirs.acquire(timeout=1.0)
-        assert (await theirs.status()).held == 1
+        held = await theirs.acquire(timeout=0)
         assert await theirs.release(permit.id) is False
         waiter, unconcerned = await queue_up(from_there), await queue_up(ours)
-        await held.release()
-        await (await soon(waiter, 0.5)).release()
+        await give_back(held, waiter)
         await theirs.delete()
         await permit.refresh()
         assert not unconcerned.done()
-    await (await soon(unconcerned, 0.5)).release()
+    await give_back(unconcerned)

@@ -2,21 +2,21 @@
 
 import asyncio
 import logging
-import subprocess
-import sys
-import time
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import AnySemaphore, Mutex, SemaphoreError, aclose
+from redsem_async import AnySemaphore, FairSemaphore, Mutex, SemaphoreError, aclose
+from redsem_async.testing import MemoryBackend
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.harness.clients import Client, Connect, Kind, Make, key_of
-from tests.harness.inside import link_is_lost, link_of, remote_of
+from tests.harness.clients import Client, Connect, Make, MakePair
+from tests.harness.inside import link_of
+from tests.harness.memory import Distant
 from tests.harness.proxy import Proxy
 from tests.harness.wait import all_free, cancelled, soon, until
+from tests.worlds.simulated_time import simulated
 
 NO_ERROR = (None, None, None)
 
@@ -42,20 +42,23 @@ async def test_leaving_is_never_suspended(
     await all_free(sem)
 
 
-async def test_the_release_goes_before_what_is_asked_later(make: Make) -> None:
-    """In this process, and whatever is asked next."""
+async def test_the_release_goes_before_what_is_asked_later(
+    make: Make, client: Client, other: Client
+) -> None:
+    """In this process, and whatever is asked next, or if its client ends."""
     sem = make(1)
     async with sem:
         pass
     assert await sem.available() == 1
     async with sem:
         pass
-    async with sem.acquire(timeout=0):
-        pass
-    assert not await sem.locked()
-    async with sem as permit:
+    async with sem.acquire(timeout=0) as permit:
         pass
     assert await sem.release(permit.id) is False
+    async with sem:
+        pass
+    await aclose(client, drain=0)
+    assert await make(1, client=other).available() == 1
 
 
 def writes_of(sem: AnySemaphore, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
@@ -74,9 +77,9 @@ def writes_of(sem: AnySemaphore, monkeypatch: pytest.MonkeyPatch) -> list[list[s
 
 
 async def test_the_release_and_the_next_acquire_are_one_write(
-    kind: Kind, proxied: Redis, monkeypatch: pytest.MonkeyPatch
+    proxied: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sem = kind(proxied, "jobs", 1)
+    sem = FairSemaphore(proxied, "jobs", 1)
     async with sem:
         pass
     await all_free(sem)
@@ -88,79 +91,52 @@ async def test_the_release_and_the_next_acquire_are_one_write(
     assert writes[:3] == [["acquire"], ["release", "acquire"], ["release", "acquire"]]
 
 
-async def test_a_cancellation_at_the_exit_loses_nothing(make: Make) -> None:
-    """There is no await at the exit: the cancellation is delivered after the block."""
-    sem = make(1)
-
-    async def work() -> None:
-        async with sem:
-            asyncio.current_task().cancel()  # type: ignore[union-attr]
-        await asyncio.sleep(10)
-
-    task = asyncio.create_task(work())
-    await asyncio.wait([task], timeout=2)
-    assert task.cancelled()
-    await all_free(sem)
-
-
 # -- the connection
 
 
+@pytest.mark.fault(12, 17)
 async def test_a_release_whose_reply_was_lost_is_sent_again(
-    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
+    proxied: Redis, proxy: Proxy, client_b: Redis
 ) -> None:
-    """It is carried out once: the next holder keeps its permit."""
-    sem, there = kind(proxied, "jobs", 1), kind(client_b, "jobs", 1)
-    async with sem:
-        fault = proxy.swallow("release")
+    """It is carried out once: the next holder keeps its permit. It was held, and says so."""
+    sem, there = (FairSemaphore(client, "jobs", 1) for client in (proxied, client_b))
+    permit = await sem.acquire()
+    fault = proxy.swallow("release")
+    releasing = asyncio.create_task(permit.release())
     await soon(fault.struck.wait())
     successor = await soon(there.acquire())
-    proxy.drop()
-    await until(lambda: len(proxy.operations("release")) == 2, "the release is sent again")
+    assert await releasing is True
+    assert len(proxy.operations("release")) == 2
     assert await sem.available() == 0
-    successor.check()
     assert await successor.release()
 
 
+@simulated
 async def test_a_release_is_dropped_when_the_lease_has_ended(
-    kind: Kind, proxied: Redis, proxy: Proxy, caplog: pytest.LogCaptureFixture
+    pair: MakePair, client: MemoryBackend, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A warning says so, and the hub does not try for ever to connect."""
-    sem = kind(proxied, "jobs", 1, lease=0.6)
-    async with sem:
-        proxy.refusing = True
-        proxy.drop()
-        await link_is_lost(sem)
-    remote = remote_of(sem)
-    assert remote.active
-    await until(lambda: not remote.active, "the release is dropped")
+    """A warning says so, and the hub does not try for ever to connect.
+
+    An adopted permit is held for as long as it was detached for, however short the lease.
+    """
+    logging.getLogger("redsem_async").setLevel(logging.WARNING)  # until the simulation is over
+    sem, there = pair(2, lease=6.0)
+    ended = await there.acquire()
+    async with sem as permit, sem.adopt(await ended.detach(60)):
+        client.down()
+    await asyncio.sleep(10.0)
     [record] = [r for r in caplog.records if getattr(r, "event", None) == "not released"]
     assert record.levelno == logging.WARNING
     assert "could not be released" in record.getMessage()
-
-
-async def test_a_release_of_what_outlasts_its_lease_is_not_dropped(
-    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
-) -> None:
-    """An adopted permit is held for as long as it was detached for, however short the lease."""
-    sem, there = kind(proxied, "jobs", 1, lease=0.6), kind(client_b, "jobs", 1)
-    permit = await there.acquire()
-    identity = await permit.detach(expires_in=60)
-    async with sem.adopt(identity):
-        proxy.refusing = True
-        proxy.drop()
-        await link_is_lost(sem)
-    left_at = time.monotonic()
-    await until(lambda: time.monotonic() > left_at + 1.5, "the lease would have ended")
-    assert await there.available() == 0
-    proxy.refusing = False
-    await all_free(there, within=10)
+    assert permit.lost is False
+    client.up()
+    await all_free(there)
 
 
 async def test_a_release_that_is_refused_is_logged(
-    kind: Kind, proxied: Redis, proxy: Proxy, caplog: pytest.LogCaptureFixture
+    proxied: Redis, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sem = kind(proxied, "jobs", 1, lease=0.6)
+    sem = FairSemaphore(proxied, "jobs", 1, lease=0.6)
     async with sem:
         fault = proxy.answer("release", "NOPERM no permissions to run the 'evalsha' command")
     await soon(fault.struck.wait())
@@ -170,117 +146,51 @@ async def test_a_release_that_is_refused_is_logged(
     )
 
 
-# -- loss
-
-
 async def test_a_loss_that_is_told_after_the_block_raises_nothing(
-    kind: Kind,
-    proxied: Redis,
-    proxy: Proxy,
-    client_b: Redis,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The permit was taken away, and the block was left before the push message arrived."""
-    sem = kind(proxied, "jobs", 1)
+    far = Distant()
+    sem = FairSemaphore(far, "jobs", 1)
     async with sem as permit:
-        proxy.delay = 0.2
-        assert await kind(client_b, "jobs", 1).release(permit.id)
+        far.delay = 0.05
+        assert await FairSemaphore(far.peer(), "jobs", 1).release(permit.id)
         assert not permit.lost, "the message came: nothing is shown"
-    proxy.delay = 0.0
     await all_free(sem)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-
-
-# -- refreshes
-
-
-async def test_nothing_refreshes_a_permit_whose_block_was_left(
-    kind: Kind, redis: Redis, name: str
-) -> None:
-    sem = kind(redis, name, 1, lease=2.0, refresh_interval=0.2)
-    async with sem as permit:
-        await asyncio.sleep(0.3)  # at least one refresh
-        permit.check()
-    await all_free(sem)
-    assert await redis.zscore(key_of(sem, "holders"), permit.id) is None
 
 
 # -- the end
 
 
-async def test_aclose_sends_what_was_left(make: Make, client: Client, other: Client) -> None:
-    async with make(1):
-        pass
-    await aclose(client, drain=0)
-    await all_free(make(1, client=other), within=0.5)
-
-
-async def test_aclose_waits_for_a_release_without_a_reply(
-    kind: Kind, proxied: Redis, proxy: Proxy, client_b: Redis
-) -> None:
-    async with kind(proxied, "jobs", 1):
-        fault = proxy.cut("release")
-    closing = asyncio.create_task(aclose(proxied, drain=5))
-    await soon(fault.struck.wait())
-    await soon(closing, within=5)
-    assert await kind(client_b, "jobs", 1).available() == 1
-
-
-PROGRAM = """
-import asyncio, sys
-from redis.asyncio import Redis
-import redsem_async
-
-url, kind, name = sys.argv[1:]
-
-async def main():
-    async with getattr(redsem_async, kind)(Redis.from_url(url), name, 1, lease=30):
-        pass
-
-asyncio.new_event_loop().run_until_complete(main())
-"""
-
-
-async def test_a_program_that_leaves_its_loop_open_right_after_the_block_releases(
-    kind: Kind, redis: Redis, server_url: str, name: str
-) -> None:
-    """Without asyncio.run the hub's task is left behind, and Python says so."""
-    program = [sys.executable, "-c", PROGRAM, server_url, kind.__name__, name]
-    run = await asyncio.to_thread(
-        subprocess.run, program, capture_output=True, timeout=30, check=False
-    )
-    assert run.returncode == 0
-    await all_free(kind(redis, name, 1))
-
-
 @pytest.mark.parametrize("last", ["release", "back_off"])
 async def test_a_program_that_ends_reconnects_for_what_it_still_says(
-    kind: Kind, proxy: Proxy, client_b: Redis, last: str
+    proxy: Proxy, client_b: Redis, last: str
 ) -> None:
     """The connection may be lost just then, and a lease or an overload takes long to pass."""
 
     async def program() -> None:
-        async with kind(Redis.from_url(proxy.url), "jobs", 1, lease=30) as permit:
+        async with FairSemaphore(Redis.from_url(proxy.url), "jobs", 1, lease=30) as permit:
             permit.back_off(30)
 
     fault = proxy.cut(last)
     await asyncio.to_thread(asyncio.run, program())
     assert fault.struck.is_set()
-    status = await kind(client_b, "jobs", 1).status()
+    status = await FairSemaphore(client_b, "jobs", 1).status()
     assert status.held == 0
     assert status.back_off is not None
 
 
 @pytest.mark.parametrize("drops", [True, False])
 async def test_a_permit_is_kept_for_the_clean_up_at_the_end_of_a_program(
-    kind: Kind, proxy: Proxy, drops: bool
+    proxy: Proxy, drops: bool
 ) -> None:
     """asyncio.run cancels what refreshes it, too, and the connection may be lost meanwhile."""
     loop = asyncio.get_running_loop()
     trusted: list[float] = []
 
     async def work() -> None:
-        async with kind(Redis.from_url(proxy.url), "jobs", 1, lease=1.0) as permit:
+        async with FairSemaphore(Redis.from_url(proxy.url), "jobs", 1, lease=1.0) as permit:
             await until(lambda: proxy.operations("refresh"))
             started.set()
             try:
@@ -289,7 +199,7 @@ async def test_a_permit_is_kept_for_the_clean_up_at_the_end_of_a_program(
                 if drops:
                     loop.call_soon_threadsafe(proxy.drop)
                 with pytest.raises(TimeoutError):
-                    await asyncio.wait_for(permit.wait_lost(), 2.5)
+                    await asyncio.wait_for(permit.wait_lost(), 1.3)
                 trusted.append(permit.expires_in)
 
     async def program() -> None:
@@ -303,34 +213,19 @@ async def test_a_permit_is_kept_for_the_clean_up_at_the_end_of_a_program(
     assert trusted[0] > 0
 
 
-# -- the confirmed form
-
-
-async def test_release_by_itself_is_confirmed(kind: Kind, proxied: Redis, proxy: Proxy) -> None:
-    permit = await kind(proxied, "jobs", 1, lease=5.0).acquire()
-    fault = proxy.hold("release")
-    release = asyncio.create_task(permit.release())
-    await soon(fault.struck.wait())
-    assert not release.done()
-    fault.lift()
-    assert await soon(release)
-
-
 async def test_release_by_itself_says_that_it_failed(
-    kind: Kind, server: EmbeddedRedis, connect: Connect
+    server: EmbeddedRedis, connect: Connect
 ) -> None:
-    permit = await kind(connect(server.url), "jobs", 1, lease=1.0).acquire()
+    permit = await FairSemaphore(connect(server.url), "jobs", 1, lease=1.0).acquire()
     server.kill()
     with pytest.raises(SemaphoreError):
         await permit.release()
 
 
-# -- other processes
-
-
-async def test_a_process_that_asks_on_and_on_starves_no_other(make: Make, other: Client) -> None:
+@simulated
+async def test_a_process_that_asks_on_and_on_starves_no_other(pair: MakePair) -> None:
     """Its release and its next acquire would leave in one write, before the other's acquire."""
-    sem, there = make(1), make(1, client=other)
+    sem, there = pair(1)
 
     async def use_on_and_on() -> None:
         while True:
@@ -339,6 +234,6 @@ async def test_a_process_that_asks_on_and_on_starves_no_other(make: Make, other:
 
     using = asyncio.create_task(use_on_and_on())
     for _ in range(5):
-        async with there.acquire(timeout=5):
+        async with there.acquire(timeout=1):
             pass
     await cancelled(using)

@@ -1,16 +1,16 @@
 """Giving permits back, and handing them over."""
 
 import asyncio
-import time
+from typing import cast
 
 import pytest
-from redis.asyncio import Redis
 
-from redsem_async import AcquireTimeout, FairSemaphore, PermitLost, aclose
+from redsem_async import AcquireTimeout, PermitLost, aclose
 from redsem_async._hub.model import RequestState
 from tests.harness.clients import Client, Make, MakePair
 from tests.harness.inside import remote_of
-from tests.harness.wait import all_free, available, queue_up, soon
+from tests.harness.wait import all_free, queue_up, soon
+from tests.worlds.simulated_time import TimedLoop, simulated
 
 # -- release
 
@@ -57,113 +57,75 @@ async def test_release_by_id_is_a_loss_to_the_holder(pair: MakePair, same_proces
     permit = await here.acquire(permits=4)
     waiter = await queue_up(here, permits=5)
     assert await releasing.release(permit.id) is True
-    lost = await soon(permit.wait_lost(), 0.5)
-    assert lost.permit_id == permit.id
+    assert (await soon(permit.wait_lost())).permit_id == permit.id
     assert permit.lost
     with pytest.raises(PermitLost):
         await permit.detach()
-    await (await soon(waiter, 0.5)).release()
+    await (await soon(waiter)).release()
     assert await releasing.release(permit.id) is False
     assert await permit.release() is False
     assert await releasing.available() == 5
 
 
-async def test_a_waiters_id_releases_nothing(fair_pair: MakePair) -> None:
-    """Its place in the queue is not a permit."""
-    here, there = fair_pair(1)
-    async with here:
-        waiter = await queue_up(here)
-        (standing,) = (await here.status()).waiters
-        assert await there.release(standing.id) is False
-        assert (await here.status()).waiting == 1
-    await (await soon(waiter)).release()
-
-
 # -- detach
 
 
-async def test_detach_inside_a_block(make: Make) -> None:
-    """The usual place: leaving the block then releases nothing, and raises nothing."""
-    sem = make(1)
-    async with sem as permit:
-        permit_id = await permit.detach(30.0)
-    assert await sem.available() == 0
-    assert await sem.release(permit_id) is True
-
-
-async def test_a_detached_permit_is_not_refreshed(make: Make) -> None:
-    """It ends when its time is over: the job may never be fetched."""
-    sem = make(1, lease=0.3)
-    await (await sem.acquire()).detach()
-    await (await soon(sem.acquire(), 0.45)).release()
-
-
+@simulated
 async def test_detach_sets_the_expiry_once(make: Make) -> None:
     """For as long as the job may lie in a queue: longer than the lease, or shorter."""
     sem = make(2, lease=5.0)
-    for expires_in in (60.0, 0.2):
-        await (await sem.acquire()).detach(expires_in)
+    async with sem as first, sem as second:
+        await first.detach(60.0)  # leaving the block then releases nothing, and raises nothing
+        await second.detach(0.2)
     soonest, latest = (await sem.status()).holders
-    assert 0 < soonest.expires_in <= 0.2
-    assert 59 < latest.expires_in <= 60
-
-
-async def test_a_detached_permit_is_not_usable_where_it_was(make: Make) -> None:
-    sem = make(1)
-    permit = await sem.acquire()
-    permit_id = await permit.detach()
-    with pytest.raises(PermitLost):
-        permit.check()
-    for refused in (permit.refresh, permit.detach):
-        with pytest.raises(PermitLost):
-            await refused()
-    assert await permit.release() is False
-    assert await sem.release(permit_id) is True
+    assert soonest.expires_in == pytest.approx(0.2, abs=0.01)
+    assert latest.expires_in == pytest.approx(60, abs=0.01)
+    await asyncio.sleep(59.0)
+    assert await sem.available() == 1
+    await asyncio.sleep(1.5)
+    assert await sem.available() == 2
 
 
 @pytest.mark.parametrize("by", ["a close", "a release"])
+@pytest.mark.parametrize("turns", range(3))
 async def test_a_permit_given_back_meanwhile_cannot_be_detached(
-    by: str, make: Make, client: Client
+    make: Make, client: Client, by: str, turns: int
 ) -> None:
     """Its id would be handed over with a job, and hold nothing."""
-    sem = make()
-    results: list[object] = []
-    for turns in range(4):
-        permit = await sem.acquire()
-        detaching = asyncio.create_task(permit.detach())
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        if not detaching.done():
-            await (aclose(client) if by == "a close" else permit.release())
-        [result] = await asyncio.gather(detaching, return_exceptions=True)
-        held = (await sem.status()).held
-        assert isinstance(result, PermitLost) if held == 0 else result == permit.id
-        results.append(result)
-        if held:
-            assert await sem.release(permit.id)
-    assert any(isinstance(result, PermitLost) for result in results), "it came too late each time"
-    await all_free(sem)
+    sem = make(1)
+    permit = await sem.acquire()
+    detaching = asyncio.create_task(permit.detach())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await (aclose(client) if by == "a close" else permit.release())
+    [result] = await asyncio.gather(detaching, return_exceptions=True)
+    held = (await sem.status()).held
+    assert result == permit.id if held else isinstance(result, PermitLost)
+    assert held == bool(await sem.release(permit.id))
 
 
 # -- adopt
 
 
+@simulated
 async def test_a_detached_permit_is_adopted_elsewhere(pair: MakePair) -> None:
     """A web request takes the permit, and the worker that gets the job runs under it."""
-    here, there = pair(6)
+    here, there = pair(6, lease=5.0)
     permit = await here.acquire(permits=5)
     permit_id = await permit.detach()
     assert permit_id == permit.id
-    assert await here.available() == 1
+    for refused in (permit.refresh, permit.detach, permit.__aenter__):
+        with pytest.raises((PermitLost, RuntimeError)):
+            await refused()
+    assert await permit.release() is False
     async with there.adopt(permit_id) as adopted:
         assert adopted.id != permit_id
-        assert adopted.name == here.name
-        assert adopted.permits == 5
+        assert (adopted.name, adopted.permits) == (here.name, 5)
         assert adopted.fencing_token >= permit.fencing_token
-        assert await here.available() == 1
-        await adopted.refresh()
         assert await here.release(permit_id) is False  # worth nothing any more
+        await asyncio.sleep(12.0)  # it is refreshed
         adopted.check()
+        assert await here.available() == 1
     await all_free(here)
 
 
@@ -198,16 +160,6 @@ async def test_adopting_a_permit_that_is_still_held_takes_it_away_at_once(
     await all_free(here)
 
 
-async def test_an_adopted_permit_is_refreshed_by_its_adopter(make: Make, other: Client) -> None:
-    """On the adopter's own lease."""
-    here, there = make(1, lease=30.0), make(1, client=other, lease=2.0)
-    permit_id = await (await here.acquire()).detach(2.0)
-    async with there.adopt(permit_id) as permit:
-        await asyncio.sleep(2.2)
-        permit.check()
-        assert await here.available() == 0
-
-
 async def test_a_refresh_does_not_lower_an_expiry(make: Make, other: Client) -> None:
     """An hour for the job was an hour, also where the adopter's lease is a second."""
     here, there = make(1, lease=30.0), make(1, client=other, lease=1.0)
@@ -218,46 +170,36 @@ async def test_a_refresh_does_not_lower_an_expiry(make: Make, other: Client) -> 
         assert holder.expires_in > 3000
 
 
+@simulated
 async def test_an_expired_or_unknown_id_cannot_be_adopted(make: Make) -> None:
     sem = make(1)
     permit_id = await (await sem.acquire()).detach(0.05)
-    await available(sem, 1)
+    await asyncio.sleep(0.1)
     for unknown in (permit_id, "nonsense", "0" * 32 + ".7"):
         with pytest.raises(PermitLost) as caught:
             await sem.adopt(unknown)
         assert caught.value.permit_id == unknown
-    await all_free(sem)
 
 
-async def test_an_adoption_whose_reply_is_read_too_late_is_no_other_permit(
-    redis: Redis, name: str
-) -> None:
+@simulated
+async def test_an_adoption_whose_reply_is_read_too_late_is_no_other_permit(make: Make) -> None:
     """The job is the adopted permit's: another one, with another token, would not do."""
-    lease = 0.3
-    giver, taker = (FairSemaphore(redis, name, 1, lease=lease) for _ in range(2))
-    permit_id = await (await giver.acquire()).detach(30)
-    adopting = asyncio.create_task(taker.adopt(permit_id))
-    asked = remote_of(taker).requests
+    sem = make(1, lease=1.0)
+    permit_id = await (await sem.acquire()).detach(30)
+    adopting = asyncio.create_task(sem.adopt(permit_id))
+    asked = remote_of(sem).requests
     while not any(each.state is RequestState.SENT for each in asked.values()):  # noqa: ASYNC110
         await asyncio.sleep(0)
-    time.sleep(2 * lease)  # noqa: ASYNC251 - the loop stands still for longer than the lease
+    cast("TimedLoop", asyncio.get_running_loop()).now += 2.0  # it stands still
     with pytest.raises(PermitLost):
-        await soon(adopting, 5)
+        await adopting
 
 
 # -- entering a permit
 
 
-async def test_entering_a_permit_that_was_given_back_does_not_run_the_block(make: Make) -> None:
-    permit = await make(1).acquire()
-    await permit.release()
-    with pytest.raises((PermitLost, RuntimeError)):
-        async with permit:
-            pytest.fail("ran without a permit")
-
-
 async def test_a_permit_guards_one_block_at_a_time(make: Make) -> None:
-    """Two blocks cannot both be the one that releases."""
+    """Two blocks cannot both be the one that releases; and none runs on what was given back."""
     sem = make(1)
     permit = await sem.acquire()
     async with permit:
@@ -265,4 +207,6 @@ async def test_a_permit_guards_one_block_at_a_time(make: Make) -> None:
             async with permit:
                 pytest.fail("entered twice")
         assert await sem.available() == 0
-    await all_free(sem)
+    with pytest.raises((PermitLost, RuntimeError)):
+        async with permit:
+            pytest.fail("ran without a permit")
