@@ -138,6 +138,7 @@ async def test_the_latest_end_counts(pair: MakePair) -> None:
         other.back_off(20.0)
         await there.status()
         one.back_off(1.0)
+    await here.back_off(1.0)
     ends = loop_time() + await left(here)
     assert ends == pytest.approx(20.0, abs=0.1)
     upstream = Upstream()
