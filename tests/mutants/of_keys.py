@@ -2,9 +2,7 @@
 
 from .mutant import mutant
 
-ONE_TOO_MANY = "the_limits_of_keys_hold_on_the_quick_path"
-TURNS = "a_turn_goes_by_what_was_granted_before"
-BESIDE = "the_line_of_a_key_is_kept_beside_quick_paths_of_others"
+QUICK = "a_quick_path_does_what_the_general_one_does"
 WAITS = "waiting > 0 and call('ZLEXCOUNT', lines, '[' .. key .. '!', '(' .. key .. '\"') > 0"
 
 OF_KEYS = (
@@ -104,7 +102,7 @@ OF_KEYS = (
     mutant(
         "lost uses of keys count as none",
         "the limit of a key is kept although Redis evicted what is in use",
-        ONE_TOO_MANY,
+        "lost_uses_of_keys_count_for_all_of_it",
         ("keyed.load_state", "if is_used ~= (state.holding > 0) and", "if false and"),
     ),
     mutant(
@@ -123,31 +121,31 @@ OF_KEYS = (
     mutant(
         "the quick path overlooks the limit of a key",
         "never more of a key's permits than its limit",
-        ONE_TOO_MANY,
+        QUICK,
         ("uses_with", "in_use[key] > (tonumber(declared) or math.huge)", "false"),
     ),
     mutant(
         "the quick path overlooks who waits for a key",
         "permits are granted strictly in ticket order",
-        BESIDE,
+        QUICK,
         ("uses_with", WAITS, "false"),
     ),
     mutant(
         "the quick path overlooks a key that is ready",
         "permits are granted strictly in ticket order",
-        "the_order_of_keys_holds_on_the_quick_path",
+        QUICK,
         ("quick.usual.usual_state", "or call('ZCARD', ready) ~= 1", ""),
     ),
     mutant(
         "the quick path overlooks that facts were lost",
         "the limit of a key is kept although Redis evicted what the holders hold",
-        ONE_TOO_MANY,
+        QUICK,
         ("quick.usual.usual_state", "used ~= call('HLEN', facts) or", ""),
     ),
     mutant(
         "the quick path overlooks shares",
         "keys with the same use take turns by their weights",
-        TURNS,
+        QUICK,
         ("uses_with", "if key ~= '' and turns then", "if false then"),
     ),
     mutant(
@@ -159,13 +157,13 @@ OF_KEYS = (
     mutant(
         "the quick path serves nobody who waits for a key",
         "a free permit and a live waiter find each other soon",
-        BESIDE,
+        QUICK,
         ("uses_without", WAITS, "false"),
     ),
     mutant(
         "the quick path leaves the virtual time of a key",
         "a key that neither holds nor waits has no turn from before",
-        TURNS,
+        QUICK,
         ("lua.quick.release", "if turns then", "if false then"),
     ),
     # -- slots

@@ -287,7 +287,7 @@ OF_SCRIPTS = (
     mutant(
         "the quick path leaves the expired",
         "nothing is left of a permit but while somebody holds it",
-        "the_quick_path_removes_expired_permits",
+        "a_quick_path_does_what_the_general_one_does",
         ("quick.usual.usual_state", "if first and tonumber(first) <= now then return end", ""),
     ),
     mutant(
@@ -299,25 +299,25 @@ OF_SCRIPTS = (
     mutant(
         "the quick path overlooks a set limit",
         "a set limit wins over every client's own",
-        "the_limit_holds_on_the_quick_path",
+        "a_quick_path_does_what_the_general_one_does",
         ("quick.usual.usual_state", "or found > most", ""),
     ),
     mutant(
         "the quick path grants one too many",
         "never more permits than the limit",
-        "the_limit_holds_on_the_quick_path",
+        "a_quick_path_does_what_the_general_one_does",
         ("lua.quick.acquire", "count <= declared", "count <= declared + 1"),
     ),
     mutant(
         "the quick path overtakes the queue",
         "permits are granted strictly in ticket order",
-        "the_order_holds_on_the_quick_path",
+        "a_quick_path_does_what_the_general_one_does",
         ("lua.quick.acquire", "and (uses or waiting == 0)", ""),
     ),
     mutant(
         "the quick path hands over what does not fit",
         "never more permits than the limit",
-        "a_release_hands_over_by_the_limit_of_the_waiter",
+        "a_quick_path_does_what_the_general_one_does",
         ("lua.quick.release", "if not fits or permits ~= '1'", "if permits ~= '1'"),
     ),
     # -- what the judge of the simulation has to see by itself

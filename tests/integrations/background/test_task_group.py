@@ -75,22 +75,18 @@ async def test_a_body_that_ends_early_leaves_nothing(
     assert load.now == 0
 
 
-async def test_a_lost_permit_ends_the_group(sem: FairSemaphore, load: Load) -> None:
-    """It is an error of that task, like any other."""
-    with pytest.RaisesGroup(PermitLost):
-        async with ThrottledTaskGroup(sem) as group:
-            for _ in range(3):
-                _ = group.create_task(load.stays())
-            await waiting(sem, 1)
-            assert await sem.release((await sem.status()).holders[0].id)
-
-
-async def test_a_full_queue_ends_the_group(backend: MemoryBackend, load: Load) -> None:
+async def test_a_lost_permit_and_a_full_queue_end_the_group(
+    backend: MemoryBackend, sem: FairSemaphore, load: Load
+) -> None:
+    """They are errors of their tasks, like any other."""
     narrow = FairSemaphore(backend, "narrow", 1, max_waiters=1)
-    with pytest.RaisesGroup(QueueFull):
-        async with ThrottledTaskGroup(narrow) as group:
-            for _ in range(3):
-                _ = group.create_task(load.stays())
+    for source, error in ((sem, PermitLost), (narrow, QueueFull)):
+        with pytest.RaisesGroup(error):
+            async with ThrottledTaskGroup(source) as group:
+                for _ in range(3):
+                    _ = group.create_task(load.stays())
+                await waiting(source, 1)
+                assert await source.release((await source.status()).holders[0].id)
     await all_free(narrow)
 
 

@@ -64,16 +64,11 @@ async def test_methods_may_be_throttled(backend: MemoryBackend) -> None:
     assert await Account.of_the_class() == 0
     assert await Account.of_nobody() == 0
 
-
-async def test_a_function_may_have_any_arguments(backend: MemoryBackend) -> None:
-    """Also those whose names our own functions use."""
-    group = SemaphoreGroup(backend, "tenant", 1)
-
     async def names(**named: int) -> list[str]:
         return [*named]
 
     for throttle in (throttled(group, key="acme"), throttled(FairSemaphore(backend, "jobs", 1))):
-        called = throttle(names)(key=1, self=2, sem=3, args=4)
+        called = throttle(names)(key=1, self=2, sem=3, args=4)  # names that our own functions use
         assert await called == ["key", "self", "sem", "args"]
 
 
@@ -112,15 +107,14 @@ async def test_a_key_function_that_gives_none_is_an_error(backend: MemoryBackend
             await throttled(source, key=nothing)(echo)(1)
 
 
-async def test_a_call_that_gets_no_permit_never_begins(sem: FairSemaphore, load: Load) -> None:
+async def test_a_call_without_a_permit_never_begins_or_is_cancelled(
+    sem: FairSemaphore, load: Load
+) -> None:
+    """And cleans up first."""
     async with sem, sem:
         with pytest.raises(AcquireTimeout):
             await throttled(sem, timeout=0)(load.job)(1)
     assert load.began == 0
-
-
-async def test_a_call_that_loses_its_permit_is_cancelled(sem: FairSemaphore, load: Load) -> None:
-    """And cleans up first."""
 
     @throttled(sem)
     async def job() -> None:

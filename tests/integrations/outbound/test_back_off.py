@@ -16,12 +16,7 @@ from hypothesis import strategies as st
 
 from redsem_async import AnySemaphore, FairSemaphore, SemaphoreGroup
 from redsem_async._integrations import overload
-from redsem_async._integrations.overload import (
-    LONGEST_PAUSE,
-    DoublingPause,
-    seconds_of,
-    told_by,
-)
+from redsem_async._integrations.overload import LONGEST_PAUSE, DoublingPause, seconds_of, told_by
 from redsem_async.testing import MemoryBackend
 from redsem_async.throttle import throttled, throttled_map
 from tests.harness.wait import soon

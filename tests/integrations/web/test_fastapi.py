@@ -54,7 +54,7 @@ async def test_a_client_that_hangs_up_before_its_body_has_arrived_never_waits(
     @app.post("/", dependencies=[limit])
     async def plain() -> None: ...
 
-    headers = ((b"content-length", b"4"),)
+    headers = {"content-length": "4"}
     async with Exchange(app, method="POST", headers=headers, body=None) as leaver:
         leaver.hang_up()
         await leaver.done()
@@ -75,7 +75,7 @@ async def test_a_disconnect_that_the_handler_finds_is_its_own(
     async def left(_: Request, error: ClientDisconnect) -> Response:
         return Response(status_code=418)
 
-    headers = ((b"transfer-encoding", b"chunked"),)
+    headers = {"transfer-encoding": "chunked"}
     async with Exchange(app, method="POST", headers=headers, body=None) as leaver:
         leaver.hang_up()
         await leaver.done()
