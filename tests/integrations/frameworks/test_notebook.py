@@ -43,7 +43,7 @@ class Notebook:
 
 
 async def test_the_cells_of_the_page(programs: Programs) -> None:
-    """Permits live across cells; an interrupt releases a block, and so does closing; a restart does not."""
+    """Permits live across cells. An interrupt and closing release; a restart does not."""
     notebook = Notebook()
     async with notebook.client.async_setup_kernel(), Redis.from_url(programs.url) as redis:
         sem = FairSemaphore(redis, "gpu", 2)

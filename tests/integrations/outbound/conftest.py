@@ -11,9 +11,8 @@ import pytest
 
 import redsem_async.httpx
 import redsem_async.httpx2
-from redsem_async import AnySemaphore
+from redsem_async import AnySemaphore, FairSemaphore
 from redsem_async.testing import MemoryBackend
-from tests.harness.clients import Kind
 from tests.integrations.outbound.upstream import Upstream
 
 
@@ -36,9 +35,9 @@ def http(leaf: ModuleType) -> Any:
 
 
 @pytest.fixture
-def sem(backend: MemoryBackend, kind: Kind) -> AnySemaphore:
+def sem(backend: MemoryBackend) -> AnySemaphore:
     """One permit."""
-    return kind(backend, "upstream", 1)
+    return FairSemaphore(backend, "upstream", 1)
 
 
 @pytest.fixture
