@@ -35,15 +35,15 @@ LONG = 60.0  # a lease that does not end in a test
 
 
 @pytest.fixture
-def portal(server_url: str) -> Generator[Portal]:
-    with Portal(server_url) as portal:
+def portal(backend: MemoryBackend) -> Generator[Portal]:
+    with Portal(backend) as portal:
         yield portal
 
 
 @pytest.fixture
-def sem(portal: Portal, name: str) -> Generator[BlockingSemaphore]:
+def sem(portal: Portal) -> Generator[BlockingSemaphore]:
     """One permit, which has to be free after the test."""
-    sem = portal.fair(name, limit=1, lease=LONG)
+    sem = portal.fair("jobs", limit=1, lease=LONG)
     yield sem
     with sem.acquire(timeout=SOON):
         pass
@@ -62,8 +62,8 @@ def revoke(portal: Portal, sem: BlockingSemaphore, permit: Permit) -> None:
     assert portal.run(sem.wrapped.release(permit.id))
 
 
-def test_the_limit_holds_among_threads_and_portals(server_url: str, name: str) -> None:
-    """Two portals are two processes, to Redis."""
+def test_the_limit_holds_among_threads_and_portals(backend: MemoryBackend) -> None:
+    """Two portals are two processes. The end of a block has released; a back-off is for all."""
     inside: list[int] = []
     most: list[int] = []
     tokens: list[int] = []
@@ -76,23 +76,27 @@ def test_the_limit_holds_among_threads_and_portals(server_url: str, name: str) -
                 tokens.append(permit.fencing_token)
                 inside.pop()
 
-    with Portal(server_url) as one, Portal(server_url) as two, ThreadPoolExecutor(8) as threads:
-        sems = [one.fair(name, limit=2), two.fair(name, 2)]
+    with Portal(backend) as one, Portal(backend.peer()) as two, ThreadPoolExecutor(8) as threads:
+        sems = [one.fair("jobs", limit=2), two.fair("jobs", 2)]
         list(threads.map(work, sems * 4))
+        with sems[0].acquire(timeout=0) as permit:
+            permit.back_off(30.0)
+        with pytest.raises(AcquireTimeout) as refused, sems[1].acquire(timeout=0):
+            pass
     assert max(most) <= 2
     assert len(set(tokens)) == 80
+    assert refused.value.blocked_by == "back_off"
 
 
-def test_a_semaphore_of_either_class_and_any_backend() -> None:
-    with Portal(MemoryBackend()) as portal:
-        slots = portal.semaphore("gpu", slots=["cuda:0"])
-        with slots.acquire() as permit:
-            assert permit.slot == "cuda:0"
-            assert permit.expires_in > 0
-            permit.check()
-        keyed = portal.fair("llm", limit=2, key_limit=1)
-        with keyed.acquire(key="acme"), keyed.acquire(key="beta"):
-            pass
+def test_a_semaphore_of_either_class(portal: Portal) -> None:
+    slots = portal.semaphore("gpu", slots=["cuda:0"])
+    with slots.acquire() as permit:
+        assert permit.slot == "cuda:0"
+        assert permit.expires_in > 0
+        permit.check()
+    keyed = portal.fair("llm", limit=2, key_limit=1)
+    with keyed.acquire(key="acme"), keyed.acquire(key="beta"):
+        pass
 
 
 def test_no_permit_in_time(sem: BlockingSemaphore) -> None:
@@ -100,26 +104,12 @@ def test_no_permit_in_time(sem: BlockingSemaphore) -> None:
         for timeout in (0, 0.05):
             with pytest.raises(AcquireTimeout), sem.acquire(timeout=timeout):
                 pytest.fail("it was free")
-
-
-def test_invalid_arguments(sem: BlockingSemaphore) -> None:
     with pytest.raises(ValueError, match="timeout"), sem.acquire(timeout=-1):
         pytest.fail("entered")
-
-
-def test_redis_is_unreachable() -> None:
     with Portal("redis://127.0.0.1:1") as portal:
-        sem = portal.fair("jobs", limit=1)
-        with pytest.raises(BackendUnavailable), sem.acquire(timeout=0.2):
+        nowhere = portal.fair("jobs", limit=1)
+        with pytest.raises(BackendUnavailable), nowhere.acquire(timeout=0.2):
             pytest.fail("entered")
-
-
-def test_the_end_of_a_block_has_released(portal: Portal, sem: BlockingSemaphore) -> None:
-    """Confirmed, so that a process may end at once."""
-    for _ in range(20):
-        with sem.acquire(timeout=0) as permit:
-            pass
-        assert not permit.lost
 
 
 def test_a_loss_is_told_and_raised_at_the_end(portal: Portal, sem: BlockingSemaphore) -> None:
@@ -167,18 +157,19 @@ def test_a_generator_is_collected_in_the_thread_of_the_portal(
     next(cycle[0])
     del cycle
     portal.run(collect())
-
-
-def test_an_error_of_the_block_wins(portal: Portal, sem: BlockingSemaphore) -> None:
-    with pytest.raises(KeyError), sem.acquire() as permit:
-        revoke(portal, sem, permit)
-        raise KeyError
+    entered = sem.acquire()
+    entered.__enter__()
+    del entered  # as where an exception came before the first line of the block
 
 
 def test_a_loss_may_be_no_error(portal: Portal, sem: BlockingSemaphore) -> None:
+    """And an error of the block wins."""
     with sem.acquire(cancel_on_loss=False) as permit:
         revoke(portal, sem, permit)
         assert permit.lost
+    with pytest.raises(KeyError), sem.acquire() as permit:
+        revoke(portal, sem, permit)
+        raise KeyError
 
 
 def test_closing_ends_what_waits_and_what_holds(portal: Portal, sem: BlockingSemaphore) -> None:
@@ -197,14 +188,9 @@ def test_closing_ends_what_waits_and_what_holds(portal: Portal, sem: BlockingSem
         portal.close()
         waiter.join(SOON)
     assert refused
-    with sem.acquire(timeout=SOON), pytest.raises(AcquireTimeout), sem.acquire(timeout=0):
-        pass
-
-
-def test_closing_ends_a_block_for_which_a_loss_is_no_error(
-    portal: Portal, sem: BlockingSemaphore
-) -> None:
     with sem.acquire(cancel_on_loss=False):
+        with pytest.raises(AcquireTimeout), sem.acquire(timeout=0):
+            pass
         portal.close()
 
 
@@ -321,13 +307,6 @@ def test_a_portal_whose_loop_was_stopped_starts_again(
     assert portal.run(sem.wrapped.available()) == 1
 
 
-def test_a_block_that_is_dropped_has_ended(sem: BlockingSemaphore) -> None:
-    """As where an exception came between acquiring and the first line of the block."""
-    entered = sem.acquire()
-    entered.__enter__()
-    del entered
-
-
 PROGRAM = """
 import multiprocessing, os, signal, sys, threading, time
 from redsem_async import AcquireTimeout, PermitLost
@@ -417,14 +396,3 @@ async def test_a_program_leaves_nothing_behind(
     )
     assert (done.returncode, complaints(done.stderr)) == (0, []), done.stderr
     await all_free(FairSemaphore(redis, name, 2))
-
-
-def test_a_thread_backs_off_for_every_process() -> None:
-    memory = MemoryBackend()
-    with Portal(memory) as portal, Portal(memory.peer()) as other:
-        upstream, elsewhere = (each.fair("upstream", limit=2) for each in (portal, other))
-        with upstream.acquire(timeout=5) as permit:
-            permit.back_off(30.0)
-        with pytest.raises(AcquireTimeout) as refused, elsewhere.acquire(timeout=0):
-            pass
-        assert refused.value.blocked_by == "back_off"
