@@ -14,8 +14,8 @@ import redsem_async._redis.dial as dialling
 from redsem_async import AnySemaphore, BackendError, BackendUnavailable, FairSemaphore
 from redsem_async._redis.dial import Target
 from redsem_async.testing import EmbeddedRedis
-from tests.harness.clients import connection_of, hub_of, key_of, kill_connection, kill_connections
-from tests.harness.inside import lease_of, remote_of
+from tests.harness.clients import connection_of, key_of, kill_connection, kill_connections
+from tests.harness.inside import lease_of
 from tests.harness.proxy import Proxy
 from tests.harness.servers import stopped
 from tests.harness.topologies import Cluster, embedded_cluster, tell
@@ -205,31 +205,6 @@ async def test_a_half_open_connection_is_noticed(
             await until(lambda: permit.expires_in > 2.5, "it is refreshed", within=1.0)
             assert not permit.lost
     await all_free(there)
-
-
-async def test_used_again_after_a_heartbeat_that_aclose_left_unanswered(
-    proxied: Redis, proxy: Proxy, client_b: Redis, admin: Redis
-) -> None:
-    """The semaphores may be used again after aclose, and waiters are served at an expiry."""
-    semaphore, there = (
-        FairSemaphore(proxied, "jobs", 1, lease=9.0),
-        FairSemaphore(client_b, "jobs", 1, lease=9.0),
-    )
-    permit = await semaphore.acquire()
-    assert await permit.release()
-    holder = await there.acquire()
-    waiter = await waits_in_queue(semaphore)
-    fault = proxy.hold("heartbeat")
-    await admin.publish(f"redsem:@{hub_of(permit)}", "recheck - jobs")
-    await fault.struck.wait()
-    await redsem_async.aclose(proxied)
-    with pytest.raises(redsem_async.SemaphoreClosed):
-        await waiter
-    fault.lift()
-    assert await holder.release()
-    await (await there.acquire(timeout=1)).detach(1.0)
-    await is_served(semaphore.acquire(timeout=8), 1.0 + EPSILON)
-    assert not remote_of(semaphore).leases  # or the hub never idles
 
 
 @pytest.mark.release

@@ -270,7 +270,7 @@ OF_SCRIPTS = (
     mutant(
         "another layout is not noticed",
         "clients with another layout of the keys change nothing",
-        "another_layout_is_refused_and_changes_nothing",
+        "nothing_can_be_done_with_another_layout",
         ("lua.refusal", "or layout and layout ~= LAYOUT then", "then"),
     ),
     mutant(

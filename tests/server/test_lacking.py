@@ -2,13 +2,12 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator
 
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import AcquireTimeout, BackendError, FairSemaphore, ModeMismatch, PermitLost
+from redsem_async import AcquireTimeout, BackendError, FairSemaphore, PermitLost
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.children import StartWorker
 from tests.harness.clients import Connect, kill_connection
@@ -235,19 +234,6 @@ async def test_a_full_server_grants_nothing_and_lets_go(
     await permit.refresh()
     assert await permit.release()
     assert not await other.release(f"{'0' * 32}.1")
-
-
-async def test_a_client_of_another_clock_is_told_what_is_held(
-    no_time: Lacking, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the server's clock, although its own is an hour ahead."""
-    redis = connect(no_time.url)
-    async with FairSemaphore(redis, "jobs", 1):
-        really = time.time_ns
-        monkeypatch.setattr(time, "time_ns", lambda: really() + 3600 * 10**9)
-        with pytest.raises(ModeMismatch) as caught:
-            await FairSemaphore(redis, "jobs", 1, clock="local").acquire()
-    assert caught.value.held
 
 
 async def test_without_any_clock_the_error_says_what_to_do(

@@ -19,15 +19,7 @@ from tests.harness.clients import KEYS, Connect, key_of, tokens_of
 from tests.harness.proxy import Proxy, Sent
 from tests.harness.servers import stopped
 from tests.harness.topologies import tell
-from tests.harness.wait import (
-    EPSILON,
-    NOISE,
-    all_free,
-    is_served,
-    soon,
-    takes_at_most,
-    waits_in_queue,
-)
+from tests.harness.wait import EPSILON, NOISE, all_free, is_served, takes_at_most, waits_in_queue
 
 
 @pytest.mark.fault(29)
@@ -82,24 +74,6 @@ async def test_holders_learn_that_the_keys_are_gone(
                 await asyncio.sleep(3)
     assert permit.lost
     await is_served(semaphore.acquire(timeout=1), after=permit)
-
-
-@pytest.mark.fault(30)
-@LOSES
-async def test_waiters_go_on_when_the_keys_are_gone(
-    client_a: Redis, client_b: Redis, server: EmbeddedRedis, admin: Redis, lose: Loss
-) -> None:
-    """They ask anew, with what deadline they had, and each is served."""
-    semaphore = FairSemaphore(client_a, "jobs", 1, lease=3.0)
-    holder = await FairSemaphore(client_b, "jobs", 1, lease=3.0, refresh_interval=0.5).acquire()
-    waiters = [await waits_in_queue(semaphore, place=n) for n in (1, 2, 3)]
-    await lose(server)
-    for served in asyncio.as_completed(waiters):
-        assert await (await soon(served)).release()
-    with takes_at_most(0.5 + EPSILON):
-        await holder.wait_lost()
-    assert not await holder.release()
-    await all_free(semaphore)
 
 
 @pytest.mark.fault(30)

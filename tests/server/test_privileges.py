@@ -12,15 +12,7 @@ import pytest
 import redis.exceptions as errors
 from redis.asyncio import Redis, RedisCluster
 
-from redsem_async import (
-    AnySemaphore,
-    BackendError,
-    FairSemaphore,
-    Permit,
-    PermitLost,
-    Semaphore,
-    aclose,
-)
+from redsem_async import AnySemaphore, BackendError, FairSemaphore, Permit, Semaphore, aclose
 from redsem_async._redis.acl import COMMANDS, HARMLESS_DENIALS, Addition, acl_rules
 from redsem_async.testing import EmbeddedRedis
 from tests.harness import restricted
@@ -267,43 +259,6 @@ async def test_the_documented_user_is_enough_in_a_cluster(cluster: Cluster) -> N
         if "sharded" in additions:
             assert not await a_semaphore_passes(here, cluster)
     assert await denied_on(servers_of(cluster)) <= HARMLESS
-
-
-@pytest.mark.release
-@pytest.mark.filterwarnings(
-    "ignore:.*was garbage-collected without being released:ResourceWarning"
-)
-async def test_not_one_command_is_idle_in_a_cluster(cluster: Cluster) -> None:
-    """As with the others: one that is denied is missed, or is in the log."""
-    servers, additions = servers_of(cluster), additions_of(cluster)
-    await allow(servers, rules_without("asking", *additions))
-    async with two_processes(servers[0], RedisCluster) as (here, _):
-        with pytest.raises((BackendError, PermitLost)):
-            await while_a_slot_moves(here, cluster)
-    assert "asking" in await denied_on(servers)
-
-    for command in ("spublish", "ssubscribe") if "sharded" in additions else ():
-        await allow(servers, rules_without(command, *additions))
-        async with two_processes(servers[0], RedisCluster) as (here, there):
-            await everything(here, there, command, within=LATER)
-        assert command in await denied_on(servers)
-
-
-@pytest.mark.release
-async def test_a_denied_end_of_a_subscription_is_no_reply_to_anything_else(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its error is not taken for the reply to another command, and messages still come."""
-    servers, additions = servers_of(cluster), additions_of(cluster)
-    if "sharded" not in additions:
-        return
-    await allow(servers, rules_without("sunsubscribe", *additions))
-    with caplog.at_level(logging.WARNING, "redsem_async"):
-        async with two_processes(servers[0], RedisCluster) as (here, there):
-            await a_semaphore_passes(here, cluster)
-            await everything(here, there, "jobs")
-    assert "sunsubscribe" in await denied_on(servers)
-    assert not [record for record in caplog.records if record.name == "redsem_async"]
 
 
 Denied = Callable[[Redis], Awaitable[Any]]

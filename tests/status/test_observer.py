@@ -241,33 +241,6 @@ async def test_a_reap_says_how_many_it_dropped(
     assert recorder.last("reclaimed") == Event(kind="reclaimed", name=sem.name, mode=mode, count=1)
 
 
-async def test_under_load_the_sums_come_out(make: Make, recorder: Recorder) -> None:
-    """Fifty tasks that contend, some of which are cancelled or late."""
-    sem = make(5)
-
-    async def work(number: int) -> None:
-        for _ in range(5):
-            try:
-                async with sem.acquire(timeout=0.002 if number % 3 == 0 else None):
-                    await asyncio.sleep(0.001)
-            except AcquireTimeout:
-                pass
-
-    tasks = [asyncio.create_task(work(number)) for number in range(50)]
-    await asyncio.sleep(0.01)
-    await cancelled(*tasks[::7])
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await all_free(sem)
-    waited = sum(event.kind == "queued" for event in recorder.events)
-    outcomes = [event for event in recorder.events if event.kind in OUTCOMES]
-    assert waited == sum(outcome.queued for outcome in outcomes)
-    assert {"granted", "queued", "shed", "abandoned"} <= {*recorder.kinds}
-    begun = [event.permit_id for event in outcomes if event.kind == "granted"]
-    ended = [event.permit_id for event in recorder.events if event.kind in {"released", "lost"}]
-    assert len(begun) == len(set(begun))
-    assert sorted(begun) == sorted(ended)
-
-
 async def test_each_end_belongs_to_a_beginning_that_was_observed(make: Make, name: str) -> None:
     """Whenever an observer comes or leaves: counts of permits and waiters never go wrong."""
     sem = make(2)

@@ -29,7 +29,6 @@ pytestmark = [pytest.mark.release, pytest.mark.timeout(240)]
 LONG = 60.0  # seconds: two uvicorns and a thousand connections, on a machine that may be busy
 until = partial(wait.until, within=LONG)
 waiting = partial(wait.waiting, within=LONG)
-all_free = partial(wait.all_free, within=LONG)
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 LIMITS = {"large": 4, "small": 40, "acme": 8, "globex": 4}
@@ -169,10 +168,11 @@ def semaphore(redis: Redis, model: str) -> FairSemaphore:
     return FairSemaphore(redis, f"model:{model}", 4, key_limit=2, share=True, lease=60)
 
 
-async def test_a_model_has_a_cap_that_all_gateways_share(
+@pytest.mark.parametrize("waiting_per_tenant", [1])
+async def test_models_and_tenants_have_caps_that_all_gateways_share(
     gateways: list[Uvicorn], upstream: Provider, redis: Redis
 ) -> None:
-    """Whichever tenants ask. A client that leaves in the middle of a stream makes room."""
+    """Who leaves makes room, who is refused learns when to come back, and SIGTERM lets all end."""
     body = json.dumps({"model": "large", "user": "leaver", "stream": True}).encode()
     length = f"Content-Length: {len(body)}".encode()
     headers = (b"X-Tenant: leaver", b"Content-Type: application/json", length)
@@ -189,20 +189,7 @@ async def test_a_model_has_a_cap_that_all_gateways_share(
     await leaver.hang_up(reset=True)
     await until(lambda: upstream.left == 1)
     await until(lambda: upstream.inside["large"] == 4)  # the fourth tenant came in
-    await waiting(semaphore(redis, "large"), 0)
-    assert upstream.ended == 0
-    upstream.flow()
-    assert set(await asyncio.gather(*asks)) == {"Good morning"}
-    await all_free(semaphore(redis, "large"))
-    assert upstream.wrong == []
-
-
-@pytest.mark.parametrize("waiting_per_tenant", [1])
-async def test_a_tenant_has_a_cap_and_stops_nobody_else(
-    gateways: list[Uvicorn], upstream: Provider, redis: Redis
-) -> None:
-    """A refusal says when to come back; SIGTERM lets answers be sent to their end."""
-    asks = [
+    asks += [
         asyncio.create_task(asked_with_the_sdk(gateways[n % 2], "acme", "small")) for n in range(9)
     ]
     await until(lambda: upstream.inside["acme"] == 8)
@@ -212,14 +199,16 @@ async def test_a_tenant_has_a_cap_and_stops_nobody_else(
     assert int(refused.value.response.headers["retry-after"]) >= 1
     asks.append(asyncio.create_task(asked_with_the_sdk(gateways[0], "other", "small")))
     await until(lambda: upstream.inside["other"] == 1)
+    assert upstream.ended == 0
     for gateway in gateways:
         gateway.terminate()
     await until(lambda: all("Shutting down" in gateway.log for gateway in gateways))
     upstream.flow()
     assert set(await asyncio.gather(*asks)) == {"Good morning"}
     assert [await gateway.ended(LONG) for gateway in gateways] == [-15, -15]
-    status = await semaphore(redis, "small").status()
-    assert (status.held, status.waiting, upstream.wrong) == (0, 0, [])
+    for model in ("large", "small"):
+        status = await semaphore(redis, model).status()
+        assert (status.held, status.waiting, upstream.wrong) == (0, 0, [])
 
 
 async def test_a_tenant_with_1000_waiting_requests_delays_another_by_one_hold(

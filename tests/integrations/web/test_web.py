@@ -237,19 +237,6 @@ async def test_on_outage_decides_while_redis_is_away(
         await until(is_full, within=10)
 
 
-async def test_those_beyond_the_number_wait_for_the_others(
-    front: Front, backend: MemoryBackend
-) -> None:
-    """As they do for a permit, for up to their timeout."""
-    async with front.serve(timeout=2.0, on_outage=1) as service:
-        backend.down()
-        requests = [await service.ask("/wait") for _ in range(3)]
-        await until(lambda: len(service.permits) == 1, within=10)
-        service.go()
-        assert [(await request.answer()).status for request in requests] == [200] * 3
-        assert service.permits == [None] * 3
-
-
 REFUSALS = {
     "NOPERM": ("ACL SETUSER default -@scripting", "ACL SETUSER default +@scripting"),
     "OOM": ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
