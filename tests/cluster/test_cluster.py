@@ -156,7 +156,7 @@ async def test_a_slot_on_its_way_is_waited_for(
     kind: Kind, lasting: Cluster, connect_to: Connect, name: str, first: str
 ) -> None:
     """TRYAGAIN and ASK: key by key, while permits are held and waited for."""
-    lease = 4.0
+    lease = 12.0
     here, there = connect_to(lasting), connect_to(lasting)
     held, waiting = kind(here, name, 1, lease=lease), kind(there, name, 1, lease=lease)
     hasty = kind(there, name, 2, lease=lease)
@@ -171,7 +171,7 @@ async def test_a_slot_on_its_way_is_waited_for(
         await hasty.acquire(timeout=0.4)  # it was not full, but on its way
     patient = in_background(hasty.acquire(timeout=20))
     while await move.move_one() is not None:
-        await asyncio.sleep(0.25)
+        await asyncio.sleep(0.1)
         assert not holder.lost
         assert not waiter.done()
     await move.finish()

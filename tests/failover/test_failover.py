@@ -176,7 +176,7 @@ async def test_a_failover_that_loses_grants_lets_as_many_in_and_for_a_lease_at_m
 async def test_a_failover_that_loses_releases_costs_a_lease_at_most(
     replicated: Replicated, proxy: Proxy, here: Redis, there: Redis
 ) -> None:
-    """The new master takes for held what was given back. Waiters it does not know stand in line."""
+    """The new master takes for held what was given back; waiters stand in line."""
     held = FairSemaphore(here, "jobs", 1, lease=2.0)
     waits = FairSemaphore(there, "jobs", 1, lease=2.0)
     permit = await held.acquire()

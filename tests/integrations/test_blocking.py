@@ -308,7 +308,7 @@ def test_a_portal_whose_loop_was_stopped_starts_again(
 
 
 PROGRAM = """
-import multiprocessing, os, signal, sys, threading, time
+import multiprocessing, os, sys, threading, time
 from redsem_async import AcquireTimeout, PermitLost
 from redsem_async.blocking import Portal
 
@@ -366,26 +366,8 @@ threading.Thread(target=hold, daemon=True).start()
 held.wait()
 """
 
-CTRL_C = """
-with sem.acquire(), sem.acquire():
-    def watch():
-        while not portal.run(sem.wrapped.status()).waiting:
-            pass
-        os.kill(os.getpid(), signal.SIGINT)
-    threading.Thread(target=watch).start()
-    try:
-        with sem.acquire():
-            raise AssertionError
-    except KeyboardInterrupt:
-        pass
-    while portal.run(sem.wrapped.status()).waiting:
-        pass
-"""
 
-
-@pytest.mark.parametrize(
-    "code", [FORK, PREFORK, END, CTRL_C], ids=["fork", "pool", "end", "ctrl-c"]
-)
+@pytest.mark.parametrize("code", [FORK, PREFORK, END], ids=["fork", "pool", "end"])
 async def test_a_program_leaves_nothing_behind(
     code: str, redis: Redis, server_url: str, name: str
 ) -> None:

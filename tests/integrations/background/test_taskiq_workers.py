@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from taskiq_redis import ListQueueBroker, RedisAsyncResultBackend
 
 from redsem_async import FairSemaphore
-from tests.harness.wait import all_free, until
+from tests.harness.wait import until
 
 pytestmark = pytest.mark.release
 
@@ -84,24 +84,6 @@ async def test_the_cap_holds_for_all_worker_processes(
     assert await asyncio.to_thread(workers.wait, 20) == 0
     sem = FairSemaphore(redis, name, 2)
     assert (await sem.status()).held == 0
-
-
-async def test_a_worker_that_is_killed_gives_way(
-    queue: ListQueueBroker, start_workers: StartWorkers, redis: Redis, name: str
-) -> None:
-    """Its task is lost, as taskiq has it; its permit comes back when the lease ends."""
-    start_workers(2)
-    visit = queue.find_task("visit")
-    assert visit is not None
-    sem = FairSemaphore(redis, name, 2)
-    for _ in range(2):
-        await visit.kiq(60.0)
-    await until(sem.locked, within=20)
-    victims = {holder.client.pid or 0 for holder in (await sem.status()).holders}
-    for pid in victims:
-        os.kill(pid, signal.SIGKILL)
-    await all_free(sem, within=10)
-    assert not victims & {pid for _, pid in await visits(queue, 4)}
 
 
 @pytest.mark.parametrize("seconds", [1.0, 60.0], ids=["finishes", "does not finish"])

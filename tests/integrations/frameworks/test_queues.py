@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pytest
 from redis.asyncio import Redis
@@ -15,28 +15,17 @@ from tests.harness.wait import all_free, available, until
 pytestmark = pytest.mark.timeout(300)  # of which a busy machine needs most to start the workers
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """How jobs come into a queue, and how its workers start.
+class Queue(NamedTuple):
+    """How jobs come into a queue, and how its workers start."""
 
-    Attributes:
-        enqueue: code in which ``documents`` is a list.
-        worker: the command, after ``python -m``.
-        commands: how many of them share the work.
-        stopped: how long a job takes, in seconds, that runs as SIGTERM comes.
-        finishes: whether the worker waits for it then.
-    """
-
-    enqueue: str
-    worker: tuple[str, ...]
-    commands: int
-    stopped: float
-    finishes: bool
+    enqueue: str  # code in which ``documents`` is a list
+    worker: tuple[str, ...]  # the command, after ``python -m``
+    commands: int  # how many of them share the work
+    stopped: float  # how long a job takes, in seconds, that runs as SIGTERM comes
+    finishes: bool  # whether the worker waits for it then
 
 
-QUEUES = {
-    "arq": Queue(
-        """
+ARQ = """
 import asyncio
 from arq import create_pool
 from arq_jobs import WorkerSettings
@@ -47,36 +36,21 @@ async def main():
         await pool.enqueue_job("convert", document)
 
 asyncio.run(main())
-""",
-        ("arq", "arq_jobs.WorkerSettings"),
-        commands=2,
-        stopped=60,
-        finishes=False,
-    ),
-    "celery": Queue(
-        """
+"""
+CELERY = """
 from celery_jobs import convert
-
-for document in documents:
-    convert.delay(document)
-""",
-        ("celery", "-A", "celery_jobs", "worker", "--concurrency", "6"),
-        commands=1,
-        stopped=3,
-        finishes=True,
-    ),
-    "dramatiq": Queue(
-        """
+for document in documents: convert.delay(document)
+"""
+DRAMATIQ = """
 from dramatiq_jobs import convert
-
-for document in documents:
-    convert.send(document)
-""",
-        ("dramatiq", "dramatiq_jobs", "--processes", "2", "--threads", "4"),
-        commands=1,
-        stopped=60,
-        finishes=False,
-    ),
+for document in documents: convert.send(document)
+"""
+IN_CELERY = ("celery", "-A", "celery_jobs", "worker", "--concurrency", "6")
+IN_DRAMATIQ = ("dramatiq", "dramatiq_jobs", "--processes", "2", "--threads", "4")
+QUEUES = {
+    "arq": Queue(ARQ, ("arq", "arq_jobs.WorkerSettings"), 2, 60, finishes=False),
+    "celery": Queue(CELERY, IN_CELERY, 1, 3, finishes=True),
+    "dramatiq": Queue(DRAMATIQ, IN_DRAMATIQ, 1, 60, finishes=False),
 }
 
 
