@@ -197,9 +197,7 @@ async def test_a_slot_on_its_way_is_waited_for(
 
 
 @pytest.mark.fault(40)
-async def test_a_dead_shard_takes_none_of_the_others_along(
-    cluster: Cluster, connect_to: Connect
-) -> None:
+async def test_a_dead_shard_takes_no_other_along(cluster: Cluster, connect_to: Connect) -> None:
     """Its semaphores cannot be reached; those elsewhere do not even notice."""
     redis, other = connect_to(cluster), connect_to(cluster)
     doomed, *rest = cluster.shards
@@ -242,7 +240,7 @@ def strict_cluster() -> Iterator[Cluster]:
 
 
 @pytest.mark.fault(32)
-async def test_a_cluster_that_is_down_is_waited_for(
+async def test_a_cluster_that_is_down_is_awaited(
     strict_cluster: Cluster, connect_to: Connect
 ) -> None:
     """CLUSTERDOWN, from nodes that are well: until the deadline, or it is up again."""
@@ -268,7 +266,7 @@ async def test_a_cluster_that_is_down_is_waited_for(
 
 @pytest.mark.fault(40)
 @pytest.mark.parametrize("how", ["killed", "handed over"])
-async def test_a_shard_that_fails_over_is_followed(
+async def test_a_failover_of_a_shard(
     replicated_cluster: Cluster, connect_to: Connect, how: str
 ) -> None:
     """A replica took over: the permit is kept, and the waiter is served there."""

@@ -35,9 +35,7 @@ async def test_one_connection_for_everything(server: EmbeddedRedis, admin: Redis
         await soon(give_back(*waiters))
 
 
-async def test_500_waiters_and_a_holder_cost_next_to_nothing(
-    admin: Redis, client_a: Redis
-) -> None:
+async def test_500_waiters_and_a_holder_cost_little(admin: Redis, client_a: Redis) -> None:
     """Nothing polls: three refreshes of a lease, and as many heartbeats at most."""
     sem = FairSemaphore(client_a, "crowded", 1, lease=1.5)
     async with sem:
@@ -118,7 +116,7 @@ async def _works(redis: Redis, other: Redis, name: str) -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-async def test_any_client_will_do(
+async def test_any_client_does(
     server_url: str, other_redis: Redis, name: str, client: str
 ) -> None:
     """As the user has it, and without changing what the user does with it."""
@@ -127,9 +125,7 @@ async def test_any_client_will_do(
 
 
 @pytest.mark.fault(21)
-async def test_a_pool_that_is_used_up_is_not_needed(
-    server_url: str, other_redis: Redis, name: str
-) -> None:
+async def test_a_used_up_pool_is_enough(server_url: str, other_redis: Redis, name: str) -> None:
     """The user's blocking commands hold its connections: the semaphores have their own."""
     async with Redis.from_url(server_url, max_connections=1) as redis:
         blocking = asyncio.ensure_future(redis.blpop([f"{name} list"], timeout=5))

@@ -62,9 +62,7 @@ async def commands(admin: Redis) -> AsyncGenerator[Counter[str]]:
         del counts[looking_on]
 
 
-async def test_a_lone_pair_is_two_script_calls_of_few_commands(
-    semaphore: AnySemaphore, admin: Redis
-) -> None:
+async def test_a_lone_pair_is_two_script_calls(semaphore: AnySemaphore, admin: Redis) -> None:
     """One trip to acquire, one to release, and on the quick path."""
     async with commands(admin) as counts:
         await pairs(semaphore, PAIRS - 1)
@@ -73,7 +71,7 @@ async def test_a_lone_pair_is_two_script_calls_of_few_commands(
     assert counts.total() - counts["EVALSHA"] <= 15 * PAIRS, counts
 
 
-async def test_tasks_share_their_script_calls(
+async def test_tasks_share_script_calls(
     semaphore: AnySemaphore, client_a: Redis, admin: Redis
 ) -> None:
     """Group commit; full, a pair is asked for, granted with another's release, and given back."""

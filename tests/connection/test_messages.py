@@ -34,9 +34,7 @@ GARBLED = [
 
 
 @pytest.mark.fault(25)
-async def test_garbled_messages_are_ignored(
-    client_a: Redis, client_b: Redis, admin: Redis
-) -> None:
+async def test_garbled_messages_do_nothing(client_a: Redis, client_b: Redis, admin: Redis) -> None:
     """By a hub that holds, and by one that waits; no reply is shifted by them."""
     here, there = (
         FairSemaphore(client_a, "jobs", 1, lease=LEASE),
@@ -126,7 +124,7 @@ async def test_a_stray_grant_is_given_back(client_a: Redis, client_b: Redis, adm
 
 
 @pytest.mark.fault(27)
-async def test_ten_thousand_messages_are_coalesced(
+async def test_10_000_messages_are_coalesced(
     client_a: Redis, client_b: Redis, admin: Redis
 ) -> None:
     """One answer each would be a storm."""

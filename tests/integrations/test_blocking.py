@@ -129,9 +129,7 @@ def test_a_loss_is_told_and_raised_at_the_end(portal: Portal, sem: BlockingSemap
     assert told == [(raised.value, 0)]
 
 
-def test_the_thread_of_the_portal_does_not_wait_for_itself(
-    portal: Portal, sem: BlockingSemaphore
-) -> None:
+def test_the_portal_does_not_wait_for_itself(portal: Portal, sem: BlockingSemaphore) -> None:
     async def acquire() -> None:
         with sem.acquire():
             pytest.fail("entered")
@@ -140,9 +138,7 @@ def test_the_thread_of_the_portal_does_not_wait_for_itself(
         portal.run(acquire())
 
 
-def test_a_generator_is_collected_in_the_thread_of_the_portal(
-    portal: Portal, sem: BlockingSemaphore
-) -> None:
+def test_a_generator_is_collected_in_its_thread(portal: Portal, sem: BlockingSemaphore) -> None:
     """As a streamed response that nobody read, in a cycle: the permit is free, and all goes on."""
 
     def stream() -> Generator[None]:
@@ -198,9 +194,7 @@ class Interrupted(Exception):
     pass
 
 
-def test_an_exception_while_it_waits_leaves_no_request(
-    portal: Portal, sem: BlockingSemaphore
-) -> None:
+def test_an_exception_in_the_queue_leaves_nothing(portal: Portal, sem: BlockingSemaphore) -> None:
     """Ctrl-C, or the soft time limit of a Celery task."""
 
     def interrupt(*_: Any) -> None:
@@ -287,9 +281,7 @@ def test_an_exception_while_a_block_ends_is_raised(
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("how", ["stop", "exit"])
-def test_a_portal_whose_loop_was_stopped_starts_again(
-    portal: Portal, sem: BlockingSemaphore, how: str
-) -> None:
+def test_a_portal_starts_again(portal: Portal, sem: BlockingSemaphore, how: str) -> None:
     """By a coroutine of the program's own. Its blocks have lost their permits."""
 
     async def stop() -> None:
@@ -368,7 +360,7 @@ held.wait()
 
 
 @pytest.mark.parametrize("code", [FORK, PREFORK, END], ids=["fork", "pool", "end"])
-async def test_a_program_leaves_nothing_behind(
+async def test_a_program_leaves_nothing(
     code: str, redis: Redis, server_url: str, name: str
 ) -> None:
     """It forks, ends or is interrupted; all permits are free long before a lease has ended."""

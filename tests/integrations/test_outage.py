@@ -108,7 +108,7 @@ async def test_closed_raises(form: Make, sem: FairSemaphore, backend: MemoryBack
 
 
 @pytest.mark.parametrize("form", FORMS)
-async def test_open_goes_on_without_a_permit(
+async def test_open_goes_without_one(
     form: Make, sem: FairSemaphore, backend: MemoryBackend
 ) -> None:
     """And with one as soon as there are any."""
@@ -282,7 +282,7 @@ def test_a_gate_may_be_used_in_one_event_loop_after_another() -> None:
 @pytest.mark.parametrize(
     ("rule", "error"), [("ajar", ValueError), (0, ValueError), (True, TypeError)]
 )
-def test_bad_rules_are_refused_at_once(
+def test_bad_rules_are_refused(
     form: Any, sem: FairSemaphore, rule: Any, error: type[Exception]
 ) -> None:
     with pytest.raises(error, match="on_outage"):

@@ -110,9 +110,7 @@ def test_the_example_of_the_docs_passes() -> None:
     ],
     ids=["auto", "strict", "a loop of the module", "a loop for all", "anyio", "anyio too"],
 )
-def test_clients_are_closed_by_whoever_runs_the_test(
-    tmp_path: Path, mark: str, arguments: list[str]
-) -> None:
+def test_clients_are_closed_by_any_runner(tmp_path: Path, mark: str, arguments: list[str]) -> None:
     """And what a test still held has ended: the next finds an empty server, and nothing warns."""
     written(tmp_path, conftest=ASKED + ON_ASYNCIO, test_it=USED.format(mark=mark) + BY_ITSELF)
     done = run(tmp_path, *arguments)

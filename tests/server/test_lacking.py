@@ -108,7 +108,7 @@ async def test_permits_are_handed_over_in_order(
     assert all(SAID[lack] in text for text in said)
 
 
-async def test_keys_slots_and_many_permits_are_handed_over(
+async def test_keys_slots_and_many_are_handed_over(
     here: Redis, there: Redis, lacking: Lacking
 ) -> None:
     """Lua 5.4 tells 2 ^ 2 from 4, and so does who reads a reply."""
@@ -141,9 +141,7 @@ async def test_keys_slots_and_many_permits_are_handed_over(
     assert await lighter.release()
 
 
-async def test_a_killed_waiter_is_passed_over(
-    here: Redis, lacking: Lacking, start: StartWorker
-) -> None:
+async def test_a_dead_waiter_is_passed(here: Redis, lacking: Lacking, start: StartWorker) -> None:
     """At once where Redis says that nothing listens, else when the hand-over was not confirmed."""
     semaphore = FairSemaphore(here, "jobs", 1, lease=1.0)
     holder = await semaphore.acquire()

@@ -27,9 +27,7 @@ PAUSE = 1.0  # seconds at most between two attempts to reach a server
 
 
 @pytest.mark.fault(32)
-async def test_a_server_that_loads_its_data_is_waited_for(
-    embedded: StartServer, connect: Connect
-) -> None:
+async def test_a_server_that_loads_is_waited_for(embedded: StartServer, connect: Connect) -> None:
     """LOADING: it comes back with all that it kept, and each holder still holds."""
     # It takes its time over each key, and answers after every two megabytes.
     server = embedded(

@@ -55,9 +55,7 @@ async def test_at_debug_the_life_of_a_permit_can_be_followed(
         assert not AN_ID.search(record.getMessage() + repr(facts(record)))
 
 
-async def test_the_level_may_change_at_any_time(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_level_may_change_later(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     """An event whose beginning was not logged is left out."""
     sem = make(2)
     before = await sem.acquire()

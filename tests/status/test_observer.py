@@ -138,9 +138,7 @@ async def test_a_permit_is_granted_refreshed_and_released(make: Make, recorder: 
     assert released.held > 0
 
 
-async def test_a_waiter_is_queued_once_and_then_granted_or_abandoned(
-    make: Make, recorder: Recorder
-) -> None:
+async def test_a_waiter_is_queued_and_granted_or_abandoned(make: Make, recorder: Recorder) -> None:
     """However often it has to ask."""
     sem = make()
     first = await sem.acquire()
@@ -171,9 +169,7 @@ async def test_a_refused_request_is_shed(make: Make, recorder: Recorder) -> None
     assert recorder.kinds == ["granted", "shed", "shed", "shed", "released"]
 
 
-async def test_an_outage_is_no_shedding(
-    make: Make, client: MemoryBackend, recorder: Recorder
-) -> None:
+async def test_an_outage_sheds_none(make: Make, client: MemoryBackend, recorder: Recorder) -> None:
     """Full and unreachable are different things, to alerts above all."""
     client.down()
     with pytest.raises(BackendUnavailable) as error:
@@ -182,9 +178,7 @@ async def test_an_outage_is_no_shedding(
     assert recorder.last("failed").error is error.value
 
 
-async def test_a_loss_is_told_once_and_no_release_after_it(
-    pair: MakePair, recorder: Recorder
-) -> None:
+async def test_a_loss_is_told_once_without_a_release(pair: MakePair, recorder: Recorder) -> None:
     """Although the block gives the permit back afterwards."""
     sem, there = pair()
     with pytest.raises(PermitLost) as error:
@@ -196,9 +190,7 @@ async def test_a_loss_is_told_once_and_no_release_after_it(
     assert (lost.reason, lost.cancels) == (error.value.reason, True)
 
 
-async def test_a_permit_handed_over_is_detached_and_granted_again(
-    make: Make, recorder: Recorder
-) -> None:
+async def test_a_permit_handed_over_is_granted_again(make: Make, recorder: Recorder) -> None:
     sem = make()
     permit = await sem.acquire()
     async with sem.adopt(await permit.detach(expires_in=5)) as adopted:
@@ -317,7 +309,7 @@ def test_only_a_function_observes_and_once(observer: Any, recorder: Recorder) ->
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-async def test_a_forked_child_observes_nothing_of_its_parents_permits(
+async def test_a_forked_child_observes_nothing_of_its_parent(
     make: Make, recorder: Recorder
 ) -> None:
     """They are the parent's to end, and locks of an observer's may be held for ever."""

@@ -146,9 +146,7 @@ async def test_no_secret_is_written_of_a_wrong_password(
         f"redis://:{PASSWORD}@127.0.0.1:6379?socket_timeout=soon",
     ],
 )
-async def test_no_secret_is_written_of_a_url_that_cannot_be_read(
-    written: Written, url: str
-) -> None:
+async def test_no_secret_is_written_of_a_url_that_is_none(written: Written, url: str) -> None:
     """A password that should have been percent-encoded looks like a port, and is quoted."""
     with written.error(ValueError, match=r"URL"):
         _ = redsem_async.from_url(url)

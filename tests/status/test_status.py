@@ -151,7 +151,7 @@ HERE = f"{socket.gethostname()}:{os.getpid()}"
 @pytest.mark.parametrize(
     ("label", "by"), [("api", f"api@{HERE}"), (None, HERE)], ids=["api", "none"]
 )
-async def test_status_says_who_set_the_limit(
+async def test_it_says_who_set_the_limit(
     make: Make, other: Client, label: str | None, by: str
 ) -> None:
     here, there = make(3, label=label), make(3, client=other, label="another")
@@ -204,7 +204,7 @@ async def test_the_age_of_a_set_limit_counts_from_when_it_was_set(
 @pytest.mark.parametrize(
     "text", ["5", "5:::api", "5::soon:api", f"5::{'9' * 5000}:api", "5:1:2", "5::1:"]
 )
-async def test_a_set_limit_of_unknown_origin_is_a_limit(
+async def test_a_limit_of_unknown_origin_is_one(
     make_on_redis: Make, redis: Redis, text: str
 ) -> None:
     """A text that nobody here wrote is no reason to refuse the status."""
@@ -240,9 +240,7 @@ def test_a_signature_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     assert signed.count("\N{SNOWMAN}") == 33 + 26
 
 
-async def test_reap_drops_what_expired_and_says_how_much(
-    make: Make, client: MemoryBackend
-) -> None:
+async def test_reap_drops_what_expired_and_counts_it(make: Make, client: MemoryBackend) -> None:
     """Until then it is not counted either."""
     sem = make(5, lease=30.0)
     for _ in range(3):

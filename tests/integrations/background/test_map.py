@@ -115,9 +115,7 @@ async def test_a_slow_consumer_holds_up_the_map_without_a_permit(sem: FairSemaph
 @pytest.mark.parametrize(
     ("options", "count"), [({}, 2), ({"max_tasks": 5}, 5), ({"permits": 2}, 1)]
 )
-async def test_no_more_items_are_taken_than_calls_may_run(
-    sem: FairSemaphore, options: Any, count: int
-) -> None:
+async def test_no_item_is_taken_too_early(sem: FairSemaphore, options: Any, count: int) -> None:
     """The rest is left for others."""
     pulled: list[int] = []
 
@@ -166,9 +164,7 @@ async def ended_by(error: type[Exception], sem: Any, job: Any, items: Any, **opt
     return taken
 
 
-async def test_a_failing_call_ends_the_map_as_a_task_group_does(
-    sem: FairSemaphore, load: Load
-) -> None:
+async def test_a_failing_call_ends_the_map_like_a_group(sem: FairSemaphore, load: Load) -> None:
     """The other calls and the consumer are cancelled, and one flat group says why."""
 
     async def job(number: int) -> int:
@@ -196,7 +192,7 @@ async def broken_async(at: int) -> AsyncIterator[int]:
 
 @pytest.mark.parametrize("at", [0, 1, 5])
 @pytest.mark.parametrize("items", [broken, broken_async])
-async def test_items_that_fail_end_the_map(
+async def test_failing_items_end_it(
     sem: FairSemaphore, items: Callable[[int], Any], at: int
 ) -> None:
     """Rather than to look like the end of the items."""
@@ -249,9 +245,7 @@ async def test_a_cancelled_map_is_cancelled_and_no_more(sem: FairSemaphore, turn
         await soon(task)
 
 
-async def test_a_generator_that_swallows_its_cancellation_starts_nothing_more(
-    sem: FairSemaphore,
-) -> None:
+async def test_a_generator_that_swallows_its_cancellation_is_over(sem: FairSemaphore) -> None:
     """And must not keep the map for ever."""
     began: list[int] = []
 

@@ -16,9 +16,7 @@ from tests.integrations.background.load import Load
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
-async def test_tasks_of_a_group_stay_within_the_limit_and_in_order(
-    sem: FairSemaphore, load: Load
-) -> None:
+async def test_tasks_stay_within_the_limit_and_in_order(sem: FairSemaphore, load: Load) -> None:
     began: list[int] = []
 
     async def job(number: int) -> int:
@@ -32,9 +30,7 @@ async def test_tasks_of_a_group_stay_within_the_limit_and_in_order(
     assert load.most == 2
 
 
-async def test_a_failing_task_ends_the_group_as_asyncio_does(
-    sem: FairSemaphore, load: Load
-) -> None:
+async def test_a_failing_task_ends_the_group_like_asyncio(sem: FairSemaphore, load: Load) -> None:
     """Running tasks are cancelled, waiting ones leave the queue, and no coroutine warns."""
 
     async def fail() -> None:
@@ -54,9 +50,7 @@ async def test_a_failing_task_ends_the_group_as_asyncio_does(
 
 @pytest.mark.parametrize("turns", range(6))
 @pytest.mark.parametrize("raises", [True, False], ids=["raises", "is cancelled"])
-async def test_a_body_that_ends_early_leaves_nothing(
-    sem: FairSemaphore, load: Load, turns: int, raises: bool
-) -> None:
+async def test_a_body_ends_early(sem: FairSemaphore, load: Load, turns: int, raises: bool) -> None:
     """At whatever point: before the tasks have begun, in the queue, or with a permit."""
 
     async def run() -> None:
@@ -131,9 +125,7 @@ async def test_tasks_have_no_key_only_where_that_is_said(backend: MemoryBackend)
     assert (load.began, load.most) == (6, 3)
 
 
-async def test_what_create_task_refuses_is_closed(
-    backend: MemoryBackend, sem: FairSemaphore
-) -> None:
+async def test_what_is_refused_is_closed(backend: MemoryBackend, sem: FairSemaphore) -> None:
     """No `coroutine was never awaited` beside the error that says why."""
     group, keyed = ThrottledTaskGroup(sem), ThrottledTaskGroup(SemaphoreGroup(backend, "g", 1))
     with pytest.raises(RuntimeError, match="has not been entered"):

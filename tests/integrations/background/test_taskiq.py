@@ -179,7 +179,7 @@ async def test_a_function_that_is_not_async_is_refused(limited: InMemoryBroker) 
     assert job() == "done"
 
 
-async def test_a_task_may_need_permits_of_several(
+async def test_a_task_may_need_several_permits(
     sem: FairSemaphore, limited: InMemoryBroker
 ) -> None:
     """One of all and one of its tenant, say; and each run is like the first."""

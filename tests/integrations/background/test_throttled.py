@@ -15,9 +15,7 @@ from tests.integrations.background.load import Load, echo
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
-async def test_calls_of_a_throttled_function_stay_within_the_limit(
-    sem: FairSemaphore, load: Load
-) -> None:
+async def test_throttled_calls_stay_within_the_limit(sem: FairSemaphore, load: Load) -> None:
     """And it looks like the function that it wraps."""
 
     @throttled(sem)
@@ -103,9 +101,7 @@ async def test_a_key_function_that_gives_none_is_an_error(backend: MemoryBackend
             await throttled(source, key=nothing)(echo)(1)
 
 
-async def test_a_call_without_a_permit_never_begins_or_is_cancelled(
-    sem: FairSemaphore, load: Load
-) -> None:
+async def test_a_call_without_permit_never_begins_or_ends(sem: FairSemaphore, load: Load) -> None:
     """And cleans up first."""
     async with sem, sem:
         with pytest.raises(AcquireTimeout):
@@ -166,9 +162,7 @@ NO_ASYNC_FUNCTIONS: list[tuple[object, str]] = [
 
 
 @pytest.mark.parametrize(("function", "says"), NO_ASYNC_FUNCTIONS)
-async def test_what_is_not_an_async_function_is_refused(
-    sem: FairSemaphore, function: Any, says: str
-) -> None:
+async def test_other_than_async_is_refused(sem: FairSemaphore, function: Any, says: str) -> None:
     """Where it is decorated, not where it is called the first time."""
     with pytest.raises(TypeError, match=says):
         throttled(sem)(function)

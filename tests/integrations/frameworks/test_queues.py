@@ -60,9 +60,7 @@ def queue() -> Queue:
     return QUEUES[os.environ["REDSEM_FRAMEWORKS"]]
 
 
-async def test_the_limit_holds_for_all_workers_and_all_jobs_are_done(
-    programs: Programs, queue: Queue
-) -> None:
+async def test_the_limit_holds_and_all_jobs_are_done(programs: Programs, queue: Queue) -> None:
     """More workers than permits: jobs that wait for too long are put back, and come again."""
     documents = [f"{number}-0.6" for number in range(14)]
     programs.run("-c", f"documents = {documents}\n{queue.enqueue}")
@@ -78,9 +76,7 @@ async def test_the_limit_holds_for_all_workers_and_all_jobs_are_done(
         await all_free(FairSemaphore(redis, "gpu", 2))
 
 
-async def test_a_worker_that_is_stopped_gives_its_permit_back(
-    programs: Programs, queue: Queue
-) -> None:
+async def test_a_stopped_worker_gives_its_permit_back(programs: Programs, queue: Queue) -> None:
     """At SIGTERM, as its job ends: not a lease later."""
     programs.run("-c", f"documents = ['0-{queue.stopped}']\n{queue.enqueue}")
     worker = programs.start("-m", *queue.worker)

@@ -283,9 +283,7 @@ def told(error: Exception) -> float | None:
 
 
 @pytest.mark.parametrize("form", ["decorated", "mapped"])
-async def test_an_exception_of_a_function_pauses_the_fleet(
-    backend: MemoryBackend, form: str
-) -> None:
+async def test_an_exception_pauses_the_fleet(backend: MemoryBackend, form: str) -> None:
     sem = FairSemaphore(backend, "jobs", 2)
 
     async def work(error: Exception) -> None:

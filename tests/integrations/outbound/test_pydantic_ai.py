@@ -48,9 +48,7 @@ def upstream() -> Upstream:
     return Upstream()
 
 
-async def test_the_limit_holds_for_requests_of_several_models(
-    sem: FairSemaphore, upstream: Upstream
-) -> None:
+async def test_the_limit_holds_for_several_models(sem: FairSemaphore, upstream: Upstream) -> None:
     """Two limiters are two processes, to Redis."""
     agents = [
         Agent(ConcurrencyLimitedModel(upstream.model, limiter=SemaphoreLimiter(sem)))
@@ -64,7 +62,7 @@ async def test_the_limit_holds_for_requests_of_several_models(
     await all_free(sem)
 
 
-async def test_a_stream_holds_its_permit_until_it_is_closed(
+async def test_a_stream_holds_its_permit_to_the_end(
     sem: FairSemaphore, upstream: Upstream
 ) -> None:
     """Though another task may close it."""
@@ -90,7 +88,7 @@ async def test_release_in_another_task(sem: FairSemaphore) -> None:
     await all_free(sem)
 
 
-async def test_a_run_that_waits_can_be_refused_and_cancelled(
+async def test_a_waiting_run_is_refused_or_cancelled(
     sem: FairSemaphore, upstream: Upstream
 ) -> None:
     agent = Agent(
@@ -104,9 +102,7 @@ async def test_a_run_that_waits_can_be_refused_and_cancelled(
     await all_free(sem)
 
 
-async def test_a_group_has_a_semaphore_for_each_model(
-    backend: MemoryBackend, upstream: Upstream
-) -> None:
+async def test_a_group_has_one_for_each_model(backend: MemoryBackend, upstream: Upstream) -> None:
     group = SemaphoreGroup(backend, "models", 1)
     model = ConcurrencyLimitedModel(upstream.model, limiter=SemaphoreLimiter(group))
     run = in_background(Agent(model).run("?"))

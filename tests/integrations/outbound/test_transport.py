@@ -52,9 +52,7 @@ async def test_a_streamed_body_holds_the_permit_until_it_was_read(
     await all_free(sem)
 
 
-async def test_a_body_that_is_closed_unread_gives_the_permit_back(
-    client: Any, sem: AnySemaphore
-) -> None:
+async def test_a_closed_body_gives_the_permit_back(client: Any, sem: AnySemaphore) -> None:
     """Another task may close it, as clients do that hand a response about."""
     async with client.stream("GET", "/slow"):
         assert await sem.locked()
@@ -71,7 +69,7 @@ async def test_a_body_that_is_closed_unread_gives_the_permit_back(
 
 
 @pytest.mark.parametrize("path", ["/broken", "/refused"])
-async def test_a_failed_request_gives_the_permit_back(
+async def test_a_failed_request_is_over(
     http: Any, client: Any, sem: AnySemaphore, path: str
 ) -> None:
     """Before the headers or in the middle of the body."""
@@ -186,9 +184,7 @@ async def test_a_request_does_not_outlive_its_permit_in_an_outage(
         await request
 
 
-async def test_a_loss_between_two_chunks_is_raised_by_the_next(
-    client: Any, sem: AnySemaphore
-) -> None:
+async def test_a_loss_between_chunks_is_raised_by_the_next(client: Any, sem: AnySemaphore) -> None:
     """While the caller does something else nothing may cancel it."""
     async with client.stream("GET", "/slow") as response:
         chunks = response.aiter_bytes()
@@ -214,7 +210,7 @@ async def test_without_cancel_on_loss_a_response_is_read_to_its_end(
     assert (await request).json() == {"answer": "a"}
 
 
-async def test_a_redirect_waits_for_a_permit_of_its_own(
+async def test_a_redirect_has_its_own_permit(
     client: Any, sem: AnySemaphore, upstream: Upstream
 ) -> None:
     """It must not wait for the one that its first answer holds."""
@@ -320,9 +316,7 @@ async def test_a_response_that_is_dropped_gives_its_permit_back(
     assert not complaints
 
 
-async def test_it_wraps_an_async_transport_of_its_library(
-    http: Any, leaf: Any, sem: AnySemaphore
-) -> None:
+async def test_it_wraps_one_of_its_library(http: Any, leaf: Any, sem: AnySemaphore) -> None:
     """The error in another library's client names the right module."""
     name = "httpx" if http.__name__ == "httpx2" else "httpx2"
     other = pytest.importorskip(name)

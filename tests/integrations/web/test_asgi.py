@@ -100,9 +100,7 @@ async def test_little_of_a_body_is_read_in_the_queue(app: App, sem: FairSemaphor
         assert upload.unread == 96
 
 
-async def test_few_empty_messages_are_read_ahead(
-    app: App, limited: ConcurrencyLimitMiddleware
-) -> None:
+async def test_few_empty_messages_are_read(app: App, limited: ConcurrencyLimitMiddleware) -> None:
     """They carry nothing, and take memory all the same."""
     async with Exchange(limited, "/idle", kind="websocket") as flood:
         for _ in range(2000):

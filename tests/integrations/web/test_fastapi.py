@@ -104,9 +104,7 @@ async def test_one_object_is_one_permit_in_a_request(app: FastAPI, sem: FairSema
         await all_free(sem)
 
 
-async def test_background_tasks_belong_to_the_response(
-    app: FastAPI, sem: FairSemaphore, limit: Any
-) -> None:
+async def test_background_tasks_are_counted(app: FastAPI, sem: FairSemaphore, limit: Any) -> None:
     """In FastAPI dependencies end after them."""
     go = asyncio.Event()
 

@@ -27,9 +27,7 @@ async def service(front: Front) -> AsyncIterator[Here]:
 
 
 @pytest.mark.parametrize("path", ["/wait", "/sync", "/stream", "/sync-stream"])
-async def test_a_request_holds_a_permit_until_its_end(
-    front: Front, service: Here, path: str
-) -> None:
+async def test_a_request_holds_a_permit_to_its_end(front: Front, service: Here, path: str) -> None:
     """A coroutine, a thread, and bodies that stream. Its token is for what the handler writes."""
     first = await service.ask(path)
     await until(lambda: service.permits)
@@ -124,9 +122,7 @@ async def test_a_body_is_not_lost_in_the_queue(front: Front, service: Here, leng
     await all_free(front.sem)
 
 
-async def test_a_client_that_hangs_up_in_a_stream_gives_its_permit_back(
-    front: Front, service: Here
-) -> None:
+async def test_who_hangs_up_in_a_stream_gives_its_permit_back(front: Front, service: Here) -> None:
     """Cancelled streams that keep permits are what users complain of most."""
     leaver = await service.ask("/stream")
     await leaver.heard("http.response.body")
@@ -136,9 +132,7 @@ async def test_a_client_that_hangs_up_in_a_stream_gives_its_permit_back(
 
 
 @pytest.mark.parametrize("path", ["/wait", "/sync"])
-async def test_a_permit_lost_before_the_headers_gives_503(
-    front: Front, service: Here, path: str
-) -> None:
+async def test_a_permit_lost_before_headers_is_503(front: Front, service: Here, path: str) -> None:
     """The client can try again; a 500 would blame the handler."""
     request = await service.ask(path)
     await until(front.sem.locked)
@@ -151,9 +145,7 @@ async def test_a_permit_lost_before_the_headers_gives_503(
     await all_free(front.sem)
 
 
-async def test_a_permit_lost_after_the_headers_cuts_the_response_off(
-    front: Front, service: Here
-) -> None:
+async def test_a_permit_lost_after_headers_cuts_it_off(front: Front, service: Here) -> None:
     """Otherwise a client would take a part for the whole. A WebSocket is told to come back."""
     request = await service.ask("/stream")
     await request.heard("http.response.body")
@@ -170,7 +162,7 @@ async def test_a_permit_lost_after_the_headers_cuts_the_response_off(
 @pytest.mark.parametrize(
     "options", [{"semaphore": {"cancel_on_loss": False}}, {"cancel_on_loss": False}]
 )
-async def test_without_cancel_on_loss_a_request_is_finished(
+async def test_without_cancel_on_loss_it_is_finished(
     front: Front, options: dict[str, Any]
 ) -> None:
     """Where the limit caps load, half an answer would help nobody."""
@@ -292,9 +284,7 @@ async def test_a_detached_permit_outlives_its_request(front: Front, service: Her
 
 
 @pytest.mark.parametrize("path", ["/wait", "/stream"])
-async def test_a_cancelled_request_leaves_nothing_behind(
-    front: Front, service: Here, path: str
-) -> None:
+async def test_a_cancelled_request_leaves_nothing(front: Front, service: Here, path: str) -> None:
     """A server cancels those that take too long at its end, the waiting ones too."""
     held = await service.ask(path)
     await until(front.sem.locked)
