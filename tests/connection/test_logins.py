@@ -62,7 +62,7 @@ async def test_a_login_that_is_rejected_later_is_an_outage(
     Logged once, and once more after an outage, of which "connection refused" was the reason.
     """
     server = embedded("--requirepass", password, *WITHOUT[lacks])
-    known = {"password": password or None}
+    known: dict[str, Any] = {"password": password or None}
     async with Redis(port=server.port, protocol=2, **known) as admin, Proxy(server.port) as proxy:
         sem = FairSemaphore(connect(proxy.url, **known), "jobs", 1, lease=LEASE)
         holder = await sem.acquire()

@@ -79,7 +79,8 @@ async def test_a_sentinel_that_does_not_answer_is_passed_over(server: EmbeddedRe
     with sentinel_of(server) as port, socket.create_server(("127.0.0.1", 0)) as silent:
         named = f"127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{port}"
         async with connect(f"redis+sentinel://{named}/{SERVICE}") as client:
-            assert await FairSemaphore(client, "watched", 1).acquire(timeout=5)
+            permit = await FairSemaphore(client, "watched", 1).acquire(timeout=5)
+            assert await permit.release()
         silent.setblocking(False)
         silent.accept()[0].close()  # it was asked: an error otherwise
 

@@ -39,7 +39,7 @@ main()
 
 def test_requests_are_refused_only_without_the_semaphore(tmp_path: Path) -> None:
     """A worker is killed, and what it held comes back. Without a terminal the lines are plain."""
-    command = [*DEMO, "--requests", "120", "--json", "--output", tmp_path]
+    command = [*DEMO, "--requests", "120", "--json", "--output", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)

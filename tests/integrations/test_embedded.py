@@ -11,6 +11,7 @@ from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -82,8 +83,8 @@ def test_a_taken_port_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ConnectionRefusedError):
             ask(first.port, "PING")
         taken: int = somebody.getsockname()[1]
-        drawn = iter([taken, taken, first.port, first.port, unused_port()])
-        monkeypatch.setattr("secrets.choice", lambda _: next(drawn))
+        drawn = [taken, taken, first.port, first.port, unused_port()]
+        monkeypatch.setattr("secrets.choice", Mock(side_effect=drawn))
         with embedded_redis() as second:
             assert second.port not in (taken, first.port)
             first.restart()

@@ -146,7 +146,7 @@ async def test_a_number_run_at_once_and_the_others_after_them(
         run = form(sem, timeout=0.5, on_outage=2)
         async with asyncio.TaskGroup() as runs:
             for _ in range(9):
-                runs.create_task(run(cast("Job", load.job)))
+                runs.create_task(outcome(run, cast("Job", load.job)))
     elif form is mapped:
         options: dict[str, Any] = {"timeout": 0.3, "on_outage": 2, "max_tasks": 9}
         async with throttled_map(sem, load.job, range(9), **options) as results:

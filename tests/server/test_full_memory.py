@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 import redis.exceptions as errors
@@ -117,7 +118,7 @@ async def test_an_evicting_policy_is_warned_of_once(
     await admin.config_set("maxmemory", maxmemory)
     await admin.config_set("maxmemory-policy", policy)
     if user != "default":
-        all_but_info = {"categories": ["+@all"], "commands": ["-info"], "channels": ["*"]}
+        all_but_info: Any = {"categories": ["+@all"], "commands": ["-info"], "channels": ["*"]}
         await admin.acl_setuser(user, enabled=True, nopass=True, keys=["*"], **all_but_info)
     client = connect(server.url, username=user, password="x", client_name="here")
     semaphore = FairSemaphore(client, "jobs", 1)

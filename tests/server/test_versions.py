@@ -81,7 +81,8 @@ async def test_versions_with_one_layout_share_a_name(
 
             async def shows_both() -> bool:
                 status = await semaphore.status()  # noqa: B023
-                clients = [each.client for each in (*status.holders, *status.waiters)]
+                clients = [holder.client for holder in status.holders]
+                clients += [waiter.client for waiter in status.waiters]
                 seen.update({client.label: client.version for client in clients})  # noqa: B023
                 return len(seen) == len(versions)  # noqa: B023
 

@@ -215,8 +215,8 @@ async def test_a_close_ends_what_was_begun(make: Make, client: Client, recorder:
     await closing
     assert permit.lost
     assert sorted(recorder.kinds) == ["failed"] * 5 + ["granted", "lost", "queued"]
-    errors = [type(event.error) for event in recorder.events if event.kind == "failed"]
-    assert sorted(errors, key=repr) == [PermitLost] + [SemaphoreClosed] * 4
+    closed = [isinstance(event.error, SemaphoreClosed) for event in recorder.events]
+    assert closed.count(True) == 4
 
 
 async def test_a_reap_says_how_many_it_dropped(

@@ -24,6 +24,11 @@ async def endless() -> AsyncIterator[int]:
         yield number
 
 
+async def never_ends(number: int) -> int:
+    await asyncio.Event().wait()
+    return number
+
+
 async def all_of(results: AsyncIterator[int]) -> list[int]:
     return [result async for result in results]
 
@@ -283,10 +288,10 @@ async def test_several_consumers_share_the_results(sem: FairSemaphore) -> None:
     async with throttled_map(sem, echo, range(30)) as results, asyncio.TaskGroup() as consumers:
         tasks = [consumers.create_task(all_of(results)) for _ in range(3)]
     assert sorted(itertools.chain(*(task.result() for task in tasks))) == list(range(30))
-    async with throttled_map(sem, asyncio.sleep, [60]) as never:
-        consumer = asyncio.create_task(anext(never, None))
+    async with throttled_map(sem, never_ends, [1]) as never:
+        consumer = asyncio.create_task(all_of(never))
         await asyncio.sleep(0)
-    assert await soon(consumer) is None
+    assert await soon(consumer) == []
 
 
 async def test_consumers_learn_of_a_failure_before_the_block_is_left(sem: FairSemaphore) -> None:

@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import math
+import operator
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -42,7 +44,10 @@ def answering(http: Any) -> Answering:
     """Makes transports that give each request an answer with this status and these headers."""
 
     def answering(status: int, headers: dict[str, str]) -> Any:
-        return http.MockTransport(lambda _: http.Response(status, headers=headers))
+        def answer(_: Any) -> Any:
+            return http.Response(status, headers=headers)
+
+        return http.MockTransport(answer)
 
     return answering
 
@@ -79,7 +84,7 @@ async def test_keys_and_hosts_back_off_alone(
         SemaphoreGroup(backend, "g", 2),
     )
     answer = answering(429, {"Retry-After": "20"})
-    client = client_of(sem, answer, back_off=True, key=lambda request: request.url.path)
+    client = client_of(sem, answer, back_off=True, key=operator.attrgetter("url.path"))
     await client.get("http://upstream/acme")
     status = await sem.status()
     assert status.back_off is None
@@ -131,13 +136,13 @@ class Noted:
         self.now = 1.0
         self._overloads = Overloads(back_off=True)
         monkeypatch.setattr(overload, "clock", lambda: self.now)
-        monkeypatch.setattr(overload, "usual_hold_of", lambda _: hold)
+        monkeypatch.setattr(overload, "usual_hold_of", Mock(return_value=hold))
 
     def back_off(self, seconds: float, *, key: bool) -> None:
         self.pauses.append(seconds)
 
     def answered(self, status: int, headers: dict[str, str], *, key: str | None = None) -> None:
-        response = SimpleNamespace(status_code=status, headers=headers)
+        response: Any = SimpleNamespace(status_code=status, headers=headers)
         self._overloads.note(cast("Permit", self), key, self.now, response)
 
 

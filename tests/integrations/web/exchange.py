@@ -96,7 +96,7 @@ class Exchange:
         """Wait until the application has sent *count* messages of a kind."""
 
         def sent() -> bool:
-            return sum(message["type"] == kind for message in self.sent) >= count
+            return [message["type"] for message in self.sent].count(kind) >= count
 
         await until(lambda: self.task.done() or sent())
         assert sent(), (self.sent, self.task)
