@@ -9,7 +9,6 @@ import contextlib
 import gc
 import math
 import selectors
-import tracemalloc
 from collections import Counter
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -87,20 +86,6 @@ async def test_tasks_share_script_calls(
     assert counts["PUBLISH"] == 0  # who waits in the same process is told by the reply
 
 
-async def test_a_lone_pair_is_few_bytes_on_the_wire(semaphore: AnySemaphore, admin: Redis) -> None:
-    """The scripts travel once, by digest ever after."""
-
-    async def traffic() -> Counter[str]:
-        stats = await admin.info("stats")
-        return Counter(asked=stats["total_net_input_bytes"], told=stats["total_net_output_bytes"])
-
-    start, idle = await traffic(), await traffic()
-    await pairs(semaphore)
-    used = await traffic() - idle - (idle - start)
-    assert 0 < used["asked"] <= 800 * PAIRS
-    assert 0 < used["told"] <= 60 * PAIRS
-
-
 class CountingSelector(selectors.DefaultSelector):
     """Counts the turns of its event loop."""
 
@@ -138,23 +123,3 @@ async def test_a_pair_leaves_nothing_to_the_collector(semaphore: AnySemaphore) -
         assert gc.collect() < PAIRS / 10
     finally:
         gc.enable()
-
-
-async def test_what_a_held_permit_weighs(client_a: Redis, admin: Redis) -> None:
-    """Bytes for each of 1,000, here and in Redis."""
-    semaphore = FairSemaphore(
-        client_a, "jobs", 2000, lease=60.0
-    )  # no refresh begins, however slow it is
-    await pairs(semaphore, 2)
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        held = [await semaphore.acquire() for _ in range(1000)]
-        weight = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
-    keys = await admin.keys("*jobs*")
-    there = sum([await admin.memory_usage(key, samples=0) or 0 for key in keys])
-    await asyncio.gather(*(permit.release() for permit in held))
-    assert weight <= 1000 * 1000
-    assert there <= 1000 * 400

@@ -164,7 +164,8 @@ async def test_no_secret_is_written_of_a_user_without_rights(
         await untyped.execute_command(
             "ACL", "SETUSER", "me", "reset", "on", f">{PASSWORD}", *rules
         )
-        return FairSemaphore(connect(f"redis://me:{PASSWORD}@127.0.0.1:{server.port}"), "jobs", 1)
+        redis = connect(f"redis://me:{PASSWORD}@127.0.0.1:{server.port}")
+        return FairSemaphore(redis, f"jobs {denied}", 1)
 
     for rule in ("+zadd", "+evalsha", "+eval", "~redsem:*"):
         denied = rule.replace("+", "-").replace("redsem", "other")
