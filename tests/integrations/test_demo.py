@@ -185,40 +185,25 @@ def kill(record: Record, **changes: Any) -> Record:
 
 
 MANIPULATED: list[tuple[str, Callable[[Record], Record]]] = [
-    ("the upstream refused 1 times", lambda good: also(good, Step("refused", 6, 4.2))),
+    ("the upstream refused 1 times", lambda r: also(r, Step("refused", 6, 4.2))),
+    ("3 requests were inside", lambda r: also(without(r, 6, "entered"), Step("entered", 6, 4.2))),
+    ("nothing was refused", lambda r: replace(r, bare=replace(r.bare, events=()))),
+    ("request 5 was lost", lambda r: kill(r, lost=())),
     (
-        "3 requests were inside at once: limit 2",
-        lambda good: also(without(good, 6, "entered"), Step("entered", 6, 4.2)),
+        "6 was lost: hurt",
+        lambda r: also(without(r, 6, "answered"), Step("failed", 6, 6.5, "hurt")),
     ),
-    (
-        "without a semaphore nothing was refused",
-        lambda good: replace(good, bare=replace(good.bare, events=())),
-    ),
-    ("request 5 was lost", lambda good: kill(good, lost=())),
-    (
-        "request 6 was lost: it hurt",
-        lambda good: also(without(good, 6, "answered"), Step("failed", 6, 6.5, "it hurt")),
-    ),
-    ("request 4 was processed 2 times", lambda good: also(good, Step("answered", 4, 7.0))),
-    ("request 5 was processed 2 times", lambda good: also(good, *processed(5, 5.5, 5.6))),
-    (
-        "request 6 was answered, but the upstream never received it",
-        lambda good: without(good, 6, "entered", "left"),
-    ),
-    ("with the semaphore, no worker was killed", lambda good: guarded(good, kill=None)),
-    (
-        "without a semaphore, no worker was killed",
-        lambda good: replace(good, bare=replace(good.bare, kill=None)),
-    ),
-    ("it ended with 0", lambda good: kill(good, returncode=0)),
-    ("held no permit", lambda good: kill(good, permits_by_time=((5.1, 0),))),
-    ("2 requests of worker 2 were lost", lambda good: kill(good, lost=(5, 6))),
-    ("never became free", lambda good: kill(good, permits_by_time=((5.1, 1),))),
-    ("became free after 4.90 s", lambda good: kill(good, permits_by_time=((5.1, 1), (10.0, 0)))),
-    (
-        "no request was answered while the permits",
-        lambda good: kill(good, permits_by_time=((5.1, 1), (5.2, 0))),
-    ),
+    ("request 4 was processed 2 times", lambda r: also(r, Step("answered", 4, 7.0))),
+    ("request 5 was processed 2 times", lambda r: also(r, *processed(5, 5.5, 5.6))),
+    ("but the upstream never received it", lambda r: without(r, 6, "entered", "left")),
+    ("with the semaphore, no worker was killed", lambda r: guarded(r, kill=None)),
+    ("a semaphore, no worker was killed", lambda r: replace(r, bare=replace(r.bare, kill=None))),
+    ("it ended with 0", lambda r: kill(r, returncode=0)),
+    ("held no permit", lambda r: kill(r, permits_by_time=((5.1, 0),))),
+    ("2 requests of worker 2 were lost", lambda r: kill(r, lost=(5, 6))),
+    ("never became free", lambda r: kill(r, permits_by_time=((5.1, 1),))),
+    ("became free after 4.90 s", lambda r: kill(r, permits_by_time=((5.1, 1), (10.0, 0)))),
+    ("no request was answered while", lambda r: kill(r, permits_by_time=((5.1, 1), (5.2, 0)))),
 ]
 
 
