@@ -12,7 +12,7 @@ import pytest
 import redis.exceptions as errors
 from redis.asyncio import Redis, RedisCluster
 
-from redsem_async import AnySemaphore, BackendError, FairSemaphore, Permit, Semaphore, aclose
+from redsem_async import AnySemaphore, BackendError, BackendUnavailable, FairSemaphore, Permit, Semaphore, aclose
 from redsem_async._redis.acl import COMMANDS, HARMLESS_DENIALS, Addition, acl_rules
 from redsem_async.testing import EmbeddedRedis
 from tests.harness import restricted
@@ -259,6 +259,41 @@ async def test_the_documented_user_is_enough_in_a_cluster(cluster: Cluster) -> N
         if "sharded" in additions:
             assert not await a_semaphore_passes(here, cluster)
     assert await denied_on(servers_of(cluster)) <= HARMLESS
+
+
+@pytest.mark.release
+async def test_a_denied_end_of_a_subscription_is_no_reply_to_anything_else(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its error is not taken for the reply to another command, and messages still come."""
+    servers, additions = servers_of(cluster), additions_of(cluster)
+    if "sharded" not in additions:
+        return
+    await allow(servers, rules_without("sunsubscribe", *additions))
+    with caplog.at_level(logging.WARNING, "redsem_async"):
+        async with two_processes(servers[0], RedisCluster) as (here, there):
+            await a_semaphore_passes(here, cluster)
+            await everything(here, there, "jobs")
+    assert "sunsubscribe" in await denied_on(servers)
+    assert not [record for record in caplog.records if record.name == "redsem_async"]
+
+
+@pytest.mark.release
+async def test_a_map_is_needed_when_a_node_dies(replicated_cluster: Cluster) -> None:
+    """Until then, a node that is asked in vain names the one that keeps the slot."""
+    cluster, [shard, *_] = replicated_cluster, replicated_cluster.shards
+    additions = additions_of(cluster)
+    survivors = [server for server in servers_of(cluster) if server is not shard.master.server]
+    await allow(servers_of(cluster), rules_without("cluster|slots", *additions))
+    async with two_processes(survivors[-1], RedisCluster) as (here, _):
+        semaphore = FairSemaphore(here, await cluster.name_on(shard), 1)
+        assert await (await semaphore.acquire(timeout=2)).release()
+        await cluster.fail_over(shard)
+        with pytest.raises(BackendUnavailable):
+            await semaphore.acquire(timeout=1)
+        assert await denied_on(survivors) & {"cluster|slots", "cluster"}
+        await allow(survivors, acl_rules(additions=additions))
+        assert await (await semaphore.acquire(timeout=5)).release()
 
 
 Denied = Callable[[Redis], Awaitable[Any]]

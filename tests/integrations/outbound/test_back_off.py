@@ -52,11 +52,15 @@ def answering(http: Any) -> Answering:
     return answering
 
 
+TWENTY = {"Retry-After": "20"}
+
+
 @pytest.mark.parametrize(
-    ("status", "back_off", "pauses"),
+    ("status", "headers", "back_off", "pauses"),
     [
-        *((429, True, True), (503, True, True), (429, False, False)),
-        *((200, True, False), (404, True, False), (500, True, False)),
+        *((429, TWENTY, True, True), (503, TWENTY, True, True), (429, TWENTY, False, False)),
+        *((status, TWENTY, True, False) for status in (200, 404, 500)),
+        (429, {}, True, False),
     ],
 )
 async def test_a_response_that_is_refused_pauses_the_fleet(
@@ -64,13 +68,13 @@ async def test_a_response_that_is_refused_pauses_the_fleet(
     answering: Answering,
     backend: MemoryBackend,
     status: int,
+    headers: dict[str, str],
     back_off: bool,
     pauses: bool,
 ) -> None:
     here, there = (FairSemaphore(each, "upstream", 3) for each in (backend, backend.peer()))
-    answer = answering(status, {"Retry-After": "20"})
-    response = await client_of(here, answer, back_off=back_off).get("/")
-    assert response.status_code == status, "it is returned as it is"
+    client = client_of(here, answering(status, headers), back_off=back_off)
+    assert (await client.get("/")).status_code == status, "it is returned as it is"
     assert await pause_left(there) == pytest.approx(20.0 if pauses else 0.0, abs=1.0)
     assert (await there.status()).held == 0
 
