@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import gc
 import math
-import selectors
 from collections import Counter
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -18,7 +17,6 @@ from redis.asyncio import Redis
 
 import redsem_async
 from redsem_async import AnySemaphore, FairSemaphore
-from redsem_async.testing import EmbeddedRedis
 
 PAIRS = 100
 OURS = str(Path(redsem_async.__file__).parent)
@@ -84,34 +82,6 @@ async def test_tasks_share_script_calls(
         await together(contended, 10)
     assert counts["EVALSHA"] <= 250
     assert counts["PUBLISH"] == 0  # who waits in the same process is told by the reply
-
-
-class CountingSelector(selectors.DefaultSelector):
-    """Counts the turns of its event loop."""
-
-    turns = 0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        self.turns += 1
-        return super().select(timeout)
-
-
-def test_a_lone_pair_takes_three_turns_of_the_loop(server: EmbeddedRedis) -> None:
-    """A write is one turn, the replies the next; then the task leaves its block and asks again."""
-    selector = CountingSelector()
-
-    async def main() -> int:
-        async with Redis.from_url(server.url) as client:
-            semaphore = FairSemaphore(client, "jobs", 10)
-            await pairs(semaphore, 2)
-            before = selector.turns
-            await pairs(semaphore)
-            return selector.turns - before
-
-    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
-        # Before 7.0, a server may send the replies to one write in two.
-        turns = 3 if server.version >= (7,) else 4
-        assert runner.run(main()) <= turns * PAIRS + 5
 
 
 async def test_a_pair_leaves_nothing_to_the_collector(semaphore: AnySemaphore) -> None:

@@ -12,7 +12,15 @@ import pytest
 import redis.exceptions as errors
 from redis.asyncio import Redis, RedisCluster
 
-from redsem_async import AnySemaphore, BackendError, BackendUnavailable, FairSemaphore, Permit, Semaphore, aclose
+from redsem_async import (
+    AnySemaphore,
+    BackendError,
+    BackendUnavailable,
+    FairSemaphore,
+    Permit,
+    Semaphore,
+    aclose,
+)
 from redsem_async._redis.acl import COMMANDS, HARMLESS_DENIALS, Addition, acl_rules
 from redsem_async.testing import EmbeddedRedis
 from tests.harness import restricted
