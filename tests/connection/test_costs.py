@@ -10,16 +10,13 @@ import gc
 import math
 from collections import Counter
 from collections.abc import AsyncGenerator
-from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
 
-import redsem_async
 from redsem_async import AnySemaphore, FairSemaphore
 
 PAIRS = 100
-OURS = str(Path(redsem_async.__file__).parent)
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,6 @@ from redsem_async import BackendUnavailable, FairSemaphore, aclose, connect, fro
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.replicas import SERVICE, Replicated, embedded_sentinels
 from tests.harness.wait import queue_up, soon, tasks_end_soon
-from tests.integrations.cli.commands import program
 
 TLS: dict[str, Any] = {"ssl": True}
 
@@ -64,9 +63,6 @@ async def test_a_url_may_name_sentinels(server: EmbeddedRedis) -> None:
         port = flock.sentinels[0].port
         url = f"redis+sentinel://127.0.0.1:1,127.0.0.1:{port}/{SERVICE}/0"
         async with connect(url) as client, FairSemaphore(client, "watched", 1):
-            result = await program("status", "watched", REDIS_URL=url)
-            assert result.code == 0, result.err
-            assert "1 held" in result.out
             pool: Any = client.connection_pool
             of_sentinel: Any = pool.sentinel_manager.sentinels[0].connection_pool
             (connection,) = of_sentinel._available_connections
