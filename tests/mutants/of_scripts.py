@@ -206,7 +206,7 @@ OF_SCRIPTS = (
     mutant(
         "no clock but TIME",
         "semaphores work where scripts cannot call TIME",
-        "permits_are_handed_over_in_order[fair-time]",
+        "permits_are_handed_over_in_order[time]",
         ("head.read_clock", "if not time.err then", "if true then"),
     ),
     mutant(
@@ -218,7 +218,7 @@ OF_SCRIPTS = (
     mutant(
         "nobody counted is nobody there",
         "the order is kept where PUBLISH does not count who receives a message",
-        "permits_are_handed_over_in_order[fair-count]",
+        "permits_are_handed_over_in_order[count]",
         ("tell.hub.publish_to", "if receivers == 0 and", "if false and"),
     ),
     mutant(
