@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from types import TracebackType
 from typing import Any, Self
 
 from tests.harness.wait import soon, until
@@ -57,12 +56,7 @@ class Exchange:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
 
