@@ -15,7 +15,7 @@ from redsem_async import AnySemaphore, BackendError, BackendUnavailable, FairSem
 from redsem_async._redis.dial import Target
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.clients import connection_of, key_of, kill_connection, kill_connections
-from tests.harness.inside import lease_of
+from tests.harness.inside import lease_of, state_of
 from tests.harness.proxy import Proxy
 from tests.harness.servers import stopped
 from tests.harness.topologies import Cluster, embedded_cluster, tell
@@ -120,7 +120,8 @@ async def test_a_subscription_that_ends_unasked_is_made_anew(
     waiter = await waits_in_queue(here)
     first = await connection_of(admin, "proxied")
     channel = proxy.operations("SUBSCRIBE")[0].arguments[1]
-    proxy.inject(b">3\r\n$11\r\nunsubscribe\r\n$%d\r\n%s\r\n:0\r\n" % (len(channel), channel))
+    ended = b">3\r\n$11\r\nunsubscribe\r\n$%d\r\n%s\r\n:0\r\n" % (len(channel), channel)
+    proxy.inject(ended)
 
     async def has_another() -> bool:
         return await connection_of(admin, "proxied") not in (first, None)
@@ -128,6 +129,9 @@ async def test_a_subscription_that_ends_unasked_is_made_anew(
     await until(has_another, "it subscribed on a new connection", within=1.0)
     assert await holder.release()
     await is_served(waiter, EPSILON, after=holder)
+    proxy.inject(ended)  # while nobody needs it
+    await until(lambda: not state_of(here).introduction.sent, "it is noticed")
+    await is_served(here.acquire(), 1.0)
 
 
 @pytest.mark.fault(26)
@@ -181,6 +185,22 @@ async def test_a_redis_py_that_keeps_its_streams_otherwise_is_named(server: Embe
     with pytest.raises(BackendError, match=r"with redis-py \S+, .* than 5\.2 to ") as raised:
         await soon(FairSemaphore(Redis(connection_pool=pool), "jobs", 1).acquire())
     assert not isinstance(raised.value, BackendUnavailable)
+
+
+@pytest.mark.fault(24)
+async def test_the_shortest_lease_says_when_a_silent_connection_is_left(
+    here: AnySemaphore, proxied: Redis, proxy: Proxy
+) -> None:
+    """Although a command without a reply is that of another semaphore."""
+    await here.reap()
+    _ = proxy.stop("acquire")
+    acquiring = in_background(here.acquire(timeout=10))
+    await until(lambda: bool(proxy.operations("acquire")), "it is in flight")
+    proxy.before = None
+    hasty = FairSemaphore(proxied, "others", 1, lease=1.0)
+    await is_served(hasty.acquire(timeout=5), 2.0)
+    await is_served(acquiring, EPSILON)
+    assert len(proxy.connections) == 2
 
 
 @pytest.mark.fault(24)
