@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from redis.asyncio.cluster import RedisCluster
 
 import redsem_async
-from redsem_async import AnySemaphore, BackendUnavailable, FairSemaphore, Semaphore
+from redsem_async import BackendUnavailable, FairSemaphore, Semaphore
+from tests.harness import wait
 from tests.harness.clients import Kind, key_of
 from tests.harness.replicas import until_caught_up
 from tests.harness.topologies import Cluster, Node, embedded_cluster, tell
@@ -62,20 +63,6 @@ EACH_FIRST = [
     for label, kind in KINDS.items()
     for first in ("holders", "meta", "facts", *OWN_KEYS.get(label, ()))
 ]
-
-
-@pytest.fixture(params=list(KINDS.values()), ids=list(KINDS))
-def kind(request: pytest.FixtureRequest) -> Kind:
-    """Either semaphore, and one with keys and one with slots."""
-    return cast("Kind", request.param)
-
-
-async def two_wait(semaphore: AnySemaphore) -> bool:
-    return (await semaphore.status(0)).waiting == 2
-
-
-def line_of(semaphore: AnySemaphore) -> str:
-    return key_of(semaphore, "queue")
 
 
 @pytest.fixture(scope="module")
@@ -132,16 +119,13 @@ async def test_a_hub_goes_with_its_client(lasting: Cluster) -> None:
                 pass
 
 
-# -- slots that move
-
-
 @pytest.mark.fault(40)
 async def test_a_slot_that_moved_is_followed(
-    kind: Kind, lasting: Cluster, connect_to: Connect, name: str
+    lasting: Cluster, connect_to: Connect, name: str
 ) -> None:
     """MOVED: the permit is kept, and the waiter is served by message, on the new node."""
-    held = kind(connect_to(lasting), name, 1, lease=LONG)
-    waiting = kind(connect_to(lasting), name, 1, lease=LONG)
+    held = FairSemaphore(connect_to(lasting), name, 1, lease=LONG)
+    waiting = FairSemaphore(connect_to(lasting), name, 1, lease=LONG)
     holder = await held.acquire(timeout=5)
     waiter = await waits_in_queue(waiting)
     target = await other_than(lasting, name)
@@ -154,7 +138,7 @@ async def test_a_slot_that_moved_is_followed(
 
     async def knows() -> bool:
         """The waiter has come to the new node, so that a message reaches it."""
-        return bool(await tell(target.server, "ZCARD", line_of(held)) == 1)
+        return bool(await tell(target.server, "ZCARD", key_of(held, "queue")) == 1)
 
     await until(knows, "the line is on the new node")
     assert await holder.release()
@@ -172,7 +156,7 @@ async def test_a_slot_on_its_way_is_waited_for(
     kind: Kind, lasting: Cluster, connect_to: Connect, name: str, first: str
 ) -> None:
     """TRYAGAIN and ASK: key by key, while permits are held and waited for."""
-    lease = 4.0
+    lease = 12.0
     here, there = connect_to(lasting), connect_to(lasting)
     held, waiting = kind(here, name, 1, lease=lease), kind(there, name, 1, lease=lease)
     hasty = kind(there, name, 2, lease=lease)
@@ -187,7 +171,7 @@ async def test_a_slot_on_its_way_is_waited_for(
         await hasty.acquire(timeout=0.4)  # it was not full, but on its way
     patient = in_background(hasty.acquire(timeout=20))
     while await move.move_one() is not None:
-        await asyncio.sleep(0.25)
+        await asyncio.sleep(0.1)
         assert not holder.lost
         assert not waiter.done()
     await move.finish()
@@ -201,7 +185,7 @@ async def test_a_slot_on_its_way_is_waited_for(
         waiters = [waiter]
     else:
         # So its process has come along: one that no message reaches would have to ask again.
-        await until(lambda: two_wait(held), "it is in line")
+        await wait.waiting(held, 2)
         assert not patient.done(), "it stands behind the first"
         waiters = [waiter, patient]
     assert await holder.release()
@@ -212,21 +196,18 @@ async def test_a_slot_on_its_way_is_waited_for(
     await all_free(held)
 
 
-# -- shards that die
-
-
 @pytest.mark.fault(40)
-async def test_a_dead_shard_takes_none_of_the_others_along(
-    kind: Kind, cluster: Cluster, connect_to: Connect
-) -> None:
+async def test_a_dead_shard_takes_no_other_along(cluster: Cluster, connect_to: Connect) -> None:
     """Its semaphores cannot be reached; those elsewhere do not even notice."""
     redis, other = connect_to(cluster), connect_to(cluster)
     doomed, *rest = cluster.shards
-    lost = kind(redis, await cluster.name_on(doomed), 1, lease=3.0)
-    alive = [kind(redis, await cluster.name_on(shard), 1, lease=LONG) for shard in rest]
+    lost = FairSemaphore(redis, await cluster.name_on(doomed), 1, lease=3.0)
+    alive = [FairSemaphore(redis, await cluster.name_on(shard), 1, lease=LONG) for shard in rest]
     permit = await lost.acquire(timeout=5)
     held = [await semaphore.acquire(timeout=5) for semaphore in alive]
-    waiters = [await waits_in_queue(kind(other, each.name, 1, lease=LONG)) for each in alive]
+    waiters = [
+        await waits_in_queue(FairSemaphore(other, each.name, 1, lease=LONG)) for each in alive
+    ]
     losing = in_background(cluster.loses(doomed))
     rounds = 0
     while not losing.done():
@@ -259,13 +240,13 @@ def strict_cluster() -> Iterator[Cluster]:
 
 
 @pytest.mark.fault(32)
-async def test_a_cluster_that_is_down_is_waited_for(
-    kind: Kind, strict_cluster: Cluster, connect_to: Connect
+async def test_a_cluster_that_is_down_is_awaited(
+    strict_cluster: Cluster, connect_to: Connect
 ) -> None:
     """CLUSTERDOWN, from nodes that are well: until the deadline, or it is up again."""
     cluster = strict_cluster
     doomed, well = cluster.shards[:2]
-    semaphore = kind(connect_to(cluster), await cluster.name_on(well), 1, lease=LONG)
+    semaphore = FairSemaphore(connect_to(cluster), await cluster.name_on(well), 1, lease=LONG)
     holder = await semaphore.acquire(timeout=5)
     await cluster.loses(doomed)
     before = await refused_with(cluster, "CLUSTERDOWN")
@@ -285,15 +266,15 @@ async def test_a_cluster_that_is_down_is_waited_for(
 
 @pytest.mark.fault(40)
 @pytest.mark.parametrize("how", ["killed", "handed over"])
-async def test_a_shard_that_fails_over_is_followed(
-    kind: Kind, replicated_cluster: Cluster, connect_to: Connect, how: str
+async def test_a_failover_of_a_shard(
+    replicated_cluster: Cluster, connect_to: Connect, how: str
 ) -> None:
     """A replica took over: the permit is kept, and the waiter is served there."""
     cluster = replicated_cluster
     shard = cluster.shards[0]
     name = await cluster.name_on(shard)
-    held = kind(connect_to(cluster), name, 1, lease=LONG)
-    waiting = kind(connect_to(cluster), name, 1, lease=LONG)
+    held = FairSemaphore(connect_to(cluster), name, 1, lease=LONG)
+    waiting = FairSemaphore(connect_to(cluster), name, 1, lease=LONG)
     holder = await held.acquire(timeout=5)
     waiter = await waits_in_queue(waiting)
 

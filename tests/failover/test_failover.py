@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 import redsem_async
 from redsem_async import AnySemaphore, BackendUnavailable, FairSemaphore, Permit
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.harness.clients import Connect, Kind, key_of
+from tests.harness.clients import Connect, key_of
 from tests.harness.proxy import Proxy
 from tests.harness.replicas import SERVICE, Flock, Replicated
 from tests.harness.topologies import in_sync, is_alive, settle, tell
@@ -81,16 +81,16 @@ async def refusals(server: EmbeddedRedis) -> int:
     return stats["total_error_replies"]
 
 
-# -- a demoted master
-
-
 @pytest.mark.fault(38)
 async def test_a_demoted_master_is_left_for_the_new_one(
-    kind: Kind, replicated: Replicated, proxy: Proxy, here: Redis, there: Redis
+    replicated: Replicated, proxy: Proxy, here: Redis, there: Redis
 ) -> None:
     """It answers READONLY, in the wording of its version, and stays connected."""
     old = replicated.master
-    held, waits = kind(here, "jobs", 1, lease=3.0), kind(there, "jobs", 1, lease=3.0)
+    held, waits = (
+        FairSemaphore(here, "jobs", 1, lease=3.0),
+        FairSemaphore(there, "jobs", 1, lease=3.0),
+    )
     async with held as permit:
         waiter = await waits_in_queue(waits)
         before, connections = await refusals(old), len(proxy.open_connections())
@@ -141,18 +141,15 @@ async def test_a_grant_without_a_subscriber_is_not_told_by_a_demoted_master(
         await is_served(waiter, after=permit)
 
 
-# -- writes that are lost
-
-
 @pytest.mark.fault(39)
 @pytest.mark.parametrize("lost", [1, 3])
 async def test_a_failover_that_loses_grants_lets_as_many_in_and_for_a_lease_at_most(
-    kind: Kind, lost: int, replicated: Replicated, proxy: Proxy, here: Redis, there: Redis
+    lost: int, replicated: Replicated, proxy: Proxy, here: Redis, there: Redis
 ) -> None:
     """K grants that are known nowhere: at most k holders too many, and tokens in order."""
     limit, lease = 4, 2.0
-    old_hand = kind(here, "jobs", limit, lease=lease)
-    newcomer = kind(there, "jobs", limit, lease=lease)
+    old_hand = FairSemaphore(here, "jobs", limit, lease=lease)
+    newcomer = FairSemaphore(there, "jobs", limit, lease=lease)
     permits = [await old_hand.acquire() for _ in range(limit - lost)]
     await replicated.cut_off()
     doomed = [await old_hand.acquire() for _ in range(lost)]
@@ -177,43 +174,28 @@ async def test_a_failover_that_loses_grants_lets_as_many_in_and_for_a_lease_at_m
 
 @pytest.mark.fault(39)
 async def test_a_failover_that_loses_releases_costs_a_lease_at_most(
-    kind: Kind, replicated: Replicated, proxy: Proxy, here: Redis, there: Redis
+    replicated: Replicated, proxy: Proxy, here: Redis, there: Redis
 ) -> None:
-    """The new master takes for held what was given back: until its lease ends."""
-    semaphore, other = kind(here, "jobs", 1, lease=2.0), kind(there, "jobs", 1, lease=2.0)
-    permit = await semaphore.acquire()
+    """The new master takes for held what was given back; waiters stand in line."""
+    held = FairSemaphore(here, "jobs", 1, lease=2.0)
+    waits = FairSemaphore(there, "jobs", 1, lease=2.0)
+    permit = await held.acquire()
     await replicated.cut_off()
+    await held.set_limit(0)
     assert await permit.release()
-    new = await take_over(replicated, proxy)
-    assert await holders(new, semaphore) == {permit.id}
-    await is_served(other.acquire(timeout=10), 2.0 + EPSILON, after=permit)
-    await all_free(other)
-
-
-@pytest.mark.fault(39)
-async def test_a_failover_that_loses_the_line_loses_no_waiter(
-    kind: Kind, replicated: Replicated, proxy: Proxy, here: Redis, there: Redis
-) -> None:
-    """Waiters that the new master has no record of stand in its line all the same."""
-    held, waits = kind(here, "jobs", 1, lease=3.0), kind(there, "jobs", 1, lease=3.0)
-    holder = await held.acquire()
-    await replicated.cut_off()
     waiters = [await waits_in_queue(waits, place=n) for n in (1, 2, 3)]
     assert not await tell(replicated.replicas[0], "EXISTS", key_of(waits, "queue"))
-    await take_over(replicated, proxy)
-    tokens = [holder.fencing_token]
-    async with asyncio.timeout(10):
-        await waiting(held, 3)
-        assert await holder.release()
+    new = await take_over(replicated, proxy)
+    assert await holders(new, held) == {permit.id}
+    tokens = [permit.fencing_token]
+    with takes_at_most(2.0 + EPSILON):
         for task in asyncio.as_completed(waiters):
-            permit = await task
-            tokens.append(permit.fencing_token)
-            assert await permit.release()
+            successor = await task
+            tokens.append(successor.fencing_token)
+            assert await successor.release()
     assert tokens == sorted(set(tokens))
     await all_free(held)
 
-
-# -- two masters
 
 LAG = 2  # min-replicas-max-lag, in seconds
 LATE = 2.0  # seconds more until a master stops: it counts whole ones, and looks once in each
@@ -234,23 +216,6 @@ async def takes_writes(server: EmbeddedRedis) -> bool:
     return False
 
 
-async def needs_a_replica(master: EmbeddedRedis) -> None:
-    await tell(master, "CONFIG", "SET", "min-replicas-max-lag", LAG)
-    await tell(master, "CONFIG", "SET", "min-replicas-to-write", 1)
-
-    async def has_counted() -> bool:
-        return await takes_writes(master)
-
-    await until(has_counted, "the master has counted its replica", LATE)
-
-
-async def stops(master: EmbeddedRedis) -> None:
-    async def stopped() -> bool:
-        return not await takes_writes(master)
-
-    await until(stopped, "the old master takes no writes", LAG + LATE)
-
-
 async def are_lost(permits: list[Permit]) -> None:
     await asyncio.gather(*(permit.wait_lost() for permit in permits))
 
@@ -268,34 +233,29 @@ class Split(NamedTuple):
         return not any(permit.lost for permit in (*self.held, *self.taken))
 
 
-@pytest.fixture
-def split(
-    kind: Kind, replicated: Replicated, link: Proxy, connect: Connect
-) -> Callable[[], Coroutine[Any, Any, Split]]:
-    """Has a master replaced that lives, and that does not hear of it."""
-
-    async def split() -> Split:
-        here = kind(connect(replicated.master.url), "jobs", 2, lease=LEASE)
-        there = kind(connect(replicated.replicas[0].url), "jobs", 2, lease=LEASE)
-        held = [await here.acquire() for _ in range(2)]
-        await replicated.caught_up()
-        await replicated.part(link)
-        parted = time.monotonic()
-        await replicated.promote()
-        taken = [await soon(there.acquire(), 2 * LEASE) for _ in range(2)]
-        both = Split(here, held, there, taken, parted)
-        assert both.are_trusted(), "the fault did not happen: four permits, and a limit of two"
-        return both
-
-    return split
+async def split(replicated: Replicated, link: Proxy, connect: Connect) -> Split:
+    """Replace a master that lives, and that does not hear of it."""
+    here, there = (
+        FairSemaphore(connect(server.url), "jobs", 2, lease=LEASE)
+        for server in (replicated.master, replicated.replicas[0])
+    )
+    held = [await here.acquire() for _ in range(2)]
+    await replicated.caught_up()
+    await replicated.part(link)
+    parted = time.monotonic()
+    await replicated.promote()
+    taken = [await soon(there.acquire(), 2 * LEASE) for _ in range(2)]
+    both = Split(here, held, there, taken, parted)
+    assert both.are_trusted(), "the fault did not happen: four permits, and a limit of two"
+    return both
 
 
 @pytest.mark.fault(39)
 async def test_two_masters_exceed_the_limit_for_as_long_as_both_take_writes(
-    replicated: Replicated, split: Callable[[], Coroutine[Any, Any, Split]]
+    replicated: Replicated, link: Proxy, connect: Connect
 ) -> None:
     """No client sees both: it is no promise, and docs/guarantees.md says so."""
-    both = await split()
+    both = await split(replicated, link, connect)
     with pytest.raises(TimeoutError):  # in the time after which it is over in the next test
         async with asyncio.timeout_at(both.parted + LAG + LATE + LEASE):
             await are_lost(both.held)
@@ -309,12 +269,22 @@ async def test_two_masters_exceed_the_limit_for_as_long_as_both_take_writes(
 
 @pytest.mark.fault(39)
 async def test_a_master_that_needs_a_replica_ends_the_trust_in_it(
-    replicated: Replicated, split: Callable[[], Coroutine[Any, Any, Split]]
+    replicated: Replicated, link: Proxy, connect: Connect
 ) -> None:
     """By taking no writes once it is alone. Refreshes fail then, and nothing is granted."""
-    await needs_a_replica(replicated.master)
-    both = await split()
-    await stops(replicated.master)
+    master = replicated.master
+
+    async def takes() -> bool:
+        return await takes_writes(master)
+
+    async def stopped() -> bool:
+        return not await takes_writes(master)
+
+    await tell(master, "CONFIG", "SET", "min-replicas-max-lag", LAG)
+    await tell(master, "CONFIG", "SET", "min-replicas-to-write", 1)
+    await until(takes, "the master has counted its replica", LATE)
+    both = await split(replicated, link, connect)
+    await until(stopped, "the old master takes no writes", LAG + LATE)
     assert time.monotonic() - both.parted < LAG + LATE + NOISE
     waits = in_background(both.here.acquire())
     with takes_at_most(0.4), pytest.raises(BackendUnavailable, match="NOREPLICAS"):
@@ -329,33 +299,13 @@ async def test_a_master_that_needs_a_replica_ends_the_trust_in_it(
     await all_free(both.there)
 
 
-# -- sentinels
-
-
-@pytest.fixture
-async def follow(flock: Flock) -> AsyncIterator[Callable[[], Redis]]:
-    """Makes clients that ask the sentinels which server is the master."""
-    async with AsyncExitStack() as stack:
-
-        def client() -> Redis:
-            sentinel = flock.sentinel()
-            for each in sentinel.sentinels:
-                stack.push_async_callback(each.aclose)
-            redis: Redis = sentinel.master_for(SERVICE)
-            stack.push_async_callback(redis.aclose)
-            stack.push_async_callback(redsem_async.aclose, redis)
-            return redis
-
-        yield client
-
-
 @pytest.mark.fault(38, 39)
 @pytest.mark.parametrize("end", ["killed", "demoted"])
-async def test_a_real_failover_is_ridden_out(
-    kind: Kind, flock: Flock, follow: Callable[[], Redis], end: str
-) -> None:
+async def test_a_real_failover_is_ridden_out(flock: Flock, end: str) -> None:
     """Sentinels promote the replica: permits are kept, and waiters go on waiting."""
-    held, waits = kind(follow(), "jobs", 1, lease=12.0), kind(follow(), "jobs", 1)
+    watching = [flock.sentinel() for _ in range(2)]
+    clients: list[Redis] = [sentinel.master_for(SERVICE) for sentinel in watching]
+    held, waits = (FairSemaphore(client, "jobs", 1, lease=12.0) for client in clients)
     old = await flock.master()
 
     async def ended() -> bool:
@@ -386,3 +336,6 @@ async def test_a_real_failover_is_ridden_out(
     assert await holders(new, held) == {successor.id}
     assert await successor.release()
     await all_free(held)
+    for client in (*clients, *(each for sentinel in watching for each in sentinel.sentinels)):
+        await redsem_async.aclose(client)
+        await client.aclose()

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from typing import Any, Protocol, cast
 
-import pytest
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore
@@ -15,11 +14,6 @@ Client = Redis | MemoryBackend
 Kind = type[Semaphore] | type[FairSemaphore]
 
 KEYS = ("holders", "facts", "meta", "hubs", "limit", "queue")
-EACH_KEY = [
-    pytest.param(kind, key, id=f"{name}-{key}")
-    for kind, name in ((Semaphore, "zset"), (FairSemaphore, "fair"))
-    for key in KEYS
-]
 
 
 class Connect(Protocol):

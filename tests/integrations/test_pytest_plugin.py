@@ -55,9 +55,7 @@ async def test_unlimited_no_more():
         await nowhere.acquire()
 """
 BY_ITSELF = """
-import asyncio
-
-from redsem_async import FairSemaphore, aclose
+from redsem_async import aclose
 
 def test_a_loop_of_its_own(redsem_redis):
     async def main():
@@ -112,21 +110,12 @@ def test_the_example_of_the_docs_passes() -> None:
     ],
     ids=["auto", "strict", "a loop of the module", "a loop for all", "anyio", "anyio too"],
 )
-def test_clients_are_closed_by_whoever_runs_the_test(
-    tmp_path: Path, mark: str, arguments: list[str]
-) -> None:
+def test_clients_are_closed_by_any_runner(tmp_path: Path, mark: str, arguments: list[str]) -> None:
     """And what a test still held has ended: the next finds an empty server, and nothing warns."""
-    written(tmp_path, conftest=ASKED + ON_ASYNCIO, test_it=USED.format(mark=mark))
+    written(tmp_path, conftest=ASKED + ON_ASYNCIO, test_it=USED.format(mark=mark) + BY_ITSELF)
     done = run(tmp_path, *arguments)
     assert done.returncode == 0, done.stdout
-    assert "5 passed" in done.stdout
-
-
-def test_a_test_may_run_a_loop_of_its_own(tmp_path: Path) -> None:
-    written(tmp_path, conftest=ASKED, test_it=BY_ITSELF)
-    done = run(tmp_path)
-    assert done.returncode == 0, done.stdout
-    assert "1 passed" in done.stdout
+    assert "6 passed" in done.stdout
 
 
 def test_the_plugin_loads_only_when_asked(tmp_path: Path) -> None:

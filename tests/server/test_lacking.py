@@ -2,16 +2,15 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator
 
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import AcquireTimeout, BackendError, FairSemaphore, ModeMismatch, PermitLost
+from redsem_async import AcquireTimeout, BackendError, FairSemaphore, PermitLost
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.children import StartWorker
-from tests.harness.clients import Connect, Kind, kill_connection
+from tests.harness.clients import Connect, kill_connection
 from tests.harness.lacking import LACKS, Lacking
 from tests.harness.servers import StartServer
 from tests.harness.wait import (
@@ -27,7 +26,15 @@ from tests.harness.wait import (
 
 LEASE = 3.0
 HEARTBEAT = 2.0  # seconds at most between two
-BY_HEARTBEAT = ("resp3", "subscribe")  # what lacks these has no push messages
+# What the log says of one, once.
+SAID = {
+    "set_repl": "redis.set_repl",
+    "time": "TIME",
+    "count": "PUBLISH",
+    "resp3": "RESP3",
+    "subscribe": "SUBSCRIBE",
+    "lua51": "redis.set_repl",
+}
 
 
 @pytest.fixture(params=[lack for lack in LACKS if lack != "pexpiretime"])
@@ -65,14 +72,15 @@ def there(lacking: Lacking, connect: Connect) -> Redis:
 
 def late_by(lacking: Lacking) -> float:
     """Seconds that a hand-over takes at most: less than to a heartbeat, where messages tell."""
-    return HEARTBEAT if set(lacking.lacks) & set(BY_HEARTBEAT) else HEARTBEAT / 4
+    return HEARTBEAT if {*lacking.lacks} & {"resp3", "subscribe"} else HEARTBEAT / 4
 
 
 async def test_permits_are_handed_over_in_order(
-    kind: Kind, here: Redis, there: Redis, lacking: Lacking, admin: Redis
+    here: Redis, there: Redis, lacking: Lacking, admin: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """From process to process and back; at the end, nothing is left half done."""
-    one, other = (kind(client, "jobs", 1, lease=LEASE) for client in (here, there))
+    """From process to process and back, with nothing left half done; what is lacking is logged."""
+    caplog.set_level(logging.WARNING, "redsem_async")
+    one, other = (FairSemaphore(client, "jobs", 1, lease=LEASE) for client in (here, there))
     holder = await one.acquire()
     count = 4 if late_by(lacking) == HEARTBEAT else 16
     requests = [await queue_up((one, other)[place % 2]) for place in range(count)]
@@ -90,23 +98,27 @@ async def test_permits_are_handed_over_in_order(
     with takes_at_most(count * late_by(lacking)):
         await holder.release()
         await asyncio.gather(*map(take, range(count)))
-    assert sorted(served) == [*range(count)]
-    if kind is FairSemaphore:
-        assert served == [*range(count)]
+    assert served == [*range(count)]
     await all_free(one)
     for key in ("holders", "facts", "queue"):
         assert not await admin.exists(f"redsem:{{jobs}}:{key}")
+    [lack] = lacking.lacks
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == (2 if lack in SAID else 0), "each process says it once"
+    assert all(SAID[lack] in text for text in said)
 
 
-async def test_keys_and_slots_are_handed_over(here: Redis, there: Redis, lacking: Lacking) -> None:
+async def test_keys_slots_and_many_are_handed_over(
+    here: Redis, there: Redis, lacking: Lacking
+) -> None:
+    """Lua 5.4 tells 2 ^ 2 from 4, and so does who reads a reply."""
     one, other = (
         FairSemaphore(client, "jobs", lease=LEASE, key_limit=1, share=True, slots=["a", "b"])
         for client in (here, there)
     )
     ours, theirs = await one.acquire(key="x"), await other.acquire(key="y")
     assert {ours.slot, theirs.slot} == {"a", "b"}
-    second = await queue_up(other, key="x")
-    third = await queue_up(one, key="x")
+    second, third = await queue_up(other, key="x"), await queue_up(one, key="x")
     with takes_at_most(2 * late_by(lacking)):
         assert await ours.release()
         permit = await second
@@ -115,14 +127,7 @@ async def test_keys_and_slots_are_handed_over(here: Redis, there: Redis, lacking
         assert await permit.release()
         assert await (await third).release()
     assert await theirs.release()
-    await all_free(one)
-
-
-async def test_requests_for_many_are_counted(
-    kind: Kind, here: Redis, there: Redis, lacking: Lacking
-) -> None:
-    """Lua 5.4 tells 2 ^ 2 from 4, and so does who reads a reply."""
-    one, other = (kind(client, "jobs", 5, lease=LEASE) for client in (here, there))
+    one, other = (FairSemaphore(client, "many", 5, lease=LEASE) for client in (here, there))
     heavy = await one.acquire(permits=4)
     with pytest.raises(AcquireTimeout):
         await other.acquire(permits=2, timeout=0.5)
@@ -136,9 +141,7 @@ async def test_requests_for_many_are_counted(
     assert await lighter.release()
 
 
-async def test_a_killed_waiter_is_passed_over(
-    here: Redis, lacking: Lacking, start: StartWorker
-) -> None:
+async def test_a_dead_waiter_is_passed(here: Redis, lacking: Lacking, start: StartWorker) -> None:
     """At once where Redis says that nothing listens, else when the hand-over was not confirmed."""
     semaphore = FairSemaphore(here, "jobs", 1, lease=1.0)
     holder = await semaphore.acquire()
@@ -150,46 +153,25 @@ async def test_a_killed_waiter_is_passed_over(
     await is_served(second, 2.0 + EPSILON)
 
 
-async def test_what_is_worked_around_is_logged_once(
-    kind: Kind, here: Redis, lacking: Lacking, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING, "redsem_async"):
-        for name in ("jobs", "others"):
-            async with kind(here, name, 1):
-                pass
-    said = [record.getMessage() for record in caplog.records]
-    words = {
-        "set_repl": "redis.set_repl",
-        "time": "TIME",
-        "count": "PUBLISH",
-        "resp3": "RESP3",
-        "subscribe": "SUBSCRIBE",
-        "lua51": "redis.set_repl",
-    }
-    [lack] = lacking.lacks
-    assert len(said) == (lack in words)
-    assert all(words[lack] in text for text in said)
-
-
 async def test_wrong_credentials_are_refused_at_once_without_resp3(
-    kind: Kind, embedded: StartServer, connect: Connect
+    embedded: StartServer, connect: Connect
 ) -> None:
     """The second attempt, in RESP2, is the one that is told so."""
     server = embedded("--requirepass", "secret")
     async with Lacking(server.port, "resp3") as lacking:
         client = connect(lacking.url.replace("//", "//:wrong@"))
         with takes_at_most(1.0), pytest.raises(BackendError, match="rejects"):
-            await kind(client, "jobs", 1).acquire(timeout=5)
+            await FairSemaphore(client, "jobs", 1).acquire(timeout=5)
         assert lacking.met
 
 
 async def test_after_a_lost_connection_it_is_known_that_publish_does_not_count(
-    kind: Kind, server: EmbeddedRedis, connect: Connect, admin: Redis
+    server: EmbeddedRedis, connect: Connect, admin: Redis
 ) -> None:
     """The server is asked once, and what it said holds for each connection after that."""
     async with Lacking(server.port, "count") as lacking:
-        here = kind(connect(lacking.url, client_name="here"), "jobs", 1, lease=LEASE)
-        there = kind(connect(lacking.url), "jobs", 1, lease=LEASE)
+        here = FairSemaphore(connect(lacking.url, client_name="here"), "jobs", 1, lease=LEASE)
+        there = FairSemaphore(connect(lacking.url), "jobs", 1, lease=LEASE)
         for _ in range(2):
             async with there as holder:
                 waiter = await queue_up(here)
@@ -204,45 +186,28 @@ async def test_after_a_lost_connection_it_is_known_that_publish_does_not_count(
             await is_served(waiter, EPSILON, after=holder)
 
 
-# -- without TIME
-
-
-async def test_looking_at_nothing_leaves_nothing(
-    kind: Kind, no_time: Lacking, connect: Connect, admin: Redis
+@pytest.mark.fault(1, 30)
+async def test_leases_end_by_the_derived_clock(
+    no_time: Lacking, connect: Connect, admin: Redis, start: StartWorker
 ) -> None:
-    """The clock is that of a key which is there for a moment only."""
-    semaphore = kind(connect(no_time.url), "jobs", 3)
-    status = await semaphore.status()
-    assert (status.held, status.waiting) == (0, 0)
+    """It is that of a key which is there for a moment only: looking at nothing leaves nothing."""
+    semaphore = FairSemaphore(connect(no_time.url), "jobs", 1, lease=1.0)
+    assert (await semaphore.status()).held == 0
     assert not await semaphore.exists()
     assert not await semaphore.release(f"{'0' * 32}.1")
     assert await admin.keys() == []
-    async with kind(connect(no_time.url), "jobs", 3, lease=LEASE) as permit:
-        [holder] = (await semaphore.status()).holders
-        assert holder.id == permit.id
-        assert 0 <= holder.age < NOISE
-        assert LEASE - NOISE < holder.expires_in <= LEASE
-
-
-@pytest.mark.fault(1)
-async def test_leases_end_by_the_derived_clock(
-    kind: Kind, no_time: Lacking, connect: Connect, start: StartWorker
-) -> None:
-    semaphore = kind(connect(no_time.url), "jobs", 1, lease=1.0)
-    holder = await start("hold", kind=kind, url=no_time.url, lease=1.0)
+    holder = await start("hold", kind=FairSemaphore, url=no_time.url, lease=1.0)
     await holder.heard("held")
     waiter = await waits_in_queue(semaphore)
     await holder.kill()
-    await is_served(waiter, 1.0 + EPSILON)
-
-
-@pytest.mark.fault(30)
-async def test_lost_state_is_noticed(
-    kind: Kind, no_time: Lacking, connect: Connect, admin: Redis
-) -> None:
-    """Nothing is stored whose expiry says what time it is."""
-    semaphore = kind(connect(no_time.url), "jobs", 1, lease=LEASE)
-    permit = await semaphore.acquire()
+    with takes_at_most(1.0 + EPSILON):
+        permit = await waiter
+    [found] = (await semaphore.status()).holders
+    assert (found.id, 0 <= found.age < NOISE, 0 < found.expires_in <= 1.0) == (
+        permit.id,
+        True,
+        True,
+    )
     await admin.flushall()
     with pytest.raises(PermitLost):
         await permit.refresh()
@@ -253,11 +218,11 @@ async def test_lost_state_is_noticed(
 @pytest.mark.fault(33)
 @pytest.mark.parametrize("stored", [True, False], ids=["with state", "without"])
 async def test_a_full_server_grants_nothing_and_lets_go(
-    kind: Kind, no_time: Lacking, connect: Connect, admin: Redis, stored: bool
+    no_time: Lacking, connect: Connect, admin: Redis, stored: bool
 ) -> None:
-    semaphore = kind(connect(no_time.url), "jobs", 2, lease=30.0)
+    semaphore = FairSemaphore(connect(no_time.url), "jobs", 2, lease=30.0)
     permit = await semaphore.acquire()
-    other = kind(connect(no_time.url), "jobs" if stored else "others", 1)
+    other = FairSemaphore(connect(no_time.url), "jobs" if stored else "others", 1)
     await other.status()
     await admin.config_set("maxmemory", "1")
     with pytest.raises(BackendError, match="OOM"):
@@ -267,32 +232,17 @@ async def test_a_full_server_grants_nothing_and_lets_go(
     await permit.refresh()
     assert await permit.release()
     assert not await other.release(f"{'0' * 32}.1")
-    await admin.config_set("maxmemory", "0")
-    await all_free(semaphore)
-
-
-async def test_a_client_of_another_clock_is_told_what_is_held(
-    kind: Kind, no_time: Lacking, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the server's clock, although its own is an hour ahead."""
-    redis = connect(no_time.url)
-    async with kind(redis, "jobs", 1):
-        really = time.time_ns
-        monkeypatch.setattr(time, "time_ns", lambda: really() + 3600 * 10**9)
-        with pytest.raises(ModeMismatch) as caught:
-            await kind(redis, "jobs", 1, clock="local").acquire()
-    assert caught.value.held
 
 
 async def test_without_any_clock_the_error_says_what_to_do(
-    kind: Kind, server: EmbeddedRedis, connect: Connect, admin: Redis
+    server: EmbeddedRedis, connect: Connect, admin: Redis
 ) -> None:
     """Redis before 7.0 has no PEXPIRETIME."""
     async with Lacking(server.port, "time", "pexpiretime") as lacking:
         client = connect(lacking.url)
         with takes_at_most(EPSILON), pytest.raises(BackendError, match='clock="local"'):
-            await kind(client, "jobs", 1).acquire(timeout=2)
+            await FairSemaphore(client, "jobs", 1).acquire(timeout=2)
         assert await admin.keys() == []
-        async with kind(client, "jobs", 1, clock="local"):
+        async with FairSemaphore(client, "jobs", 1, clock="local"):
             with pytest.raises(BackendError, match="jobs"):
-                await kind(client, "jobs", 1).try_acquire()
+                await FairSemaphore(client, "jobs", 1).try_acquire()

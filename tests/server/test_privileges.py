@@ -18,16 +18,14 @@ from redsem_async import (
     BackendUnavailable,
     FairSemaphore,
     Permit,
-    PermitLost,
     Semaphore,
     aclose,
 )
 from redsem_async._redis.acl import COMMANDS, HARMLESS_DENIALS, Addition, acl_rules
 from redsem_async.testing import EmbeddedRedis
 from tests.harness import restricted
-from tests.harness.clients import Kind
 from tests.harness.topologies import Cluster, tell
-from tests.harness.wait import in_background, until
+from tests.harness.wait import cancelled, in_background, until
 
 LATER = 2.5  # seconds: a heartbeat of a lease of 3 s is sent every 1 to 1.5
 AT_ONCE = 0.5
@@ -35,8 +33,6 @@ HARMLESS = {*HARMLESS_DENIALS, "client"}  # 6.2 does not log the subcommand
 FALLBACKS = {"publish", "subscribe"}  # without these, heartbeats find the grants
 
 DENIED = re.compile("NOPERM|no permission|can't (access|run)", re.IGNORECASE)
-
-Make = Callable[..., AnySemaphore]
 
 
 async def allow(servers: Iterable[EmbeddedRedis], rules: Iterable[str]) -> None:
@@ -89,11 +85,11 @@ async def in_line(semaphore: AnySemaphore, **options: Any) -> "asyncio.Task[Perm
 
 
 async def everything(
-    kind: Make, here: Any, there: Any, name: str, *, within: float, prefix: str = "redsem"
+    here: Any, there: Any, name: str, *, within: float = AT_ONCE, prefix: str = "redsem"
 ) -> None:
     """All that semaphores do, each step of which raises when it was denied."""
     common: dict[str, Any] = {"prefix": prefix, "lease": 3.0}
-    ours, theirs = kind(here, name, 3, **common), kind(there, name, 3, **common)
+    ours, theirs = (FairSemaphore(client, name, 3, **common) for client in (here, there))
     for _ in range(3):  # the first and the quick path
         assert await (await ours.acquire()).release()
 
@@ -111,23 +107,23 @@ async def everything(
     await theirs.set_limit(None)
     await theirs.reap()
 
-    job = await permit.detach(5.0)
-    adopted = await theirs.adopt(job)
+    adopted = await theirs.adopt(await permit.detach(5.0))
     assert adopted.fencing_token == permit.fencing_token
     assert await ours.release(adopted.id)
     assert not await adopted.release()
 
     abandoned = await ours.acquire(permits=3)
-    late = await in_line(theirs)
-    late.cancel()
-    await asyncio.wait([late])
+    await cancelled(await in_line(theirs))
     assert await abandoned.release()
 
     await (await ours.acquire(permits=2)).detach(5.0)
     assert await ours.exists()
     await ours.delete()
     assert await theirs.available() == 3
-    await everything_with_slots(kind(here, f"{name}-slots", slots=["a", "b"], **common))
+    async with Semaphore(here, f"{name}-zset", 1, **common):
+        pass
+    slots: Any = {"slots": ["a", "b"], **common}
+    await everything_with_slots(FairSemaphore(here, f"{name}-slots", **slots))
     by_key: dict[str, Any] = {"key_limit": 1, "share": True, **common}
     ours, theirs = (FairSemaphore(client, f"{name}-keys", 3, **by_key) for client in (here, there))
     await everything_with_keys(ours, theirs, within=within)
@@ -156,35 +152,31 @@ async def everything_with_keys(
     assert await (await asyncio.wait_for(waiter, within)).release()
     await theirs.set_limit(None, key="a")
     adopted = await theirs.adopt(await permit.detach(5.0))
-    late = await in_line(ours, key="a")
-    late.cancel()
-    await asyncio.wait([late])
+    await cancelled(await in_line(ours, key="a"))
     assert await adopted.release()
     await ours.delete()
 
 
 @pytest.mark.parametrize("prefix", ["redsem", "a*b [c]"])
-async def test_the_documented_user_can_do_everything(
-    server: EmbeddedRedis, kind: Kind, prefix: str
-) -> None:
+async def test_the_documented_user_can_do_everything(server: EmbeddedRedis, prefix: str) -> None:
     """With messages; what the server's log has of denials is redis-py's own."""
     await allow([server], acl_rules(prefix))
     async with two_processes(server) as (here, there):
-        await everything(kind, here, there, "jobs", within=AT_ONCE, prefix=prefix)
+        await everything(here, there, "jobs", prefix=prefix)
     assert await denied_on([server]) <= HARMLESS
 
 
 @pytest.mark.filterwarnings(
     "ignore:.*was garbage-collected without being released:ResourceWarning"
 )
-async def test_not_one_command_is_idle(server: EmbeddedRedis, kind: Kind) -> None:
+async def test_not_one_command_is_idle(server: EmbeddedRedis) -> None:
     """A rule that is never missed would be there for an intruder alone."""
     needless: list[str] = []
     for command in sorted({*COMMANDS} - FALLBACKS):
         await allow([server], rules_without(command))
         async with two_processes(server) as (here, there):
             try:
-                await everything(kind, here, there, command, within=AT_ONCE)
+                await everything(here, there, command)
             except BackendError:
                 assert command in await denied_on([server])
             else:
@@ -192,17 +184,16 @@ async def test_not_one_command_is_idle(server: EmbeddedRedis, kind: Kind) -> Non
     assert needless == []
 
 
-@pytest.mark.release
 @pytest.mark.fault(28)
 @pytest.mark.parametrize("command", sorted(FALLBACKS))
 async def test_without_messages_heartbeats_find_the_grants(
-    server: EmbeddedRedis, kind: Kind, command: str, caplog: pytest.LogCaptureFixture
+    server: EmbeddedRedis, command: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Later, and nothing else is missing."""
+    """Later, and nothing else is missing. The log says once why it takes so long."""
     await allow([server], rules_without(command))
     with caplog.at_level(logging.WARNING, "redsem_async"):
         async with two_processes(server) as (here, there):
-            await everything(kind, here, there, "jobs", within=LATER)
+            await everything(here, there, "jobs", within=LATER)
     assert len(caplog.messages) == (2 if command == "subscribe" else 0), caplog.messages
     assert all("heartbeats" in message for message in caplog.messages)
 
@@ -215,19 +206,14 @@ CLIENTS: dict[Addition, dict[str, Any]] = {
 
 @pytest.mark.release
 @pytest.mark.parametrize("addition", CLIENTS)
-async def test_additions_are_for_what_they_say(
-    server: EmbeddedRedis, kind: Kind, addition: Addition
-) -> None:
+async def test_additions_are_for_what_they_say(server: EmbeddedRedis, addition: Addition) -> None:
     """Without one, what needs it is refused; with it, all works."""
     await allow([server], acl_rules())
     async with two_processes(server, **CLIENTS[addition]) as (here, there):
         with pytest.raises(BackendError, match=DENIED):
-            await kind(here, "jobs", 1).acquire(timeout=2)
+            await FairSemaphore(here, "jobs", 1).acquire(timeout=2)
         await allow([server], acl_rules(additions=[addition]))
-        await everything(kind, here, there, "others", within=AT_ONCE)
-
-
-# -- clusters
+        await everything(here, there, "others")
 
 
 def servers_of(cluster: Cluster) -> list[EmbeddedRedis]:
@@ -240,10 +226,10 @@ def additions_of(cluster: Cluster) -> list[Addition]:
     return ["cluster", "sharded"] if sharded else ["cluster"]
 
 
-async def while_a_slot_moves(kind: Kind, client: Any, cluster: Cluster) -> None:
+async def while_a_slot_moves(client: Any, cluster: Cluster) -> None:
     """A semaphore is used where it was, on its way, and where it is now."""
     name = await cluster.name_on(cluster.shards[0], "moving")
-    semaphore = kind(client, name, 1)
+    semaphore = FairSemaphore(client, name, 1)
     permit = await semaphore.acquire(timeout=2)
     move = await cluster.begin_to_move(name, cluster.shards[1].master)
     try:
@@ -255,57 +241,37 @@ async def while_a_slot_moves(kind: Kind, client: Any, cluster: Cluster) -> None:
     assert await permit.release()
 
 
-async def a_semaphore_passes(kind: Kind, client: Any, cluster: Cluster) -> bool:
+async def a_semaphore_passes(client: Any, cluster: Cluster) -> bool:
     """Use a semaphore, then another of its shard; whether the first is still subscribed to."""
-    passing = kind(client, "passing", 1)
+    passing = FairSemaphore(client, "passing", 1)
     assert await (await passing.acquire(timeout=2)).release()
     node = await cluster.owner_of("passing")
     [channel] = await tell(node.server, "PUBSUB", "SHARDCHANNELS", "*{passing}*")
     del passing
     gc.collect()
-    other = kind(client, await cluster.name_on(cluster.shard_of(node), "other"), 1)
+    other = FairSemaphore(client, await cluster.name_on(cluster.shard_of(node), "other"), 1)
     for _ in range(2):
         assert await (await other.acquire(timeout=2)).release()
     return channel in await tell(node.server, "PUBSUB", "SHARDCHANNELS")
 
 
 @pytest.mark.release
-async def test_the_documented_user_is_enough_in_a_cluster(kind: Kind, cluster: Cluster) -> None:
+async def test_the_documented_user_is_enough_in_a_cluster(cluster: Cluster) -> None:
     """Messages within a shard, slots that move, and semaphores that come and go."""
     additions = additions_of(cluster)
     await allow(servers_of(cluster), acl_rules(additions=additions))
     async with two_processes(cluster.nodes[0].server, RedisCluster) as (here, there):
         within = AT_ONCE if "sharded" in additions else LATER
-        await everything(kind, here, there, "jobs", within=within)
-        await while_a_slot_moves(kind, here, cluster)
+        await everything(here, there, "jobs", within=within)
+        await while_a_slot_moves(here, cluster)
         if "sharded" in additions:
-            assert not await a_semaphore_passes(kind, here, cluster)
+            assert not await a_semaphore_passes(here, cluster)
     assert await denied_on(servers_of(cluster)) <= HARMLESS
 
 
 @pytest.mark.release
-@pytest.mark.filterwarnings(
-    "ignore:.*was garbage-collected without being released:ResourceWarning"
-)
-async def test_not_one_command_is_idle_in_a_cluster(cluster: Cluster) -> None:
-    """As with the others: one that is denied is missed, or is in the log."""
-    servers, additions = servers_of(cluster), additions_of(cluster)
-    await allow(servers, rules_without("asking", *additions))
-    async with two_processes(servers[0], RedisCluster) as (here, _):
-        with pytest.raises((BackendError, PermitLost)):
-            await while_a_slot_moves(FairSemaphore, here, cluster)
-    assert "asking" in await denied_on(servers)
-
-    for command in ("spublish", "ssubscribe") if "sharded" in additions else ():
-        await allow(servers, rules_without(command, *additions))
-        async with two_processes(servers[0], RedisCluster) as (here, there):
-            await everything(FairSemaphore, here, there, command, within=LATER)
-        assert command in await denied_on(servers)
-
-
-@pytest.mark.release
 async def test_a_denied_end_of_a_subscription_is_no_reply_to_anything_else(
-    kind: Kind, cluster: Cluster, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its error is not taken for the reply to another command, and messages still come."""
     servers, additions = servers_of(cluster), additions_of(cluster)
@@ -314,8 +280,8 @@ async def test_a_denied_end_of_a_subscription_is_no_reply_to_anything_else(
     await allow(servers, rules_without("sunsubscribe", *additions))
     with caplog.at_level(logging.WARNING, "redsem_async"):
         async with two_processes(servers[0], RedisCluster) as (here, there):
-            await a_semaphore_passes(kind, here, cluster)
-            await everything(kind, here, there, "jobs", within=AT_ONCE)
+            await a_semaphore_passes(here, cluster)
+            await everything(here, there, "jobs")
     assert "sunsubscribe" in await denied_on(servers)
     assert not [record for record in caplog.records if record.name == "redsem_async"]
 
@@ -338,35 +304,31 @@ async def test_a_map_is_needed_when_a_node_dies(replicated_cluster: Cluster) -> 
         assert await (await semaphore.acquire(timeout=5)).release()
 
 
-# -- and no more
-
-
 Denied = Callable[[Redis], Awaitable[Any]]
-BEYOND: dict[str, Denied] = {
-    "read other keys": lambda client: client.get("theirs"),
-    "write other keys": lambda client: client.set("theirs", "x"),
-    "a prefix that only begins alike": lambda client: client.set("redsem-other:{x}:limit", "1"),
-    "list keys": lambda client: client.keys("*"),
-    "list clients": lambda client: client.client_list(),
-    "read the settings": lambda client: client.config_get("*"),
-    "make users": lambda client: client.acl_setuser("mine", enabled=True),
-    "flush": lambda client: client.flushall(),
-    "other channels": lambda client: client.publish("theirs", "x"),
-    "other keys in a script": lambda client: client.eval("return redis.call('GET', 'theirs')", 0),
-}
+BEYOND: list[Denied] = [
+    lambda client: client.get("theirs"),
+    lambda client: client.set("theirs", "x"),
+    lambda client: client.set("redsem-other:{x}:limit", "1"),
+    lambda client: client.keys("*"),
+    lambda client: client.client_list(),
+    lambda client: client.config_get("*"),
+    lambda client: client.acl_setuser("mine", enabled=True),
+    lambda client: client.flushall(),
+    lambda client: client.publish("theirs", "x"),
+    lambda client: client.eval("return redis.call('GET', 'theirs')", 0),
+]
 
 
-@pytest.mark.release
-@pytest.mark.parametrize("deed", BEYOND)
 async def test_the_documented_user_can_do_nothing_else(
-    server: EmbeddedRedis, admin: Redis, deed: str
+    server: EmbeddedRedis, admin: Redis
 ) -> None:
     """What a stolen password is worth."""
     await allow([server], acl_rules())
     await admin.set("theirs", "secret")
     async with two_processes(server) as (client, _):
-        with pytest.raises(errors.ResponseError, match=DENIED):
-            await BEYOND[deed](client)
+        for deed in BEYOND:
+            with pytest.raises(errors.ResponseError, match=DENIED):
+                await deed(client)
     assert await admin.get("theirs") == b"secret"
 
 
@@ -374,7 +336,7 @@ async def test_the_documented_user_can_do_nothing_else(
 async def test_the_suite_runs_as_the_user_that_it_names(redis: Redis, name: str) -> None:
     """Else a run under the documented user would show nothing."""
     expected = restricted.USER if restricted.REQUESTED else "default"
-    async with Semaphore(redis, name, 1), FairSemaphore(redis, f"{name} fair", 1):
+    async with FairSemaphore(redis, name, 1):
         subscribed = [c for c in await redis.client_list() if c["sub"] == "1"]
         assert {c["user"] for c in subscribed} == {expected}
         assert (await redis.acl_whoami()) in ("default", b"default")

@@ -16,9 +16,7 @@ from tests.integrations.background.load import Load
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
-async def test_tasks_of_a_group_stay_within_the_limit_and_in_order(
-    sem: FairSemaphore, load: Load
-) -> None:
+async def test_tasks_stay_within_the_limit_and_in_order(sem: FairSemaphore, load: Load) -> None:
     began: list[int] = []
 
     async def job(number: int) -> int:
@@ -32,9 +30,7 @@ async def test_tasks_of_a_group_stay_within_the_limit_and_in_order(
     assert load.most == 2
 
 
-async def test_a_failing_task_ends_the_group_as_asyncio_does(
-    sem: FairSemaphore, load: Load
-) -> None:
+async def test_a_failing_task_ends_the_group_like_asyncio(sem: FairSemaphore, load: Load) -> None:
     """Running tasks are cancelled, waiting ones leave the queue, and no coroutine warns."""
 
     async def fail() -> None:
@@ -54,9 +50,7 @@ async def test_a_failing_task_ends_the_group_as_asyncio_does(
 
 @pytest.mark.parametrize("turns", range(6))
 @pytest.mark.parametrize("raises", [True, False], ids=["raises", "is cancelled"])
-async def test_a_body_that_ends_early_leaves_nothing(
-    sem: FairSemaphore, load: Load, turns: int, raises: bool
-) -> None:
+async def test_a_body_ends_early(sem: FairSemaphore, load: Load, turns: int, raises: bool) -> None:
     """At whatever point: before the tasks have begun, in the queue, or with a permit."""
 
     async def run() -> None:
@@ -75,22 +69,18 @@ async def test_a_body_that_ends_early_leaves_nothing(
     assert load.now == 0
 
 
-async def test_a_lost_permit_ends_the_group(sem: FairSemaphore, load: Load) -> None:
-    """It is an error of that task, like any other."""
-    with pytest.RaisesGroup(PermitLost):
-        async with ThrottledTaskGroup(sem) as group:
-            for _ in range(3):
-                _ = group.create_task(load.stays())
-            await waiting(sem, 1)
-            assert await sem.release((await sem.status()).holders[0].id)
-
-
-async def test_a_full_queue_ends_the_group(backend: MemoryBackend, load: Load) -> None:
+async def test_a_lost_permit_and_a_full_queue_end_the_group(
+    backend: MemoryBackend, sem: FairSemaphore, load: Load
+) -> None:
+    """They are errors of their tasks, like any other."""
     narrow = FairSemaphore(backend, "narrow", 1, max_waiters=1)
-    with pytest.RaisesGroup(QueueFull):
-        async with ThrottledTaskGroup(narrow) as group:
-            for _ in range(3):
-                _ = group.create_task(load.stays())
+    for source, error in ((sem, PermitLost), (narrow, QueueFull)):
+        with pytest.RaisesGroup(error):
+            async with ThrottledTaskGroup(source) as group:
+                for _ in range(3):
+                    _ = group.create_task(load.stays())
+                await waiting(source, 1)
+                assert await source.release((await source.status()).holders[0].id)
     await all_free(narrow)
 
 
@@ -135,9 +125,7 @@ async def test_tasks_have_no_key_only_where_that_is_said(backend: MemoryBackend)
     assert (load.began, load.most) == (6, 3)
 
 
-async def test_what_create_task_refuses_is_closed(
-    backend: MemoryBackend, sem: FairSemaphore
-) -> None:
+async def test_what_is_refused_is_closed(backend: MemoryBackend, sem: FairSemaphore) -> None:
     """No `coroutine was never awaited` beside the error that says why."""
     group, keyed = ThrottledTaskGroup(sem), ThrottledTaskGroup(SemaphoreGroup(backend, "g", 1))
     with pytest.raises(RuntimeError, match="has not been entered"):

@@ -6,19 +6,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from taskiq import (
-    InMemoryBroker,
-    SimpleRetryMiddleware,
-    TaskiqDepends,
-    TaskiqMessage,
-    TaskiqResult,
-)
+from taskiq import InMemoryBroker, TaskiqDepends, TaskiqMessage, TaskiqResult
 
 import redsem_async.taskiq
 from redsem_async import AcquireTimeout, FairSemaphore, PermitLost, SemaphoreGroup
 from redsem_async.taskiq import SemaphoreMiddleware
 from redsem_async.testing import MemoryBackend
-from tests.harness.wait import in_background, until, waiting
+from tests.harness.wait import in_background, until
 from tests.integrations.background.load import Load
 
 pytestmark = [pytest.mark.release, pytest.mark.usefixtures("nothing_is_left")]
@@ -70,47 +64,19 @@ async def test_tasks_stay_within_the_limit(
     assert max(result.return_value for result in results) < 2, "each held a permit"
 
 
-async def test_a_task_that_gets_no_permit_has_that_as_its_error(
+async def test_a_task_without_a_permit_has_that_as_its_error(
     sem: FairSemaphore, broker: InMemoryBroker, load: Load
 ) -> None:
+    """And is cancelled, once it runs."""
     broker.add_middlewares(SemaphoreMiddleware(sem, timeout=0))
-    job = broker.task(function(load.job))
     async with sem, sem:
-        assert isinstance((await outcome(job)).error, AcquireTimeout)
+        assert isinstance((await outcome(broker.task(function(load.job)))).error, AcquireTimeout)
     assert load.began == 0
-
-
-async def test_a_retry_middleware_tries_again(sem: FairSemaphore, broker: InMemoryBroker) -> None:
-    """It acts on errors of tasks, and a full semaphore is one."""
-    broker.add_middlewares(SimpleRetryMiddleware(50), SemaphoreMiddleware(sem, timeout=0.01))
-
-    @broker.task(retry_on_error=True)
-    async def job() -> str:
-        return "done"
-
-    async with sem, sem:
-        running = in_background(outcome(job))
-        await asyncio.sleep(0.03)
-    assert (await running).return_value == "done"
-
-
-async def test_a_task_that_loses_its_permit_is_cancelled(
-    sem: FairSemaphore, limited: InMemoryBroker, load: Load
-) -> None:
-    running = in_background(outcome(limited.task(function(load.stays))))
+    running = in_background(outcome(broker.task(function(load.stays))))
     await until(lambda: load.now)
     assert await sem.release((await sem.status()).holders[0].id)
     assert isinstance((await running).error, PermitLost)
     assert load.now == 0
-
-
-async def test_the_timeout_of_a_task_ends_its_waiting_too(
-    sem: FairSemaphore, limited: InMemoryBroker, load: Load
-) -> None:
-    job = limited.task(timeout=0.02)(function(load.job))
-    async with sem, sem:
-        assert isinstance((await outcome(job)).error, TimeoutError)
-        await waiting(sem, 0)
 
 
 async def test_the_message_chooses_from_a_group(broker: InMemoryBroker) -> None:
@@ -132,51 +98,16 @@ async def test_the_message_chooses_from_a_group(broker: InMemoryBroker) -> None:
 
 
 async def test_the_message_has_the_key_of_a_semaphore_with_keys(broker: InMemoryBroker) -> None:
-    """One overall limit and one for each tenant; here too, a task without one needs no permit."""
+    """Here too, a task without one needs no permit."""
     jobs = FairSemaphore(MemoryBackend(), "jobs", 5, key_limit=1)
-
-    def tenant(message: TaskiqMessage) -> str | None:
-        return message.labels.get("tenant")
-
-    broker.add_middlewares(SemaphoreMiddleware(jobs, key=tenant))
-    inside = asyncio.Queue[None]()
-    leave = asyncio.Event()
+    broker.add_middlewares(SemaphoreMiddleware(jobs, key=lambda task: task.labels.get("tenant")))
 
     @broker.task
     async def job() -> list[tuple[str, int]]:
-        used = [(key.key, key.held) for key in (await jobs.status()).keys]
-        inside.put_nowait(None)
-        await leave.wait()
-        return used
+        return [(key.key, key.held) for key in (await jobs.status()).keys]
 
-    running = [in_background(outcome(job, tenant="acme")) for _ in range(2)]
-    await inside.get()
-    await waiting(jobs, 1)
-    running.append(in_background(outcome(job, tenant="beta")))
-    await inside.get()
-    none = in_background(outcome(job))
-    await inside.get()
-    assert (await jobs.status(0)).held == 2
-    leave.set()
-    results = [(await task).return_value for task in running]
-    assert results[2] == [("acme", 1), ("beta", 1)]
-    assert all(dict(used)["acme"] == 1 for used in results)
-    assert (await none).return_value == results[2]
-    assert (await jobs.status(0)).held == 0
-
-
-@pytest.mark.parametrize("keyed", [False, True])
-async def test_a_key_may_be_a_text(keyed: bool, broker: InMemoryBroker) -> None:
-    backend = MemoryBackend()
-    jobs = FairSemaphore(backend, "jobs", 5, key_limit=1)
-    models = SemaphoreGroup(backend, "model", 5)
-    broker.add_middlewares(SemaphoreMiddleware(jobs if keyed else models, key="acme"))
-
-    @broker.task
-    async def job() -> tuple[list[str], int]:
-        return [key.key for key in (await jobs.status()).keys], await models["acme"].available()
-
-    assert (await outcome(job)).return_value == ((["acme"], 5) if keyed else ([], 4))
+    assert (await outcome(job, tenant="acme")).return_value == [("acme", 1)]
+    assert (await outcome(job)).return_value == []
 
 
 def no_text(_: TaskiqMessage) -> Any:
@@ -248,7 +179,7 @@ async def test_a_function_that_is_not_async_is_refused(limited: InMemoryBroker) 
     assert job() == "done"
 
 
-async def test_a_task_may_need_permits_of_several(
+async def test_a_task_may_need_several_permits(
     sem: FairSemaphore, limited: InMemoryBroker
 ) -> None:
     """One of all and one of its tenant, say; and each run is like the first."""

@@ -5,33 +5,28 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 from taskiq_redis import ListQueueBroker, RedisAsyncResultBackend
 
 from redsem_async import FairSemaphore
-from tests.harness.wait import all_free, until
+from tests.harness.wait import until
 
 pytestmark = pytest.mark.release
 
 APP = "tests.integrations.background.taskiq_app:broker"
 
 
-class StartWorkers(Protocol):
-    """Starts taskiq's own command."""
-
-    def __call__(
-        self, workers: int, *arguments: str, lease: float = 1.0
-    ) -> "subprocess.Popen[bytes]": ...
+StartWorkers = Callable[..., "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
 def start_workers(server_url: str, name: str) -> Iterator[StartWorkers]:
-    """With so many worker processes; they are stopped after the test."""
+    """Starts taskiq's own command, with so many processes; they are stopped after the test."""
     with ExitStack() as stack:
 
         def start(workers: int, *arguments: str, lease: float = 1.0) -> "subprocess.Popen[bytes]":
@@ -89,26 +84,6 @@ async def test_the_cap_holds_for_all_worker_processes(
     assert await asyncio.to_thread(workers.wait, 20) == 0
     sem = FairSemaphore(redis, name, 2)
     assert (await sem.status()).held == 0
-
-
-async def test_a_worker_that_is_killed_gives_way(
-    queue: ListQueueBroker, start_workers: StartWorkers, redis: Redis, name: str
-) -> None:
-    """Its task is lost, as taskiq has it; its permit comes back when the lease ends."""
-    start_workers(2)
-    visit = queue.find_task("visit")
-    assert visit is not None
-    sem = FairSemaphore(redis, name, 2)
-    for _ in range(2):
-        await visit.kiq(60.0)
-    await until(sem.locked, within=20)
-    victims = {holder.client.pid for holder in (await sem.status()).holders}
-    assert victims
-    for pid in victims:
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-    await all_free(sem, within=10)
-    assert not victims & {pid for _, pid in await visits(queue, 4)}
 
 
 @pytest.mark.parametrize("seconds", [1.0, 60.0], ids=["finishes", "does not finish"])

@@ -15,9 +15,7 @@ from tests.integrations.background.load import Load, echo
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
-async def test_calls_of_a_throttled_function_stay_within_the_limit(
-    sem: FairSemaphore, load: Load
-) -> None:
+async def test_throttled_calls_stay_within_the_limit(sem: FairSemaphore, load: Load) -> None:
     """And it looks like the function that it wraps."""
 
     @throttled(sem)
@@ -64,31 +62,22 @@ async def test_methods_may_be_throttled(backend: MemoryBackend) -> None:
     assert await Account.of_the_class() == 0
     assert await Account.of_nobody() == 0
 
-
-async def test_a_function_may_have_any_arguments(backend: MemoryBackend) -> None:
-    """Also those whose names our own functions use."""
-    group = SemaphoreGroup(backend, "tenant", 1)
-
     async def names(**named: int) -> list[str]:
         return [*named]
 
     for throttle in (throttled(group, key="acme"), throttled(FairSemaphore(backend, "jobs", 1))):
-        called = throttle(names)(key=1, self=2, sem=3, args=4)
+        called = throttle(names)(key=1, self=2, sem=3, args=4)  # names that our own functions use
         assert await called == ["key", "self", "sem", "args"]
 
 
 @pytest.mark.parametrize("key", ["", "x" * 513, "\udc80", "é" * 300])
-@pytest.mark.parametrize("given", ["text", "function"])
-async def test_any_text_is_a_key(backend: MemoryBackend, key: str, given: str) -> None:
+async def test_any_text_is_a_key(backend: MemoryBackend, key: str) -> None:
     """It may come from a request. Keys stay apart, in a group and in a semaphore with keys."""
     sem = FairSemaphore(backend, "keyed", 3, key_limit=1)
 
-    def same() -> str:
-        return key
-
     for source in (sem, SemaphoreGroup(backend, "tenant", 1)):
 
-        @throttled(source, timeout=0, key=key if given == "text" else same)
+        @throttled(source, timeout=0, key=lambda: key)
         async def held() -> None:
             with pytest.raises(AcquireTimeout):
                 await held()
@@ -112,15 +101,12 @@ async def test_a_key_function_that_gives_none_is_an_error(backend: MemoryBackend
             await throttled(source, key=nothing)(echo)(1)
 
 
-async def test_a_call_that_gets_no_permit_never_begins(sem: FairSemaphore, load: Load) -> None:
+async def test_a_call_without_permit_never_begins_or_ends(sem: FairSemaphore, load: Load) -> None:
+    """And cleans up first."""
     async with sem, sem:
         with pytest.raises(AcquireTimeout):
             await throttled(sem, timeout=0)(load.job)(1)
     assert load.began == 0
-
-
-async def test_a_call_that_loses_its_permit_is_cancelled(sem: FairSemaphore, load: Load) -> None:
-    """And cleans up first."""
 
     @throttled(sem)
     async def job() -> None:
@@ -176,9 +162,7 @@ NO_ASYNC_FUNCTIONS: list[tuple[object, str]] = [
 
 
 @pytest.mark.parametrize(("function", "says"), NO_ASYNC_FUNCTIONS)
-async def test_what_is_not_an_async_function_is_refused(
-    sem: FairSemaphore, function: Any, says: str
-) -> None:
+async def test_other_than_async_is_refused(sem: FairSemaphore, function: Any, says: str) -> None:
     """Where it is decorated, not where it is called the first time."""
     with pytest.raises(TypeError, match=says):
         throttled(sem)(function)

@@ -43,7 +43,7 @@ class Notebook:
 
 
 async def test_the_cells_of_the_page(programs: Programs) -> None:
-    """Permits live across cells; an interrupt releases a block; a restart does not release."""
+    """Permits live across cells. An interrupt and closing release; a restart does not."""
     notebook = Notebook()
     async with notebook.client.async_setup_kernel(), Redis.from_url(programs.url) as redis:
         sem = FairSemaphore(redis, "gpu", 2)
@@ -69,13 +69,6 @@ async def test_the_cells_of_the_page(programs: Programs) -> None:
         await notebook.client.km.restart_kernel(now=False)
         assert (await sem.status()).held == 1
         await available(sem, 2, within=11)
-
-
-async def test_closing_before_a_restart_releases(programs: Programs) -> None:
-    """As the page advises."""
-    notebook = Notebook()
-    async with notebook.client.async_setup_kernel(), Redis.from_url(programs.url) as redis:
-        await notebook.run(programs.text("cell_1.py"))
-        await notebook.run(HOLD)
-        await notebook.run("await aclose(redis)")
-        assert (await FairSemaphore(redis, "gpu", 2).status()).held == 0
+        for cell in (programs.text("cell_1.py"), HOLD, "await aclose(redis)"):
+            await notebook.run(cell)
+        assert (await sem.status()).held == 0

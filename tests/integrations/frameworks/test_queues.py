@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pytest
 from redis.asyncio import Redis
@@ -15,28 +15,17 @@ from tests.harness.wait import all_free, available, until
 pytestmark = pytest.mark.timeout(300)  # of which a busy machine needs most to start the workers
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """How jobs come into a queue, and how its workers start.
+class Queue(NamedTuple):
+    """How jobs come into a queue, and how its workers start."""
 
-    Attributes:
-        enqueue: code in which ``documents`` is a list.
-        worker: the command, after ``python -m``.
-        commands: how many of them share the work.
-        stopped: how long a job takes, in seconds, that runs as SIGTERM comes.
-        finishes: whether the worker waits for it then.
-    """
-
-    enqueue: str
-    worker: tuple[str, ...]
-    commands: int
-    stopped: float
-    finishes: bool
+    enqueue: str  # code in which ``documents`` is a list
+    worker: tuple[str, ...]  # the command, after ``python -m``
+    commands: int  # how many of them share the work
+    stopped: float  # how long a job takes, in seconds, that runs as SIGTERM comes
+    finishes: bool  # whether the worker waits for it then
 
 
-QUEUES = {
-    "arq": Queue(
-        """
+ARQ = """
 import asyncio
 from arq import create_pool
 from arq_jobs import WorkerSettings
@@ -47,36 +36,21 @@ async def main():
         await pool.enqueue_job("convert", document)
 
 asyncio.run(main())
-""",
-        ("arq", "arq_jobs.WorkerSettings"),
-        commands=2,
-        stopped=60,
-        finishes=False,
-    ),
-    "celery": Queue(
-        """
+"""
+CELERY = """
 from celery_jobs import convert
-
-for document in documents:
-    convert.delay(document)
-""",
-        ("celery", "-A", "celery_jobs", "worker", "--concurrency", "6"),
-        commands=1,
-        stopped=3,
-        finishes=True,
-    ),
-    "dramatiq": Queue(
-        """
+for document in documents: convert.delay(document)
+"""
+DRAMATIQ = """
 from dramatiq_jobs import convert
-
-for document in documents:
-    convert.send(document)
-""",
-        ("dramatiq", "dramatiq_jobs", "--processes", "2", "--threads", "4"),
-        commands=1,
-        stopped=60,
-        finishes=False,
-    ),
+for document in documents: convert.send(document)
+"""
+IN_CELERY = ("celery", "-A", "celery_jobs", "worker", "--concurrency", "6")
+IN_DRAMATIQ = ("dramatiq", "dramatiq_jobs", "--processes", "2", "--threads", "4")
+QUEUES = {
+    "arq": Queue(ARQ, ("arq", "arq_jobs.WorkerSettings"), 2, 60, finishes=False),
+    "celery": Queue(CELERY, IN_CELERY, 1, 3, finishes=True),
+    "dramatiq": Queue(DRAMATIQ, IN_DRAMATIQ, 1, 60, finishes=False),
 }
 
 
@@ -86,9 +60,7 @@ def queue() -> Queue:
     return QUEUES[os.environ["REDSEM_FRAMEWORKS"]]
 
 
-async def test_the_limit_holds_for_all_workers_and_all_jobs_are_done(
-    programs: Programs, queue: Queue
-) -> None:
+async def test_the_limit_holds_and_all_jobs_are_done(programs: Programs, queue: Queue) -> None:
     """More workers than permits: jobs that wait for too long are put back, and come again."""
     documents = [f"{number}-0.6" for number in range(14)]
     programs.run("-c", f"documents = {documents}\n{queue.enqueue}")
@@ -104,9 +76,7 @@ async def test_the_limit_holds_for_all_workers_and_all_jobs_are_done(
         await all_free(FairSemaphore(redis, "gpu", 2))
 
 
-async def test_a_worker_that_is_stopped_gives_its_permit_back(
-    programs: Programs, queue: Queue
-) -> None:
+async def test_a_stopped_worker_gives_its_permit_back(programs: Programs, queue: Queue) -> None:
     """At SIGTERM, as its job ends: not a lease later."""
     programs.run("-c", f"documents = ['0-{queue.stopped}']\n{queue.enqueue}")
     worker = programs.start("-m", *queue.worker)

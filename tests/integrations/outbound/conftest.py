@@ -1,4 +1,4 @@
-"""Both transports, and a server to call."""
+"""Both transports, and what they call."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -11,9 +11,8 @@ import pytest
 
 import redsem_async.httpx
 import redsem_async.httpx2
-from redsem_async import AnySemaphore
+from redsem_async import AnySemaphore, FairSemaphore
 from redsem_async.testing import MemoryBackend
-from tests.harness.clients import Kind
 from tests.integrations.outbound.upstream import Upstream
 
 
@@ -36,28 +35,26 @@ def http(leaf: ModuleType) -> Any:
 
 
 @pytest.fixture
-def sem(backend: MemoryBackend, kind: Kind) -> AnySemaphore:
+def sem(backend: MemoryBackend) -> AnySemaphore:
     """One permit."""
-    return kind(backend, "upstream", 1)
+    return FairSemaphore(backend, "upstream", 1)
 
 
 @pytest.fixture
-async def upstream() -> AsyncIterator[Upstream]:
-    """A server to call."""
-    server = Upstream()
-    await server.start()
-    yield server
-    await server.stop()
+def upstream(http: Any) -> Upstream:
+    """What is called."""
+    return Upstream(http)
 
 
 @pytest.fixture
 async def client_of(http: Any, leaf: Any, upstream: Upstream) -> AsyncIterator[ClientOf]:
     """Makes clients of the upstream, or of a transport, with options of `SemaphoreTransport`."""
+    answering = http.MockTransport(upstream.answer)
     async with AsyncExitStack() as stack:
 
         def client_of(source: Any, wrapped: Any = None, **options: Any) -> Any:
-            transport = leaf.SemaphoreTransport(source, wrapped, **options)
-            client = http.AsyncClient(transport=transport, base_url=upstream.url)
+            transport = leaf.SemaphoreTransport(source, wrapped or answering, **options)
+            client = http.AsyncClient(transport=transport, base_url="http://upstream")
             stack.push_async_callback(client.aclose)
             return client
 

@@ -12,13 +12,13 @@ from pydantic_ai.models.test import TestModel
 
 from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, SemaphoreGroup
 from redsem_async.pydantic_ai import SemaphoreLimiter
-from tests.harness.clients import Connect
+from redsem_async.testing import MemoryBackend
 from tests.harness.wait import all_free, available, cancelled, in_background, soon
 
 
 @pytest.fixture
-def sem(connect: Connect, server_url: str, name: str) -> FairSemaphore:
-    return FairSemaphore(connect(server_url), name, 2, lease=60.0)
+def sem(backend: MemoryBackend) -> FairSemaphore:
+    return FairSemaphore(backend, "models", 2, lease=60.0)
 
 
 class Upstream:
@@ -48,9 +48,7 @@ def upstream() -> Upstream:
     return Upstream()
 
 
-async def test_the_limit_holds_for_requests_of_several_models(
-    sem: FairSemaphore, upstream: Upstream
-) -> None:
+async def test_the_limit_holds_for_several_models(sem: FairSemaphore, upstream: Upstream) -> None:
     """Two limiters are two processes, to Redis."""
     agents = [
         Agent(ConcurrencyLimitedModel(upstream.model, limiter=SemaphoreLimiter(sem)))
@@ -64,13 +62,7 @@ async def test_the_limit_holds_for_requests_of_several_models(
     await all_free(sem)
 
 
-async def test_the_limit_holds_for_runs_of_an_agent(sem: FairSemaphore) -> None:
-    agent = Agent(TestModel(), max_concurrency=SemaphoreLimiter(sem))
-    await asyncio.gather(*(agent.run("?") for _ in range(10)))
-    await all_free(sem)
-
-
-async def test_a_stream_holds_its_permit_until_it_is_closed(
+async def test_a_stream_holds_its_permit_to_the_end(
     sem: FairSemaphore, upstream: Upstream
 ) -> None:
     """Though another task may close it."""
@@ -80,11 +72,11 @@ async def test_a_stream_holds_its_permit_until_it_is_closed(
         assert await anext(texts) == "ye"
         assert await sem.available() == 1
         upstream.answers.set()
-        assert await asyncio.create_task(collected(texts)) == ["s"]
+        assert await in_background(rest(texts)) == ["s"]
     await all_free(sem)
 
 
-async def collected(texts: AsyncIterator[str]) -> list[str]:
+async def rest(texts: AsyncIterator[str]) -> list[str]:
     return [text async for text in texts]
 
 
@@ -100,7 +92,7 @@ async def test_release_in_another_task(sem: FairSemaphore) -> None:
     await all_free(sem)
 
 
-async def test_a_run_that_waits_can_be_refused_and_cancelled(
+async def test_a_waiting_run_is_refused_or_cancelled(
     sem: FairSemaphore, upstream: Upstream
 ) -> None:
     agent = Agent(
@@ -114,10 +106,8 @@ async def test_a_run_that_waits_can_be_refused_and_cancelled(
     await all_free(sem)
 
 
-async def test_a_group_has_a_semaphore_for_each_model(
-    connect: Connect, server_url: str, name: str, upstream: Upstream
-) -> None:
-    group = SemaphoreGroup(connect(server_url), name, 1)
+async def test_a_group_has_one_for_each_model(backend: MemoryBackend, upstream: Upstream) -> None:
+    group = SemaphoreGroup(backend, "models", 1)
     model = ConcurrencyLimitedModel(upstream.model, limiter=SemaphoreLimiter(group))
     run = in_background(Agent(model).run("?"))
     its: AnySemaphore = group[f"model:{model.model_name}"]
@@ -130,9 +120,10 @@ async def test_a_group_has_a_semaphore_for_each_model(
 def test_a_limiter_serves_several_loops_in_turn(sem: FairSemaphore) -> None:
     """As ``run_sync`` and each `asyncio.run` need it."""
     agent = Agent(TestModel(), max_concurrency=SemaphoreLimiter(sem))
+
+    async def thrice() -> None:
+        await asyncio.gather(*(agent.run("?") for _ in range(3)))
+        await all_free(sem)
+
     for _ in range(3):
-        asyncio.run(twice(agent))
-
-
-async def twice(agent: Agent) -> None:
-    await asyncio.gather(agent.run("?"), agent.run("?"))
+        asyncio.run(thrice())

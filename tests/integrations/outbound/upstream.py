@@ -1,87 +1,48 @@
-"""A server to call."""
+"""What answers the requests of a test."""
 
 import asyncio
-import json
-import re
-
-from tests.harness.wait import until
+from collections.abc import AsyncIterator
+from typing import Any
 
 
 class Upstream:
-    """A server that answers once `go` is set, a chunk at a time."""
+    """Answers once `go` is set, a chunk at a time, as a transport of *http* without a network."""
 
-    def __init__(self) -> None:
+    def __init__(self, http: Any) -> None:
         self.go = asyncio.Event()
-        self.inside = 0
-        self.most = 0
-        self.requests = 0
-        self._writers: set[asyncio.StreamWriter] = set()
+        self.inside = self.most = self.requests = 0
+        self._http = http
 
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-
-    async def stop(self) -> None:
-        self.go.set()
-        self._server.close()
-        for writer in self._writers:
-            writer.close()
-        await until(lambda: not self._writers)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
+    async def answer(self, request: Any) -> Any:
+        self.requests += 1
+        path = request.url.path
+        if path == "/redirect":
+            return self._http.Response(302, headers={"Location": "/slow"})
+        if path == "/refused":
+            raise self._http.RemoteProtocolError("refused")
+        if path in ("/slow", "/broken"):
+            return self._http.Response(200, content=self._chunks(broken=path == "/broken"))
+        self._enters()
         try:
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                if length := re.search(rb"content-length: (\d+)", head.lower()):
-                    await reader.readexactly(int(length[1]))
-                self.requests += 1
-                self.inside += 1
-                self.most = max(self.most, self.inside)
-                try:
-                    await self._answer(head.split()[1].decode(), writer)
-                finally:
-                    self.inside -= 1
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
+            await (asyncio.sleep(0.001) if path == "/quick" else self.go.wait())
         finally:
-            self._writers.discard(writer)
-            writer.close()
+            self.inside -= 1
+        return self._http.Response(200, content=self._end())
 
-    async def _answer(self, path: str, writer: asyncio.StreamWriter) -> None:
-        start = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
-        if path == "/quick":
-            await asyncio.sleep(0.01)
-            writer.write(start + b'Content-Length: 16\r\n\r\n{"answer":"yes"}')
-        elif path == "/redirect":
-            writer.write(b"HTTP/1.1 302 Found\r\nLocation: /slow\r\nContent-Length: 2\r\n\r\nno")
-        elif path == "/broken":
-            writer.write(start + b"Content-Length: 100\r\n\r\nhalf")
-            await writer.drain()
-            writer.close()
-        elif path == "/refused":
-            writer.close()
-        elif path == "/v1/chat/completions":
-            await self._stream_words(writer)
-        elif path == "/silent":
-            await self.go.wait()
-            writer.write(start + b"Content-Length: 2\r\n\r\n{}")
-        else:
-            writer.write(start + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{ \r\n")
-            await writer.drain()
-            await self.go.wait()
-            writer.write(b'c\r\n"answer":"a"\r\n1\r\n}\r\n0\r\n\r\n')
-        await writer.drain()
+    def _enters(self) -> None:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
 
-    async def _stream_words(self, writer: asyncio.StreamWriter) -> None:
-        """As LLMs do: one word, and the other once `go` is set."""
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n")
-        writer.write(b"Connection: close\r\n\r\n")
-        for word in ("Good", " morning"):
-            chunk = {"object": "chat.completion.chunk", "choices": [{"delta": {"content": word}}]}
-            writer.write(f"data: {json.dumps(chunk)}\n\n".encode())
-            await writer.drain()
+    async def _chunks(self, *, broken: bool) -> AsyncIterator[bytes]:
+        self._enters()
+        try:
+            yield b"{ "
+            if broken:
+                raise self._http.RemoteProtocolError("the body ended early")
             await self.go.wait()
-        writer.write(b"data: [DONE]\n\n")
-        await writer.drain()
-        writer.close()
+            yield b'"answer":"a"}'
+        finally:
+            self.inside -= 1
+
+    async def _end(self) -> AsyncIterator[bytes]:
+        yield b"{}"

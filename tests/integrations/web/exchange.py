@@ -1,8 +1,7 @@
 """One exchange with an ASGI application, with no server in between."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
-from types import TracebackType
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Self
 
 from tests.harness.wait import soon, until
@@ -20,18 +19,18 @@ class Exchange:
         path: str = "/",
         *,
         method: str = "GET",
-        headers: tuple[tuple[bytes, bytes], ...] = (),
+        headers: Mapping[str, str] | None = None,
         kind: str = "http",
         body: bytes | None = b"",
         denial: bool = True,
-        spec: str = "2.3",
     ) -> None:
         self.sent: list[Message] = []
         self._incoming: asyncio.Queue[Message] = asyncio.Queue()
         self._gone: Message | None = None
+        raw = [(k.lower().encode(), v.encode("latin-1")) for k, v in (headers or {}).items()]
         self.scope: dict[str, Any] = {
             "type": kind,
-            "asgi": {"version": "3.0", "spec_version": spec},
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": "1.1",
             "method": method,
             "scheme": "http" if kind == "http" else "ws",
@@ -39,7 +38,7 @@ class Exchange:
             "raw_path": path.encode(),
             "query_string": b"",
             "root_path": "",
-            "headers": list(headers),
+            "headers": raw,
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 2),
             "state": {},
@@ -49,18 +48,15 @@ class Exchange:
         if kind == "websocket":
             self.say({"type": "websocket.connect"})
         elif body is not None:
-            self.say({"type": "http.request", "body": body, "more_body": False})
+            for start in range(0, len(body) + 1, 16_384):
+                part, more = body[start : start + 16_384], start + 16_384 <= len(body)
+                self.say({"type": "http.request", "body": part, "more_body": more})
         self.task = asyncio.ensure_future(app(self.scope, self._receive, self._send))
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
 
@@ -92,28 +88,30 @@ class Exchange:
 
     async def heard(self, kind: str, count: int = 1) -> None:
         """Wait until the application has sent *count* messages of a kind."""
-        await until(lambda: self.task.done() or self._count(kind) >= count)
-        assert self._count(kind) >= count, (self.sent, self.task)
 
-    def _count(self, kind: str) -> int:
-        return sum(message["type"] == kind for message in self.sent)
+        def sent() -> bool:
+            return [message["type"] for message in self.sent].count(kind) >= count
+
+        await until(lambda: self.task.done() or sent())
+        assert sent(), (self.sent, self.task)
 
     async def done(self) -> Self:
         """Wait until the application is done; its exception is raised here."""
         await soon(asyncio.shield(self.task), within=5)
         return self
 
-    @property
-    def kinds(self) -> list[str]:
-        """The types of what was sent."""
-        return [message["type"] for message in self.sent]
+    async def answer(self) -> Self:
+        """Wait until the application is done; its exception is for the server's log."""
+        await until(self.task.done, within=15)
+        if not self.task.cancelled():
+            self.task.exception()
+        return self
 
     @property
     def status(self) -> int:
         """Of the response, or of the denial."""
-        started = [m for m in self.sent if m["type"].endswith("http.response.start")]
-        assert len(started) == 1, self.sent
-        status: int = started[0]["status"]
+        [started] = [m for m in self.sent if m["type"].endswith("http.response.start")]
+        status: int = started["status"]
         return status
 
     @property
@@ -122,7 +120,7 @@ class Exchange:
         return b"".join(m.get("body", b"") for m in self.sent if m["type"].endswith(".body"))
 
     @property
-    def headers(self) -> dict[str, str]:
+    def retry_after(self) -> int:
         """Of the response, or of the denial."""
-        raw = [pair for message in self.sent for pair in message.get("headers", ())]
-        return {name.decode().lower(): value.decode("latin-1") for name, value in raw}
+        raw = dict(pair for message in self.sent for pair in message.get("headers", ()))
+        return int(raw[b"retry-after"])

@@ -54,7 +54,7 @@ async def test_a_client_that_hangs_up_before_its_body_has_arrived_never_waits(
     @app.post("/", dependencies=[limit])
     async def plain() -> None: ...
 
-    headers = ((b"content-length", b"4"),)
+    headers = {"content-length": "4"}
     async with Exchange(app, method="POST", headers=headers, body=None) as leaver:
         leaver.hang_up()
         await leaver.done()
@@ -75,7 +75,7 @@ async def test_a_disconnect_that_the_handler_finds_is_its_own(
     async def left(_: Request, error: ClientDisconnect) -> Response:
         return Response(status_code=418)
 
-    headers = ((b"transfer-encoding", b"chunked"),)
+    headers = {"transfer-encoding": "chunked"}
     async with Exchange(app, method="POST", headers=headers, body=None) as leaver:
         leaver.hang_up()
         await leaver.done()
@@ -104,9 +104,7 @@ async def test_one_object_is_one_permit_in_a_request(app: FastAPI, sem: FairSema
         await all_free(sem)
 
 
-async def test_background_tasks_belong_to_the_response(
-    app: FastAPI, sem: FairSemaphore, limit: Any
-) -> None:
+async def test_background_tasks_are_counted(app: FastAPI, sem: FairSemaphore, limit: Any) -> None:
     """In FastAPI dependencies end after them."""
     go = asyncio.Event()
 

@@ -2,11 +2,10 @@
 
 import time
 
-import httpx
 import pytest
 
 from redsem_async import FairSemaphore
-from tests.harness.wait import all_free, until, waiting
+from tests.harness.wait import all_free, in_background, until, waiting
 from tests.integrations.web.fronts import OnUvicorn
 from tests.integrations.web.uvicorns import RawClient
 
@@ -16,7 +15,11 @@ pytestmark = [pytest.mark.release, pytest.mark.timeout(90)]
 async def test_the_limit_holds_across_processes(uvicorn: OnUvicorn) -> None:
     sem = FairSemaphore(uvicorn.redis, "web", 3)
     async with uvicorn.serve(limit=3) as one, uvicorn.serve(limit=3) as other:
-        requests = [service.ask("/wait") for service in (one, other) for _ in range(10)]
+        requests = [
+            in_background(service.client.get("/wait"))
+            for service in (one, other)
+            for _ in range(10)
+        ]
         await waiting(sem, 17)
 
         async def three_entered() -> bool:
@@ -25,7 +28,7 @@ async def test_the_limit_holds_across_processes(uvicorn: OnUvicorn) -> None:
         await until(three_entered)
         for service in (one, other):
             await service.go()
-        assert {(await request.answer()).status for request in requests} == {200}
+        assert {(await request).status_code for request in requests} == {200}
         assert await one.entered() == await other.entered() == 10
     await all_free(sem)
 
@@ -61,7 +64,7 @@ async def test_sigterm_lets_requests_finish(uvicorn: OnUvicorn) -> None:
         assert (status.held, status.waiting) == (0, 0)
 
 
-@pytest.mark.parametrize("path", ["/wait", "/stubborn", "/stream"])
+@pytest.mark.parametrize("path", ["/stubborn", "/stream"])
 async def test_sigterm_gives_back_what_is_held_too_long(uvicorn: OnUvicorn, path: str) -> None:
     """What uvicorn cancels frees its permit before the process ends, not a lease later."""
     async with uvicorn.serve(graceful=1, lease=30.0) as service:
@@ -87,8 +90,8 @@ async def test_sigterm_leaves_jobs_the_time_of_the_drain(
 ) -> None:
     """`aclose` in the lifespan waits for other permits, and stops what takes longer."""
     async with uvicorn.serve(drain=drain) as service:
-        async with httpx.AsyncClient(base_url=service.server.url) as client:
-            (await client.post("/free/job", params={"seconds": seconds})).raise_for_status()
+        job = service.client.post("/free/job", params={"seconds": seconds})
+        (await job).raise_for_status()
         assert await uvicorn.sem.locked()
         service.server.terminate()
         assert await service.server.ended() == -15
