@@ -300,11 +300,13 @@ class Permit:
             raise
         return self.id
 
-    async def __aenter__(self, *, ends_with_task: bool = False) -> Self:
-        """Guard a block. From here on, the loss of the permit cancels the current task.
+    async def __aenter__(self) -> Self:
+        """Guard a block. From here on, the loss of the permit cancels the current task."""
+        self._guard_block()
+        return self
 
-        With *ends_with_task* it is not refreshed any more once that task has ended.
-        """
+    def _guard_block(self, *, ends_with_task: bool = False) -> None:
+        """With *ends_with_task*, it is not refreshed any more once the current task has ended."""
         task = asyncio.current_task(self._loop())
         lease = self._lease
         if task is None:
@@ -321,7 +323,6 @@ class Permit:
         self._guarded = BlockGuard(lease, task, self._cancel_on_loss)
         if ends_with_task:
             lease.ends_with = weakref.ref(task)
-        return self
 
     async def __aexit__(
         self,

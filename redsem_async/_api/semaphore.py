@@ -12,7 +12,7 @@ from redsem_async._core.keys import Address, Mode, parse_permit_id, with_slots
 from redsem_async._hub.estimates import usual_hold
 from redsem_async._hub.hub import hub_for
 from redsem_async._hub.introduction import signature
-from redsem_async._hub.remote_semaphore import Taken
+from redsem_async._hub.model import Request
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import Delete, KeyTerms, Reap, SetLimit
 from redsem_async._protocol.status import SemaphoreStatus, Status, StatusReply, Viewer
@@ -200,24 +200,35 @@ class AnySemaphore:
                 raise TypeError("ahead= needs a FairSemaphore: only its queue has head starts")
             ahead = config.duration_of(ahead, "ahead", config.MOST_AHEAD)
         of_key = None if key is None else key_terms(terms, key, permits)
-        return Acquisition(self._acquire(most, permits, ahead, of_key, cancel))
+        return Acquisition(self._acquire(cancel, most, permits, ahead, of_key))
 
     async def _acquire(
         self,
-        timeout: float | None,
-        permits: int,
-        ahead: float,
-        key: KeyTerms | None,
         cancel_on_loss: bool,  # noqa: FBT001 - keywords cost time
+        timeout: float | None = None,
+        permits: int = 1,
+        ahead: float = 0.0,
+        key: KeyTerms | None = None,
+        adopted: str | None = None,
     ) -> Permit:
+        """Acquire a permit, or take over *adopted*."""
         bound, terms = self._bound(), self._terms
-        taken = await bound.remote.acquire(terms, timeout, permits, ahead, key)
-        return self._permit(bound, taken, cancel_on_loss=cancel_on_loss)
+        remote = bound.remote
+        if adopted is None:
+            request = remote.acquire(terms, timeout, permits, ahead, key)
+        else:
+            request = remote.adopt(terms, adopted)
+        try:
+            await request
+        except BaseException:
+            remote.abandon(request)
+            raise
+        return self._permit(bound, request, cancel_on_loss=cancel_on_loss)
 
     _acquire.__qualname__ = "acquire"  # as Python reports one that was not awaited
 
-    def _permit(self, bound: Bound, taken: Taken, *, cancel_on_loss: bool) -> Permit:
-        lease, since, waited = taken
+    def _permit(self, bound: Bound, request: Request, *, cancel_on_loss: bool) -> Permit:
+        lease, since, waited = bound.remote.taken(request)
         bound.refresher.add(lease, bound.remote, since)
         acquired_at = line_outside() if bound.loop.get_debug() else None
         return Permit(bound, lease, since, waited, cancel_on_loss, acquired_at)
@@ -248,10 +259,16 @@ class AnySemaphore:
         terms = self._terms
         if terms.keyed:
             key_terms(terms, ..., 1)  # raises
+        # As `_acquire` does, which would be one more coroutine for each waiter.
         bound = self._bound()
-        taken = await bound.remote.acquire(terms, terms.timeout)
-        permit = self._permit(bound, taken, cancel_on_loss=terms.cancel_on_loss)
-        await permit.__aenter__(ends_with_task=True)
+        request = bound.remote.acquire(terms, terms.timeout)
+        try:
+            await request
+        except BaseException:
+            bound.remote.abandon(request)
+            raise
+        permit = self._permit(bound, request, cancel_on_loss=terms.cancel_on_loss)
+        permit._guard_block(ends_with_task=True)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         if entered is None:
             self._entered.add(permit)
         else:
@@ -311,14 +328,9 @@ class AnySemaphore:
         """
         if not isinstance(permit_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"adopt() needs the id of a permit, not {type(permit_id).__name__}")
-        return Acquisition(self._adopt(permit_id))
-
-    async def _adopt(self, permit_id: str) -> Permit:
-        bound, terms = self._bound(), self._terms
-        taken = await bound.remote.adopt(terms, permit_id)
-        return self._permit(bound, taken, cancel_on_loss=terms.cancel_on_loss)
-
-    _adopt.__qualname__ = "adopt"
+        adoption: Any = self._acquire(self._terms.cancel_on_loss, adopted=permit_id)
+        adoption.__qualname__ = "adopt"
+        return Acquisition(adoption)
 
     # -- status
 

@@ -7,16 +7,20 @@ when the deadline comes, with one heartbeat for all requests, and the reply has 
 Far from the server it is asked one round trip earlier.
 """
 
+import asyncio
+import logging
 import math
 from collections.abc import Iterable
 
 from redsem_async._core.clock import now as clock
-from redsem_async._core.errors import SemaphoreError
+from redsem_async._core.errors import BlockedBy, SemaphoreError
 
-from .estimates import timed_out
-from .model import Request, RequestState
+from .estimates import blocked_by_of, timed_out
+from .model import ENTERED, Blocks, LeaseState, Request, RequestState
 from .route import FRESH, OVERTIME
 from .state import SemaphoreState
+
+logger = logging.getLogger("redsem_async")
 
 
 def look(state: SemaphoreState, now: float) -> None:
@@ -30,6 +34,9 @@ def look(state: SemaphoreState, now: float) -> None:
         moment = clock() + OVERTIME  # to look at many may have taken long
         for request, lead in awaited:
             state.deadlines.look_again(request, moment + lead)
+    nested = state.nested
+    while nested and now >= nested[0].started + nested[0].terms.lease:
+        _log_nested(state, nested.popleft(), now)
     state.time_passed(now)
 
 
@@ -125,3 +132,50 @@ def _no_reply(state: SemaphoreState, request: Request) -> SemaphoreError:
     if request.state is RequestState.GRANTED:
         return timed_out(state, request)  # the server replied, and its permit came too late
     return state.route.silent(clock() - request.started)
+
+
+# -- tasks that wait for themselves
+
+
+def holders_around(
+    state: SemaphoreState, request: Request, around: Blocks, blocked_by: BlockedBy = "limit"
+) -> list[int]:
+    """The tasks that hold a permit for which *request*, made in the blocks *around*, may wait.
+
+    By their ids.
+    """
+    return [
+        task
+        for task, lease in around
+        if lease.state is LeaseState.HELD
+        and state.leases.get(lease.number) is lease
+        and (blocked_by != "key" or lease.key == request.key)
+    ]
+
+
+def note_nested(state: SemaphoreState, request: Request) -> None:
+    """*request* of the current task waits forever, if for a permit that the task holds."""
+    around = ENTERED.get()
+    if not state.nested_logged and holders_around(state, request, around):
+        request.around, request.task = around, id(asyncio.current_task())
+        state.nested.append(request)
+
+
+def _log_nested(state: SemaphoreState, request: Request, now: float) -> None:
+    """*request* has waited for a lease. Log it if the task seems to wait for itself."""
+    blocked_by = blocked_by_of(request)
+    holders = holders_around(state, request, request.around, blocked_by)
+    if not holders or blocked_by in ("paused", "back_off") or not request.pending:
+        return
+    state.nested_logged = True
+    state.nested.clear()
+    itself = request.task in holders
+    holder = "it holds one itself" if itself else "the task that created it holds one"
+    text = (
+        "a task has waited %.3g s for a permit of %r while %s, and the wait never ends unless"
+        " that one is released: release it first, acquire all permits at once (permits=...),"
+        " or pass a timeout"
+    )
+    waited = now - request.started
+    extra = {"event": "nested", "semaphore": state.name, "waited": waited}
+    logger.warning(text, waited, state.name, holder, extra=extra)

@@ -224,7 +224,8 @@ class Lease:
             self.renewable_after = now
 
 
-ENTERED: ContextVar[tuple[tuple[int, Lease], ...]] = ContextVar("entered", default=())
+Blocks = tuple[tuple[int, Lease], ...]
+ENTERED: ContextVar[Blocks] = ContextVar("entered", default=())
 """The leases whose blocks the current task is inside, or was created inside. Each comes with the
 id of the task that entered it, because the task itself may be dropped."""
 
@@ -316,6 +317,8 @@ class Request(asyncio.Future[None]):
         replies_since: set when the deadline has come. The reply to any command sent since then
             decides the request.
         order: of its call among all calls, for those that began at the same moment.
+        around: the blocks in which it was made, if it may wait forever for the permit of one.
+        task: the id of the task that made it there.
     """
 
     address: Address
@@ -340,6 +343,8 @@ class Request(asyncio.Future[None]):
     look_at: float = math.inf
     replies_since: float | None = None
     order: int = field(default_factory=_calls.__next__)
+    around: "Blocks" = ()
+    task: int = 0
 
     def __post_init__(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.Future.__init__(self, loop=loop)  # pyright: ignore[reportUnknownMemberType]
