@@ -80,7 +80,7 @@ class Lease:
         guard: of the block that is cancelled when its permit is lost.
         ends_with: the task of its block, after whose end nothing refreshes it.
         wakes_on_loss: futures of those that wait for its loss.
-        refreshed_at: when its first refresh is due, while that is noted. See `refresher`.
+        noted_at: when the refresher looks at it next.
     """
 
     address: Address
@@ -97,7 +97,7 @@ class Lease:
     adopted: bool
     renewable_after: float
     unsettled: int
-    refreshed_at: float | None
+    noted_at: float | None
     lost_reason: str | None
     guard: "BlockGuard | None"
     ends_with: "weakref.ref[asyncio.Task[Any]] | None"
@@ -122,7 +122,7 @@ class Lease:
             self.hold_ends = since + terms.max_hold - terms.margin
             self.trusted_until = min(trusted_until, self.hold_ends)
         self.adopted, self.renewable_after, self.unsettled = False, -math.inf, 0
-        self.refreshed_at = self.lost_reason = None
+        self.noted_at = self.lost_reason = None
         self.guard = self.ends_with = self.wakes_on_loss = None
 
     # -- transitions

@@ -27,8 +27,12 @@ def refresh_due(now: float, interval: float) -> float:
     At most *interval* later, and at least three quarters of it. Due times are rounded down to
     a grid that all permits share, so that their refreshes travel together.
     """
+    return _on_grid(now + interval, interval)
+
+
+def _on_grid(at: float, interval: float) -> float:
     tick = interval / 4
-    return (now + interval) // tick * tick
+    return at // tick * tick
 
 
 class Refresher:
@@ -37,10 +41,9 @@ class Refresher:
     def __init__(self, identity: HubIdentity) -> None:
         self._loop = identity.loop
         self._stalls = identity.stalls = Stalls()
-        self._due: dict[float, dict[Lease, SemaphoreState]] = {}
+        self._noted: dict[float, dict[Lease, SemaphoreState]] = {}
         self._wakeups: dict[float, list[Wakeup]] = {}
         self._tasks: dict[Lease, asyncio.Task[None]] = {}
-        self._trust_ends: dict[Lease, asyncio.TimerHandle] = {}  # of those with a task
 
     def add(self, lease: Lease, semaphore: SemaphoreState, now: float) -> None:
         """Keep *lease* refreshed from *now* on."""
@@ -49,51 +52,54 @@ class Refresher:
         due = refresh_due(since, terms.refresh_interval)
         if due < now or lease.trusted_until <= due:
             due = now  # granted late, so that there would be nothing left to refresh
-        group = self._due.get(due)
-        if group is None:
+        if due not in self._noted:
             self._stalls.loop_runs(now)
-            self._stalls.expect(due)
-            group = self._due[due] = {}
-            self._loop.call_later(due - now, self._start, due, context=Context())
-        group[lease] = semaphore
-        lease.refreshed_at = due
+        self._note(lease, semaphore, due, now)
 
     def remove(self, lease: Lease) -> None:
         """Stop refreshing."""
-        due, lease.refreshed_at = lease.refreshed_at, None
-        if due is not None and (group := self._due.get(due)) is not None:
+        noted_at, lease.noted_at = lease.noted_at, None
+        if noted_at is not None and (group := self._noted.get(noted_at)) is not None:
             group.pop(lease, None)
-        elif self._tasks and (task := self._tasks.pop(lease, None)) is not None:
+        if self._tasks and (task := self._tasks.pop(lease, None)) is not None:
             task.cancel()
-            if (timer := self._trust_ends.pop(lease, None)) is not None:
-                timer.cancel()
 
-    def _start(self, due: float) -> None:
-        self._stalls.timer_runs(due)
-        for lease, semaphore in self._due.pop(due).items():
-            # Decided here and not by the task, because this may come after a long stall, and the
-            # body has to be cancelled before it continues.
-            if semaphore.lose_unless_trusted(lease):
-                continue
-            task = start_task(self._loop, self._refresh(lease, semaphore), "redsem-refresh")
-            self._tasks[lease] = task
-            self._check_trust(lease, semaphore)
+    def _note(self, lease: Lease, semaphore: SemaphoreState, at: float, now: float) -> None:
+        """Look at *lease* at that time, with one timer for all that are noted for it."""
+        group = self._noted.get(at)
+        if group is None:
+            self._stalls.expect(at)
+            group = self._noted[at] = {}
+            self._loop.call_later(at - now, self._look, at, context=Context())
+        group[lease] = semaphore
+        lease.noted_at = at
 
-    def _check_trust(self, lease: Lease, semaphore: SemaphoreState) -> None:
-        """Look again when trust ends, unless it is refreshed by then.
+    def _look(self, at: float) -> None:
+        """The first refresh of each lease that is noted is due, or trust in it ends.
 
-        By a timer, because timers run before the tasks that became ready in the same turn.
+        In a timer and not in the tasks, because this may come after a long stall, and the body has
+        to be cancelled before it continues. Timers run before the tasks that became ready in the
+        same turn.
         """
-        if semaphore.lose_unless_trusted(lease):
-            self.remove(lease)
-            if lease.is_nobodys:  # no task here releases it
-                if lease.state is not LeaseState.ENDED:
-                    _ = semaphore.give_back(lease, clock(), trusted=False)
-                semaphore.writer.settle(semaphore)
-        else:
-            left = lease.trusted_until - clock()
-            timer = self._loop.call_later(left, self._check_trust, lease, semaphore)
-            self._trust_ends[lease] = timer
+        self._stalls.timer_runs(at)
+        now = clock()
+        for lease, semaphore in self._noted.pop(at).items():
+            if semaphore.lose_unless_trusted(lease):
+                self._lost(lease, semaphore)
+                continue
+            if lease not in self._tasks:
+                task = start_task(self._loop, self._refresh(lease, semaphore), "redsem-refresh")
+                self._tasks[lease] = task
+            before = _on_grid(lease.trusted_until, lease.terms.refresh_interval)
+            end = before if before > now else lease.trusted_until
+            self._note(lease, semaphore, end, now)
+
+    def _lost(self, lease: Lease, semaphore: SemaphoreState) -> None:
+        self.remove(lease)
+        if lease.is_nobodys:  # no task here releases it
+            if lease.state is not LeaseState.ENDED:
+                _ = semaphore.give_back(lease, clock(), trusted=False)
+            semaphore.writer.settle(semaphore)
 
     async def _refresh(self, lease: Lease, semaphore: SemaphoreState) -> None:
         interval = lease.terms.refresh_interval
