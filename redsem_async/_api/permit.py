@@ -17,7 +17,7 @@ from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Slot
 from redsem_async._core.errors import BackendError, PermitLost, SemaphoreError
 from redsem_async._core.lease import Outcome, reply_timeout
-from redsem_async._hub.estimates import usual_hold
+from redsem_async._hub.deadlines import usual_hold
 from redsem_async._hub.introduction import signature
 from redsem_async._hub.model import BlockGuard, Confirmed, Lease, LeaseState, PendingRelease
 from redsem_async._hub.pending import BackOffCall

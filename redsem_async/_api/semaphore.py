@@ -9,7 +9,7 @@ from redsem_async._core import config
 from redsem_async._core.config import FairOptions, Terms
 from redsem_async._core.errors import AcquireTimeout
 from redsem_async._core.keys import Address, Mode, parse_permit_id, with_slots
-from redsem_async._hub.estimates import usual_hold
+from redsem_async._hub.deadlines import usual_hold
 from redsem_async._hub.hub import hub_for
 from redsem_async._hub.introduction import signature
 from redsem_async._hub.model import Request

@@ -49,7 +49,7 @@ from redsem_async._protocol.replies import (
 )
 
 from . import deadlines
-from .estimates import retry_after_of, timed_out
+from .deadlines import retry_after_of, timed_out
 from .model import Lease, PendingRefresh, PendingRelease, QueueReport, Request, RequestState
 from .moments import STAGGER
 from .pending import Call, ChangeCall

@@ -12,17 +12,16 @@ from functools import partial
 from weakref import WeakSet, WeakValueDictionary
 
 from redsem_async._core.errors import SemaphoreClosed
-from redsem_async._core.keys import Address
+from redsem_async._core.keys import Address, new_hub_id
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.backend import Backend, Node
 
 from .endings import fail_all, fail_waiting
 from .identity import HubIdentity
 from .pipeline import Pipeline
-from .reconnect import Connector
+from .reconnect import FINAL, Connector, release_all
 from .refresher import Refresher
 from .remote_semaphore import RemoteSemaphore
-from .shutdown import FINAL, release_all
 from .state import SemaphoreState
 
 
@@ -90,7 +89,7 @@ class Hub:
         if not pipeline.semaphores and pipeline.outage.logged_since is None:
             self._connectors.pop(connector.node, None)
         if not self._open_ones():
-            self.identity.renew()
+            self.identity.id = new_hub_id()
 
     # -- the end
 

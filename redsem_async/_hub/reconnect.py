@@ -5,19 +5,24 @@ import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from weakref import WeakSet
 
 from redsem_async._core.clock import now as clock
 from redsem_async._protocol.backend import Backend, ConnectionRejected, Link, Node
 
-from .endings import fail_all
-from .identity import HubIdentity
+from .endings import close, fail_all
+from .identity import HubIdentity, start_task
+from .model import Lease
 from .pipeline import Pipeline
 from .redirects import Redirects
-from .shutdown import CONNECTORS, FINAL, drain
 from .state import SemaphoreState
-from .tasks import start_task
 
 IDLE = 5.0  # seconds for which an idle connection is kept
+DRAIN = 10.0  # seconds for the tasks that were cancelled together with the connector's
+FINAL = 1.0  # seconds for what is left to be sent
+
+_CONNECTORS: WeakSet["asyncio.Task[None]"] = WeakSet()
+"""The tasks of every hub that keep connections. They do not wait for each other."""
 
 
 class Connector:
@@ -61,7 +66,7 @@ class Connector:
         if not self.open:
             task = start_task(self._loop, self._run(), "redsem-hub")
             self.pipeline.state.keeper = task
-            CONNECTORS.add(task)
+            _CONNECTORS.add(task)
 
     async def _run(self) -> None:
         """Hold a connection open."""
@@ -127,15 +132,54 @@ class Connector:
         exploring = pipeline.redirects.explore(pipeline.semaphores)
         return start_task(self._loop, exploring, "redsem-explore")
 
+    # -- the end of a program that does not close its clients
+    #
+    # ``asyncio.run`` cancels every task at its end. Those that hold a permit release it then, and
+    # that may take a while. When none of them is left, the rest is released.
+
     async def _drain(self) -> None:
         """Send what the tasks that were cancelled together with this one still say."""
         known = self._open_ones()
         with suppress(asyncio.CancelledError):
-            await drain(self.pipeline, self._connect)
+            await self._wait_for_others()
+            release_all(self.pipeline)
+            await self._send_the_rest()
             # Where a semaphore turned out to have moved to. The loop does not wait for those.
             for other in self._open_ones() - known:
                 await other.pipeline.until_quiet(self._loop.time() + FINAL)
                 await other.close()
+
+    async def _wait_for_others(self) -> None:
+        """Wait until no other task is left, and keep the permits that they hold."""
+        pipeline, loop = self.pipeline, self._loop
+        deadline = loop.time() + DRAIN
+        while pipeline.has_work() and (left := deadline - loop.time()) > 0:
+            # No difference of sets, because other threads may add and drop connectors' tasks.
+            others = [task for task in asyncio.all_tasks() if task not in _CONNECTORS]
+            if not others:
+                break
+            await self._reconnect(min(left, FINAL))
+            intervals = (lease.terms.refresh_interval for _, lease in _held(pipeline))
+            pause = min(left, pipeline.reply_timeout, *intervals)
+            waited = [*others, pipeline.quiet()]
+            await asyncio.wait(waited, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+            for semaphore, lease in _held(pipeline):
+                _ = semaphore.refresh(lease)
+                pipeline.settle(semaphore)
+
+    async def _send_the_rest(self) -> None:
+        deadline = self._loop.time() + FINAL
+        while self.pipeline.has_work() and (left := deadline - self._loop.time()) > 0:
+            await self._reconnect(left)
+            await asyncio.wait([self.pipeline.quiet()], timeout=left)
+
+    async def _reconnect(self, seconds: float) -> None:
+        if self.pipeline.state.link is None:
+            with suppress(Exception):
+                async with asyncio.timeout(seconds):
+                    await self._connect()
+
+    # -- closing
 
     async def _end(self) -> None:
         """Close the connection."""
@@ -157,3 +201,15 @@ class Connector:
             await asyncio.wait([task])
             if not begun:
                 await self._end()
+
+
+def release_all(pipeline: Pipeline) -> None:
+    """Release every permit. Their holders lose them."""
+    for semaphore, lease in _held(pipeline):
+        close(semaphore, lease)
+        pipeline.settle(semaphore)
+
+
+def _held(pipeline: Pipeline) -> list[tuple[SemaphoreState, Lease]]:
+    semaphores = list(pipeline.semaphores.values())
+    return [(each, lease) for each in semaphores for lease in each.holding()]

@@ -307,7 +307,7 @@ class SemaphoreState(SemaphoreRef):
         """
         request = self.requests.get(number)
         if request is None:
-            if number not in self.leases and self.identity.drew(number):
+            if number not in self.leases and number <= self.identity.last_number:
                 # No caller waits with that number any more.
                 self.give_back_unknown(self.identity.id, number)
             return

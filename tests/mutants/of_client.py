@@ -217,7 +217,7 @@ OF_CLIENT = (
         "`retry_after` is an estimate under the limit in force",
         "on_steady_work_it_is_what_the_next_request_waits",
         (
-            "_hub.estimates",
+            "_hub.deadlines",
             "terms.limit if report.set_limit is None else report.set_limit",
             "terms.limit",
         ),
