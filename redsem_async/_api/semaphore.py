@@ -1,21 +1,25 @@
 """What all semaphores have in common. `acquire` gives permits."""
 
 import asyncio
+import math
 from collections.abc import Coroutine
 from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Unpack
 
 from redsem_async._core import config
+from redsem_async._core.clock import now as clock
 from redsem_async._core.config import FairOptions, Terms
 from redsem_async._core.errors import AcquireTimeout
 from redsem_async._core.keys import Address, Mode, parse_permit_id, with_slots
+from redsem_async._hub.calls import BackOffCall, DeleteCall, SetLimitCall, StatusCall
+from redsem_async._hub.commands import ReapCall
 from redsem_async._hub.deadlines import usual_hold
 from redsem_async._hub.hub import hub_for
 from redsem_async._hub.introduction import signature
 from redsem_async._hub.model import Request
 from redsem_async._observers.registry import observers
-from redsem_async._protocol.operations import Delete, KeyTerms, Reap, SetLimit
-from redsem_async._protocol.status import SemaphoreStatus, Status, StatusReply, Viewer
+from redsem_async._protocol.operations import KeyTerms
+from redsem_async._protocol.status import SemaphoreStatus, StatusReply, Viewer
 
 from .awaitables import Acquisition, AwaitableBool
 from .options import backend_of, how_to_call, key_terms, refuse_pickling
@@ -394,7 +398,8 @@ class AnySemaphore:
         remote, terms = self._bound().remote, self._terms
         usual, of_key = usual_hold(remote), terms.declared_limit
         viewer = Viewer(terms.limit, terms.slots, terms.lease, usual, of_key)
-        return await remote.call(Status(max_entries, after, viewer, begin))
+        reply: StatusReply = await remote.call(StatusCall(max_entries, after, viewer, begin))
+        return reply
 
     async def set_limit(self, limit: int | None, *, key: str | None = None) -> None:
         """Set a limit that overrides all declared limits. ``None`` removes it.
@@ -434,8 +439,8 @@ class AnySemaphore:
     async def _set_limit(
         self, limit: int | Literal["pause", "resume"] | None, key: str | None = None
     ) -> None:
-        operation = SetLimit(limit, key=key, by=signature(self._terms.label))
-        await self._bound().remote.call(operation)
+        call = SetLimitCall(limit, key=key, by=signature(self._terms.label))
+        await self._bound().remote.call(call)
 
     async def back_off(self, seconds: float, *, key: str | None = None) -> None:
         """Grant no permits for *seconds*, in any process. 0 ends a back-off.
@@ -453,7 +458,8 @@ class AnySemaphore:
         """
         key = None if key is None else self._terms.checked_key(key)
         pause = config.duration_of(seconds, "seconds", config.LONGEST_BACK_OFF)
-        await self._bound().remote.back_off_for(pause, key, signature(self._terms.label))
+        ms, ends, by = math.ceil(1000 * pause), clock() + pause, signature(self._terms.label)
+        await self._bound().remote.call(BackOffCall(ms, key=key, by=by, ends=ends))
 
     async def reap(self) -> int:
         """Remove expired holders and dead waiters, serve the queue, and return the number removed.
@@ -465,7 +471,7 @@ class AnySemaphore:
         """
         reaped, more = 0, True
         while more:
-            answer = await self._bound().remote.call(Reap())
+            answer = await self._bound().remote.call(ReapCall())
             count = answer.answers[0]
             assert isinstance(count, int)
             reaped += count
@@ -484,7 +490,7 @@ class AnySemaphore:
         Raises:
             SemaphoreError: see `AnySemaphore`. If cancelled, it may still take effect.
         """
-        await self._bound().remote.call(Delete())
+        await self._bound().remote.call(DeleteCall())
 
     # -- the hub
 

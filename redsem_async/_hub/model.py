@@ -23,7 +23,12 @@ from redsem_async._core.config import Terms
 from redsem_async._core.errors import PermitLost, SemaphoreError
 from redsem_async._core.keys import Address, permit_id
 from redsem_async._core.lease import Outcome
-from redsem_async._protocol.operations import KeyTerms, QueuedRequest, RequestOptions
+from redsem_async._protocol.operations import (
+    KeyTerms,
+    Operation,
+    QueuedRequest,
+    RequestOptions,
+)
 from redsem_async._protocol.replies import Reply
 
 
@@ -472,5 +477,36 @@ class PendingRelease:
     def settle(self, answer: bool | SemaphoreError) -> None:  # noqa: FBT001 - the answer it is
         """Pass on whether the permit was held until then, or why that is not known."""
         self.answer = answer
+        if self.future is not None and not self.future.done():
+            self.future.set_result(answer)
+
+
+@dataclass(eq=False, kw_only=True)
+class Call(Operation[Any]):
+    """An operation that is not batched. `calls` has its kinds.
+
+    Attributes:
+        future: of the caller that waits for the reply, if one does.
+        was_sent: sent before, without a reply.
+        in_flight: written, without a reply yet.
+    """
+
+    future: "asyncio.Future[Any] | None" = None
+    was_sent: bool = False
+    in_flight: bool = False
+
+    __eq__, __hash__ = object.__eq__, object.__hash__  # not that of the operation
+
+    @property
+    def wanted(self) -> bool:
+        """Whether to send it, again or at all. Not when its caller has got an error."""
+        return self.future is None or not self.future.cancelled()
+
+    @property
+    def keeps_connection(self) -> bool:
+        return self.wanted
+
+    def settle(self, answer: object) -> None:
+        """Pass the reply on, or the error that says why there is none."""
         if self.future is not None and not self.future.done():
             self.future.set_result(answer)

@@ -26,9 +26,8 @@ from redsem_async._protocol.operations import AnyOperation
 from redsem_async._protocol.pushes import Push
 
 from . import deadlines
-from .calls import CallBatch, backs_off, drop_unwanted, next_call, next_change
+from .calls import AbandonBatch, backs_off, drop_unwanted, next_call, next_change
 from .commands import (
-    AbandonBatch,
     AcquireBatch,
     AnyBatch,
     HeartbeatBatch,
@@ -412,13 +411,13 @@ def _next_commands(state: SemaphoreState, now: float, most: int) -> list[AnyBatc
             batch = RefreshBatch.take(state)
         elif state.calls and backs_off(state):  # and a release would serve a waiter
             change = next_change(state)
-            batch = None if change is None else CallBatch.take(state, change)
+            batch = None if change is None else change.take()
         elif state.releases:
             batch = ReleaseBatch.take(state, now)
         elif state.undo:
             batch = AbandonBatch.take(state)
         elif state.calls and (call := next_call(state)) is not None:
-            batch = CallBatch.take(state, call)
+            batch = call.take()
         elif state.heartbeats.due:
             batch = HeartbeatBatch.take(state)
         else:

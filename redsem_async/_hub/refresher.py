@@ -24,12 +24,8 @@ def refresh_due(now: float, interval: float) -> float:
     At most *interval* later, and at least three quarters of it. Due times are rounded down to
     a grid that all permits share, so that their refreshes travel together.
     """
-    return _on_grid(now + interval, interval)
-
-
-def _on_grid(at: float, interval: float) -> float:
     tick = interval / 4
-    return at // tick * tick
+    return (now + interval) // tick * tick
 
 
 class Refresher:
@@ -49,9 +45,12 @@ class Refresher:
         due = refresh_due(since, terms.refresh_interval)
         if due < now or lease.trusted_until <= due:
             due = now  # granted late, so that there would be nothing left to refresh
-        if due not in self._noted:
+        group = self._noted.get(due)
+        if group is None:
             self._stalls.loop_runs(now)
-        self._note(lease, semaphore, due, now)
+            group = self._new_group(due, now)
+        group[lease] = semaphore
+        lease.noted_at = due
 
     def remove(self, lease: Lease) -> None:
         """Stop refreshing."""
@@ -61,15 +60,11 @@ class Refresher:
         if self._tasks and (task := self._tasks.pop(lease, None)) is not None:
             task.cancel()
 
-    def _note(self, lease: Lease, semaphore: SemaphoreState, at: float, now: float) -> None:
-        """Look at *lease* at that time, with one timer for all that are noted for it."""
-        group = self._noted.get(at)
-        if group is None:
-            self._stalls.expect(at)
-            group = self._noted[at] = {}
-            self._loop.call_later(at - now, self._look, at, context=Context())
-        group[lease] = semaphore
-        lease.noted_at = at
+    def _new_group(self, at: float, now: float) -> dict[Lease, SemaphoreState]:
+        """For the leases to look at at that time, with one timer for all of them."""
+        self._stalls.expect(at)
+        self._loop.call_later(at - now, self._look, at, context=Context())
+        return self._noted.setdefault(at, {})
 
     def _look(self, at: float) -> None:
         """The first refresh of each lease that is noted is due, or trust in it ends.
@@ -87,9 +82,14 @@ class Refresher:
             if lease not in self._tasks:
                 task = start_task(self._loop, self._refresh(lease, semaphore), "redsem-refresh")
                 self._tasks[lease] = task
-            before = _on_grid(lease.trusted_until, lease.terms.refresh_interval)
-            end = before if before > now else lease.trusted_until
-            self._note(lease, semaphore, end, now)
+            interval, end = lease.terms.refresh_interval, lease.trusted_until
+            if (before := refresh_due(end - interval, interval)) > now:
+                end = before
+            group = self._noted.get(end)
+            if group is None:
+                group = self._new_group(end, now)
+            group[lease] = semaphore
+            lease.noted_at = end
 
     def _lost(self, lease: Lease, semaphore: SemaphoreState) -> None:
         self.remove(lease)

@@ -7,7 +7,7 @@ that wait for the server raise BackendError if it refuses, or cannot be asked.
 import asyncio
 import math
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Terms
@@ -20,25 +20,14 @@ from redsem_async._core.errors import (
 from redsem_async._core.keys import parse_permit_id
 from redsem_async._core.lease import Outcome, clock_margin, reply_timeout
 from redsem_async._observers.registry import observers
-from redsem_async._protocol.operations import (
-    Adopt,
-    Delete,
-    Detach,
-    KeyTerms,
-    Operation,
-    SetLimit,
-    StartBackOff,
-)
+from redsem_async._protocol.operations import KeyTerms
 from redsem_async._protocol.replies import Reply
 
-from . import calls
-from .commands import max_hold_ms_of
+from .calls import AdoptCall, BackOffCall, DetachCall
+from .commands import CallBatch
 from .deadlines import holders_around, note_nested
 from .model import ENTERED, Confirmed, Lease, LeaseState, PendingRelease, Request
-from .pending import AdoptCall, BackOffCall, Call, ChangeCall, DetachCall
 from .state import SemaphoreState
-
-R = TypeVar("R")
 
 
 class RemoteSemaphore(SemaphoreState):
@@ -91,9 +80,9 @@ class RemoteSemaphore(SemaphoreState):
         if self.identity.closing:
             raise _refused(request, SemaphoreClosed(self.name))
         owner, old = known
-        longest, slots = max_hold_ms_of(terms), terms.slots
-        operation = Adopt(owner, old, 0, terms.lease_ms, max_hold_ms=longest, slots=slots)
-        self.calls.append(AdoptCall(operation, request))
+        call = AdoptCall(owner, old, 0, terms.lease_ms, request=request)
+        call.max_hold_ms, call.slots = terms.max_hold_ms, terms.slots
+        call.ask(self)
         self.deadlines.look_again(request, deadline)
         self.writer.settle(self)
         return request
@@ -157,14 +146,13 @@ class RemoteSemaphore(SemaphoreState):
 
     async def detach(self, lease: Lease, expires: float) -> None:
         """Have the server keep a held permit for *expires* seconds more, and let go of it."""
-        future: asyncio.Future[Any] = self.identity.loop.create_future()
-        longest = max_hold_ms_of(lease.terms)
-        operation = Detach(lease.number, math.ceil(1000 * expires), max_hold_ms=longest)
+        expires_ms = math.ceil(1000 * expires)
+        call = DetachCall(lease.number, expires_ms, lease=lease, expires=expires)
+        call.max_hold_ms = lease.terms.max_hold_ms
         # Once it is written, the permit is trusted for no longer than that.
         left = lease.trusted_until - clock()
         bounds = (expires - clock_margin(expires), reply_timeout(self.shortest_lease), left)
-        call = DetachCall(operation, future, lease, expires)
-        reply: Reply = await self._answered(call, future, max(0.0, min(bounds)))
+        reply: Reply = await self._answered(call, max(0.0, min(bounds)))
         if not reply.answers[0]:
             self.gone(lease, "the server no longer holds it")
             self.writer.settle(self)
@@ -180,25 +168,16 @@ class RemoteSemaphore(SemaphoreState):
 
     def back_off(self, call: BackOffCall) -> None:
         """Have every process grant nothing for some time. No task waits for the reply."""
-        calls.back_off(self, call)
+        call.ask(self)
         self.writer.settle(self)
 
-    async def back_off_for(self, seconds: float, key: str | None, by: str) -> None:
-        """Have all processes grant nothing for *seconds*, 0 for no back-off. *by* is who asks."""
-        future: asyncio.Future[Any] = self.identity.loop.create_future()
-        operation = StartBackOff(math.ceil(1000 * seconds), key=key, by=by)
-        call = BackOffCall(operation, clock() + seconds, future)
-        await self._answered(call, future, reply_timeout(min(self.shortest_lease, 10.0)))
+    async def call(self, call: CallBatch) -> Any:
+        """Send *call*, and wait for its reply within a bounded time."""
+        return await self._answered(call, reply_timeout(min(self.shortest_lease, 10.0)))
 
-    async def call(self, operation: Operation[R]) -> R:
-        """Send an operation that is not batched, and wait for its reply within a bounded time."""
-        future: asyncio.Future[Any] = self.identity.loop.create_future()
-        timeout = reply_timeout(min(self.shortest_lease, 10.0))
-        kind = ChangeCall if isinstance(operation, SetLimit | Delete) else Call
-        return cast("R", await self._answered(kind(operation, future), future, timeout))
-
-    async def _answered(self, call: Call, future: "asyncio.Future[Any]", timeout: float) -> Any:
-        self.calls.append(call)
+    async def _answered(self, call: CallBatch, timeout: float) -> Any:
+        future = call.future = self.identity.loop.create_future()
+        call.ask(self)
         self.writer.settle(self)
         try:
             await asyncio.wait([future], timeout=timeout)
@@ -206,7 +185,7 @@ class RemoteSemaphore(SemaphoreState):
                 raise self.route.silent(timeout)
         finally:
             if future.cancel():
-                calls.given_up(self, call)
+                call.given_up()
                 self.writer.settle(self)
         answer = future.result()
         if isinstance(answer, SemaphoreError):

@@ -49,6 +49,7 @@ from redsem_async._protocol.pushes import Deleted, Granted, Push, Recheck, Revok
 from .identity import HubIdentity
 from .introduction import Introduction
 from .model import (
+    Call,
     Confirmed,
     Lease,
     LeaseState,
@@ -58,7 +59,6 @@ from .model import (
     RequestState,
 )
 from .moments import Deadlines, Heartbeats
-from .pending import Call, DetachCall
 from .route import LinkState, Route
 
 logger = logging.getLogger("redsem_async")
@@ -503,20 +503,6 @@ class SemaphoreState(SemaphoreRef):
         return (
             lease.doubt if blocked is None else f"the event loop was blocked for {blocked:.3g} s"
         )
-
-    # -- calls
-
-    def call_ended(self, call: Call) -> None:
-        """The call got its reply, was refused or made void, so it is not carried out any more."""
-        if call in self.calls:
-            self.calls.remove(call)
-        if isinstance(call, DetachCall) and call.unsettled:
-            call.unsettled = False
-            lease = call.lease
-            lease.detach_settled(clock())
-            held = lease.state is LeaseState.HELD and not lease.unsettled
-            if not call.wanted and held:  # and was not detached once more meanwhile
-                _ = self.refresh(lease)
 
     # -- time, push messages, connections
 

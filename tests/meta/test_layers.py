@@ -38,7 +38,7 @@ HUB = (
     {"commands"},
     {"deadlines"},
     {"state"},
-    {"model", "moments", "pending", "route", "identity", "introduction"},
+    {"model", "moments", "route", "identity", "introduction"},
 )
 MAX_LINES = 600
 MAX_METHODS = 35

@@ -50,7 +50,7 @@ OF_BACK_OFF = (
         "a change that is sent again has another number",
         "a back-off that was ended is not begun anew",
         "a_back_off_whose_reply_was_lost_does_not_begin_anew_after_its_end",
-        ("ChangeBatch.write_again", "not change.was_sent", "change"),
+        ("ChangeCall.write_again", "not self.was_sent", "self"),
     ),
     mutant(
         "a release is sent before the back-off of its block",
@@ -63,9 +63,9 @@ OF_BACK_OFF = (
         "a back-off that is sent again is shorter",
         "a_back_off_that_did_not_arrive_is_sent_again_and_is_shorter",
         (
-            "BackOffCall.due",
-            "max(1, left) if self.back_off.pause_ms else 0",
-            "self.back_off.pause_ms",
+            "BackOffCall.written",
+            "max(1, left) if self.pause_ms else 0",
+            "self.pause_ms",
         ),
     ),
     mutant(
