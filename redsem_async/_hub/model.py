@@ -498,6 +498,8 @@ class Call(Operation[Any]):
     def __eq__(self, other: object) -> bool:
         return self is other  # as two calls of one operation differ
 
+    __hash__ = None
+
     @property
     def wanted(self) -> bool:
         """Whether to send it, again or at all. Not when its caller has got an error."""
