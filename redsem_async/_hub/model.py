@@ -498,7 +498,7 @@ class Call(Operation[Any]):
     def __eq__(self, other: object) -> bool:
         return self is other  # as two calls of one operation differ
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]
 
     @property
     def wanted(self) -> bool:
