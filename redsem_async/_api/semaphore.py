@@ -506,9 +506,7 @@ class AnySemaphore:
         stand_in, terms = STAND_INS[-1] if STAND_INS else None, self._terms
         hub = hub_for(stand_in or self._backend)
         remote = hub.semaphore(self._address, terms.label)
-        introduction, limit = remote.introduction, terms.key_limit
-        introduction.terms = terms
-        introduction.declared_of_keys = None if callable(limit) else limit
+        remote.introduction.terms = terms
         bound = Bound(remote, hub.refresher, hub.identity.loop)
         if stand_in is None:
             self._last_bound = bound

@@ -281,8 +281,7 @@ class AbandonBatch(Batch[Reply, Request | Call], Abandon):
         changes = [each.call for each in items if isinstance(each, ChangeCall)]
         queued = [request.queued for request in requests]
         batch = cls(queued, max(void, default=0), max(changes, default=0))
-        batch.items, batch.semaphore = items, state
-        batch.state = state
+        batch.items, batch.semaphore, batch.state = items, state, state
         return batch
 
     def apply(self, reply: Reply, now: float) -> None:

@@ -265,8 +265,7 @@ class AcquireBatch(Batch[Reply, Request], Acquire):
             info,
             terms.slots,
         )
-        batch.items, batch.semaphore = requests, state
-        batch.state = state
+        batch.items, batch.semaphore, batch.state = requests, state, state
         in_flight.append(numbers[-1])
         return batch
 
@@ -367,8 +366,7 @@ class HeartbeatBatch(Batch[Reply, Request], Heartbeat):
         asked = _asked_about(state)
         lease_ms = math.ceil(1000 * state.longest_lease)
         batch = cls(lease_ms, [each.queued for each in asked], state.introduction.take())
-        batch.items, batch.semaphore = asked, state
-        batch.state = state
+        batch.items, batch.semaphore, batch.state = asked, state, state
         return batch
 
     def apply(self, reply: Reply, now: float) -> None:
@@ -435,8 +433,7 @@ class ReleaseBatch(Batch[Reply, PendingRelease], Release):
         if hold is not None and now >= state.hold_told_at + TELL_HOLD:
             state.hold_told_at, hold_ms = now, math.ceil(1000 * max(hold, 0.0))
         batch = cls(owner, numbers, hold_ms, waits, own)
-        batch.items, batch.semaphore = pending, state
-        batch.state = state
+        batch.items, batch.semaphore, batch.state = pending, state, state
         return batch
 
     def apply(self, reply: Reply, now: float) -> None:
@@ -474,8 +471,7 @@ class RefreshBatch(Batch[Reply, PendingRefresh], Refresh):
         for pending in items:
             del refreshes[pending.lease.number]
         batch = cls([each.lease.number for each in items], first.lease_ms, first.max_hold_ms)
-        batch.items, batch.semaphore = items, state
-        batch.state = state
+        batch.items, batch.semaphore, batch.state = items, state, state
         return batch
 
     def apply(self, reply: Reply, now: float) -> None:

@@ -157,7 +157,7 @@ def holders_around(
 def note_nested(state: SemaphoreState, request: Request) -> None:
     """*request* of the current task waits forever, if for a permit that the task holds."""
     around = ENTERED.get()
-    if not state.nested_logged and holders_around(state, request, around):
+    if "nested" not in state.logged_at and holders_around(state, request, around):
         request.around, request.task = around, id(asyncio.current_task())
         state.nested.append(request)
 
@@ -168,7 +168,7 @@ def _log_nested(state: SemaphoreState, request: Request, now: float) -> None:
     holders = holders_around(state, request, request.around, blocked_by)
     if not holders or blocked_by in ("paused", "back_off") or not request.pending:
         return
-    state.nested_logged = True
+    state.logged_at["nested"] = now
     state.nested.clear()
     itself = request.task in holders
     holder = "it holds one itself" if itself else "the task that created it holds one"

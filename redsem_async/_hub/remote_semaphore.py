@@ -31,14 +31,7 @@ from .state import SemaphoreState
 
 
 class RemoteSemaphore(SemaphoreState):
-    """The semaphore at *address*, as the pipeline *writer* reaches it.
-
-    Attributes:
-        drop_logged_at: when a dropped permit was logged last (cut_logged_at for a back-off).
-    """
-
-    drop_logged_at: float = -math.inf
-    cut_logged_at: float = -math.inf
+    """The semaphore at *address*, as the pipeline *writer* reaches it."""
 
     # -- requests
 

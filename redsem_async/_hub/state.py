@@ -110,7 +110,7 @@ class SemaphoreState(SemaphoreRef):
         deadlines: when to look at which request.
         by_message: leases that a message granted, and when they are refreshed to confirm it.
         nested: requests of tasks that may wait for themselves, which is logged after a lease.
-        nested_logged: whether it was.
+        logged_at: when a remark was logged last, by what it is about.
         outlasted: by an outage, so that the server forgets those that leave.
 
         shortest_lease: of any request so far, in seconds (longest_lease likewise).
@@ -152,7 +152,7 @@ class SemaphoreState(SemaphoreRef):
         self.deadlines: Deadlines = Deadlines()
         self.by_message: deque[tuple[float, Lease]] = deque()
         self.nested: deque[Request] = deque()
-        self.nested_logged: bool = False
+        self.logged_at: dict[str, float] = {}
         self.outlasted: bool = False
         self.shortest_lease: float = math.inf
         self.longest_lease: float = 0.0
