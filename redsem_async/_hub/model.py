@@ -498,7 +498,8 @@ class Call(Operation[Any]):
     def __eq__(self, other: object) -> bool:
         return self is other  # as two calls of one operation differ
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        return id(self)
 
     @property
     def wanted(self) -> bool:
