@@ -1,4 +1,4 @@
-"""What happens to a request when the caller's deadline comes.
+"""What happens to a request when the caller's deadline comes, or when it waits for itself.
 
 AcquireTimeout says that the server replied, recently enough, that the request has to wait, or that
 it granted the request too late for a refresh to confirm that.

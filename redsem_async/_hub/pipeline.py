@@ -259,7 +259,7 @@ class Pipeline:
                 self.outage.begin(error.error, ends_not_waiting=True)
                 if self._suspended is None:
                     self._suspended = self._loop.call_later(
-                        self.outage.next_suspension(), self._resume, context=Context()
+                        next(self.outage.suspensions), self._resume, context=Context()
                     )
             case ErrorKind.RETRY_LATER:
                 self.redirects.suspend(semaphore, error.error)
@@ -277,8 +277,7 @@ class Pipeline:
         self.outage.end()
 
     def push_received(self, prefix: str, push: Push) -> None:
-        link = self.state.link
-        fresh_at = None if link is None else link.fresh_at
+        fresh_at = self.state.fresh_at
         for mode, kept_by in self._kinds:
             semaphore = self.semaphores.get(Address(mode, prefix, push.name, kept_by))
             if semaphore is not None:
@@ -437,6 +436,11 @@ class ServerOutage:
 
     A short one is not logged. The first check logs a longer one, and its end is then logged too.
     A client that was admitted before takes a rejection for an outage, such as of a stale token.
+
+    Attributes:
+        attempts: seconds between attempts to connect.
+        suspensions: seconds for which nothing is written to a server that is busy.
+        logged_since: when the logged outage began. It may outlast the connection.
     """
 
     def __init__(
@@ -452,20 +456,11 @@ class ServerOutage:
         self._timer: asyncio.TimerHandle | None = None
         self._rejection_logged = False
         self.logged_since: float | None = None
-        """When the logged outage began. It may outlast the connection."""
         self._reset_delays()
 
     def _reset_delays(self) -> None:
-        self._attempts: Iterator[float] = delays(random.random)
-        self._suspensions: Iterator[float] = delays(random.random, longest=MAX_SUSPENSION)
-
-    def next_attempt(self) -> float:
-        """Seconds until the next attempt to connect."""
-        return next(self._attempts)
-
-    def next_suspension(self) -> float:
-        """Seconds for which to write nothing to a server that is busy."""
-        return next(self._suspensions)
+        self.attempts: Iterator[float] = delays(random.random)
+        self.suspensions: Iterator[float] = delays(random.random, longest=MAX_SUSPENSION)
 
     def begin(self, error: Exception, *, ends_not_waiting: bool = False) -> None:
         """The server cannot be asked, because of *error*."""

@@ -119,7 +119,7 @@ class Connector:
                         pipeline.outage.begin(error, ends_not_waiting=True)
                 pipeline.probe.clear()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(pipeline.outage.next_attempt()):
+                    async with asyncio.timeout(next(pipeline.outage.attempts)):
                         await pipeline.probe.wait()
         finally:
             if explore is not None:
