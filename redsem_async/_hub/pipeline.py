@@ -277,7 +277,8 @@ class Pipeline:
         self.outage.end()
 
     def push_received(self, prefix: str, push: Push) -> None:
-        fresh_at = self.state.fresh_at
+        link = self.state.link
+        fresh_at = None if link is None else link.fresh_at
         for mode, kept_by in self._kinds:
             semaphore = self.semaphores.get(Address(mode, prefix, push.name, kept_by))
             if semaphore is not None:

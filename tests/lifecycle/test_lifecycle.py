@@ -37,7 +37,7 @@ pytestmark = pytest.mark.one_mode
 
 @pytest.fixture
 def soon_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redsem_async._hub.reconnect.IDLE", 0.05)
+    monkeypatch.setattr("redsem_async._hub.hub.IDLE", 0.05)
 
 
 def _no_task_is_left() -> bool:
@@ -255,7 +255,7 @@ async def test_work_that_comes_while_the_hub_goes(
     kind: Kind, client_a: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is no moment at which a request falls between two hubs."""
-    monkeypatch.setattr("redsem_async._hub.reconnect.IDLE", 0.01)
+    monkeypatch.setattr("redsem_async._hub.hub.IDLE", 0.01)
     sem = kind(client_a, "between", 1)
     met = 0
     for turns in range(20):

@@ -328,7 +328,7 @@ OF_CLIENT = (
         "a hub with work closes when its client does",
         "a hub with work outlives its client, and an idle one goes with it",
         "a_hub_with_work_outlives_its_client_until_it_is_idle",
-        ("_hub.reconnect", "unused and not pipeline.has_work()", "unused"),
+        ("_hub.hub", "unused and not pipeline.has_work()", "unused"),
     ),
     mutant(
         "wrong credentials in RESP2 are an outage",

@@ -172,7 +172,7 @@ async def test_a_process_that_was_idle_counts_once(
     cli: Cli, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has a new id then, and would look like a second process while the old one counts."""
-    monkeypatch.setattr("redsem_async._hub.reconnect.IDLE", 0.05)
+    monkeypatch.setattr("redsem_async._hub.hub.IDLE", 0.05)
     semaphore = FairSemaphore(redis, "jobs", 3)
     async with semaphore.acquire() as permit:
         first = permit.id.partition(".")[0]
