@@ -184,11 +184,13 @@ class CallBatch(Batch[Any, Any], Call):
 
     def withdraw(self) -> None:
         """It is no longer wanted, and not in flight."""
-        if self.was_sent and self.made_void:
-            self.state.calls.remove(self)
-            self.state.undo.append(self)  # its bytes may be somewhere still
-        else:
+        state = self.state
+        if not (self.was_sent and self.made_void):
             self.ended()
+            return
+        if self in state.calls:
+            state.calls.remove(self)
+        state.undo.append(self)  # its bytes may be somewhere still
 
     def given_up(self) -> None:
         """Its caller waits no more. If it is unsent, it never will be sent."""
