@@ -18,7 +18,7 @@ def limit_set(limit: int | None, before: SemaphoreInfo, after: SemaphoreStatus) 
 
 
 def key_limit_set(key: str, limit: int | None) -> str:
-    """After `set_limit` of *key*, as it is to be shown."""
+    """After `set_limit` of *key*, as it is shown."""
     what = "set limit removed" if limit is None else f"limit {limit:,}" if limit else "paused"
     return f"key {key}: {what}"
 

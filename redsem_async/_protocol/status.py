@@ -121,6 +121,8 @@ class KeyStatus:
         waiting: number of its waiting requests.
         set_limit: the limit that was set with ``set_limit(key=)``, if any.
         back_off: the key's back-off, if one is in progress.
+        set_limit_age: seconds since that limit was set. None if unknown, as for ``status()``.
+        set_limit_by: who set it, as in `SemaphoreStatus`. None if unknown, as for ``status()``.
     """
 
     key: str
@@ -129,6 +131,8 @@ class KeyStatus:
     waiting: int
     set_limit: int | None
     back_off: BackOff | None = None
+    set_limit_age: float | None = None
+    set_limit_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,7 @@ class SemaphoreStatus:
             without a set limit, or if unknown.
         set_limit_by: who set it, as ``"label@host:pid"`` or ``"host:pid"``. None without a set
             limit, or if unknown.
+        usual_hold: seconds for which a permit is usually held, times permits. None if unknown.
     """
 
     name: str
@@ -170,6 +175,7 @@ class SemaphoreStatus:
     back_off: BackOff | None = None
     set_limit_age: float | None = None
     set_limit_by: str | None = None
+    usual_hold: float | None = None
 
     @property
     def oldest_wait(self) -> float | None:
@@ -261,8 +267,8 @@ class Status(Operation[StatusReply]):
             return max(0.0, (now_us - drawn) / 1e6)
 
         available = max(0, min(limit, limit if ramp is None else ramp.permits) - held)
-        set_ms, set_by = _origin(_SET, set_text)
-        began_us, began_by = _origin(_BEGUN, back_off_text)
+        set_ms, set_by = set_origin(set_text)
+        began_us, began_by = back_off_origin(back_off_text)
         back_off = back_off_of(ramp, limit)
         if back_off is not None and began_us is not None:
             back_off = back_off._replace(age=age(began_us), by=began_by)
@@ -307,6 +313,7 @@ class Status(Operation[StatusReply]):
             back_off=back_off,
             set_limit_age=None if set_ms is None else age(1000 * set_ms),
             set_limit_by=set_by,
+            usual_hold=usual,
         )
         return StatusReply(status, bool(blocked), number_of(key_limits))
 
@@ -319,6 +326,16 @@ class Status(Operation[StatusReply]):
             of_key = declared(key)
         back_off = back_off_of(ramp, limit if of_key is None else of_key)
         return KeyStatus(key, of_key, held, waiting, set_limit, back_off)
+
+
+def set_origin(stored: bytes) -> tuple[int | None, str | None]:
+    """When a limit was set, in milliseconds, and by whom, from what Redis stores of it."""
+    return _origin(_SET, stored)
+
+
+def back_off_origin(stored: bytes) -> tuple[int | None, str | None]:
+    """When a back-off began, in microseconds, and by whom, from what Redis stores of it."""
+    return _origin(_BEGUN, stored)
 
 
 def _origin(pattern: re.Pattern[bytes], stored: bytes) -> tuple[int | None, str | None]:

@@ -14,18 +14,29 @@ from rich.console import Console
 from ._commands import COMMANDS
 from ._doctor import doctor
 from ._ephemeral import errors_end_the_command
-from ._options import IsCluster, Prefix, as_json_too, valid_prefix
+from ._options import AsJson, IsCluster, Prefix, flag, valid_prefix
 from ._run import run
 from ._serve import serve
 from ._target import USAGE_ERROR, fail, valid_url
 from ._watch import watch
 
+_EPILOG = """
+Exit codes: 0 success; 1 Redis is unreachable or returned an error, `doctor` found a problem, or
+`delete` was not confirmed; 2 usage error; 3 no semaphore of that name; 4 the id to revoke holds no
+permit; 130 interrupted, where `watch` and `serve` exit with 0. `run` has other codes.
+
+Documentation: https://redsem-async.github.io/redsem-async/
+"""
+
 app = typer.Typer(
-    no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown"
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    epilog=_EPILOG,
 )
 
 
-def _print_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
+def _version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
     if wanted:
         typer.echo(
             f"redsem-async {_version_of('redsem-async')}"
@@ -46,12 +57,7 @@ def redsem_async(
     *,
     version: Annotated[
         bool,
-        typer.Option(
-            "--version",
-            help="Print the versions and exit.",
-            is_eager=True,
-            callback=_print_version,
-        ),
+        flag("--version", help="Print the versions and exit.", is_eager=True, callback=_version),
     ] = False,
     url: Annotated[
         str | None, typer.Option(help="URL of the server, for every command.", callback=valid_url)
@@ -61,20 +67,13 @@ def redsem_async(
         typer.Option(help="Prefix of the keys, for every command.", callback=valid_prefix),
     ] = None,
     cluster: Annotated[
-        bool | None,
-        typer.Option("--cluster", help="The URL is a node of a cluster, for every command."),
+        bool | None, flag("--cluster", help="The URL is a node of a cluster, for every command.")
     ] = None,
     as_json: Annotated[
-        bool | None,
-        typer.Option("--json", help="Print JSON, for every command that supports it."),
+        bool | None, flag("--json", help="Print JSON, for every command that supports it.")
     ] = None,
 ) -> None:
-    """Distributed semaphores for asyncio, backed by Redis.
-
-    Exit codes: 0 success; 1 Redis is unreachable or returned an error, `doctor` found a problem,
-    or `delete` was not confirmed; 2 usage error; 3 no semaphore of that name; 4 the id to revoke
-    holds no permit; 130 interrupted, where `watch` and `serve` exit with 0. `run` has other codes.
-    """
+    """Distributed semaphores for asyncio, backed by Redis."""
 
 
 for command in (*COMMANDS, run, watch, doctor, serve):
@@ -105,11 +104,7 @@ def demo(
         ),
     ] = 2.0,
     overload: Annotated[
-        bool,
-        typer.Option(
-            "--overload",
-            help="Overload the upstream for five seconds, without and with a back-off.",
-        ),
+        bool, flag("--overload", help="Overload the upstream for five seconds, twice.")
     ] = False,
     output: Annotated[
         Path | None,
@@ -120,14 +115,7 @@ def demo(
     ] = None,
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
-    as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="Print the summary as JSON, and all else on stderr.",
-            callback=as_json_too,
-        ),
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run four processes against an upstream with a concurrency limit. One is killed.
 
@@ -182,14 +170,7 @@ def bench(
     ] = 2.0,
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
-    as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="Print the figures as JSON, and all else on stderr.",
-            callback=as_json_too,
-        ),
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure how fast permits are acquired on your own Redis.
 

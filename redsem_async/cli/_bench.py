@@ -19,8 +19,7 @@ from rich.table import Table
 from redsem_async import AnySemaphore, FairSemaphore, Semaphore
 
 from ._ephemeral import server_for
-from ._erase import erase
-from ._target import Target, connected
+from ._target import Target, connected, erase
 
 _KINDS = (FairSemaphore, Semaphore)
 _TASKS, _LIMIT = 50, 5

@@ -4,7 +4,7 @@ import json
 import shlex
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -14,7 +14,7 @@ from redsem_async._core.keys import parse_permit_id
 from redsem_async._integrations import changed, discovery
 from redsem_async._integrations.discovery import SemaphoreInfo
 
-from ._options import LOCAL, AsJson, Ids, IsCluster, MaxEntries, Name, Prefix, Url
+from ._options import LOCAL, AsJson, Ids, IsCluster, MaxEntries, Name, Prefix, Url, flag
 from ._render import as_dict, console, details, list_table
 from ._target import (
     CLUSTER_NODE,
@@ -39,7 +39,7 @@ MAX_DIGITS = 1000  # of a limit, because int() refuses longer text
 MOST_NAMED = 10  # names in a message
 LONGEST_ANSWER = 100  # characters, because the input may be a file without lines
 
-Create = Annotated[bool, typer.Option("--create", help="Allow a name that is not in use yet.")]
+Create = Annotated[bool, flag("--create", help="Allow a name that is not in use yet.")]
 Key = Annotated[str | None, typer.Option(help="Only for this key. Default: all requests.")]
 KeysAfter = Annotated[
     str | None, typer.Option(help="List the keys after this one, the last of the previous list.")
@@ -47,24 +47,28 @@ KeysAfter = Annotated[
 
 
 def on(
-    target: Target, name: str, work: Callable[[SemaphoreInfo, AnySemaphore], Awaitable[T]]
+    target: Target,
+    name: str,
+    work: Callable[[Any, SemaphoreInfo], Awaitable[T]],
+    *,
+    create: bool | None = None,
 ) -> T:
-    """Do *work* with the semaphore called *name*. Exit with `NOT_FOUND` if there is none."""
+    """Do *work* with the semaphore called *name*, with *create* also before its first use.
+
+    Otherwise exit with `NOT_FOUND` if there is none, and suggest a similar name. *create* is None
+    for a command without that option.
+    """
 
     async def ask() -> T:
         async with connected(target) as client:
             info = await discovery.find(client, target.prefix, name)
-            if info is None:
-                await _not_found(client, target, name)
-            return await work(info, info.semaphore(client, target.prefix))
+            if info is None and not create:
+                similar = await discovery.similar_name(client, target.prefix, name)
+                hint = "" if create is None else " Use --create if the name is not in use yet."
+                fail(no_such_semaphore(name, target.prefix, similar) + hint, NOT_FOUND)
+            return await work(client, info or SemaphoreInfo(name))
 
     return run(ask(), target)
-
-
-async def _not_found(client: Any, target: Target, name: str, hint: str = "") -> NoReturn:
-    """Report that there is no semaphore called *name*, suggest a similar name, and exit."""
-    similar = await discovery.similar_name(client, target.prefix, name)
-    fail(no_such_semaphore(name, target.prefix, similar) + hint, NOT_FOUND)
 
 
 # -- inspecting
@@ -72,7 +76,7 @@ async def _not_found(client: Any, target: Target, name: str, hint: str = "") -> 
 
 def ls(
     pattern: Annotated[
-        str, typer.Argument(help="Glob pattern of the names, such as 'tenant:*'.")
+        str, typer.Argument(metavar="PATTERN", help="Glob of names, such as 'tenant:*'.")
     ] = "*",
     *,
     url: Url = LOCAL,
@@ -137,11 +141,11 @@ def status(
 ) -> None:
     """Show holders, waiters and keys."""
 
-    async def ask(
-        info: SemaphoreInfo, semaphore: AnySemaphore
-    ) -> tuple[SemaphoreInfo, SemaphoreStatus]:
+    async def ask(client: Any, info: SemaphoreInfo) -> tuple[SemaphoreInfo, SemaphoreStatus]:
+        semaphore = info.semaphore(client, prefix)
         _check_key(semaphore, keys_after)
-        return info, await semaphore.status(max_entries, keys_after=keys_after)
+        which = {"max_entries": max_entries, "keys_after": keys_after}
+        return info, await discovery.status_of(client, prefix, info, semaphore, **which)
 
     info, current = on(Target(url, prefix, cluster), name, ask)
     if as_json:
@@ -173,11 +177,10 @@ def _limit(text: str | None) -> int | None:
 
 def set_limit(
     name: Name,
-    limit: Annotated[str | None, typer.Argument(help="0 pauses.")] = None,
+    limit: Annotated[str | None, typer.Argument(metavar="LIMIT", help="0 pauses.")] = None,
     *,
     unset: Annotated[
-        bool,
-        typer.Option("--unset", help="Remove the set limit. The declared limits apply again."),
+        bool, flag("--unset", help="Remove the set limit. The declared limits apply again.")
     ] = False,
     key: Key = None,
     create: Create = False,
@@ -276,23 +279,16 @@ def _change(
 ) -> tuple[SemaphoreInfo, SemaphoreStatus]:
     """Change the limit, with *create* also before the name is first used.
 
-    *create* is None for a command without that option. *keyed* says that the change is one of a
-    key, so that a name that is not in use is taken for one with keys.
+    *keyed* says that the change is one of a key, so that a name that is not in use is taken for
+    one with keys.
     """
 
-    async def ask() -> tuple[SemaphoreInfo, SemaphoreStatus]:
-        async with connected(target) as client:
-            before = await discovery.find(client, target.prefix, name)
-            if before is None:
-                if not create:
-                    hint = "" if create is None else " Use --create if the name is not in use yet."
-                    await _not_found(client, target, name, hint)
-                before = SemaphoreInfo(name)
-            semaphore = before.semaphore(client, target.prefix, keyed=keyed)
-            await change(semaphore)
-            return before, await semaphore.status(0)
+    async def ask(client: Any, before: SemaphoreInfo) -> tuple[SemaphoreInfo, SemaphoreStatus]:
+        semaphore = before.semaphore(client, target.prefix, keyed=keyed)
+        await change(semaphore)
+        return before, await semaphore.status(0)
 
-    return run(ask(), target)
+    return on(target, name, ask, create=create)
 
 
 def _say(name: str, before: SemaphoreInfo, done: str) -> None:
@@ -323,7 +319,8 @@ def revoke(
         fail("not a permit id: status --ids shows them", USAGE_ERROR)
 
     target = Target(url, prefix, cluster)
-    if not on(target, name, lambda _, semaphore: semaphore.release(permit_id)):
+    revoked = on(target, name, lambda c, info: info.semaphore(c, prefix).release(permit_id))
+    if not revoked:
         fail(f"{name!r} has no permit with that id: nothing was changed", NOT_HELD)
     typer.echo(f"{printable(name)}: {changed.REVOKED}")
 
@@ -331,21 +328,21 @@ def revoke(
 def delete(
     name: Name,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Annotated[bool, flag("--yes", "-y", help="Do not ask for confirmation.")] = False,
     url: Url = LOCAL,
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
 ) -> None:
     """Delete a semaphore with its holders, its queue and its set limit."""
     target = Target(url, prefix, cluster)
-    current = on(target, name, lambda _, semaphore: semaphore.status(0))
+    current = on(target, name, lambda c, info: info.semaphore(c, prefix).status(0))
     if not yes:
         if sys.stdin is None:
             fail("delete asks for confirmation, but there is no input: use --yes", USAGE_ERROR)
         question = f"Delete {printable(name)} ({current.held} held, {current.waiting} waiting)?"
         if not _confirmed(question):
             fail("not deleted", FAILED)
-    on(target, name, lambda _, semaphore: semaphore.delete())
+    on(target, name, lambda c, info: info.semaphore(c, prefix).delete())
     typer.echo(f"{printable(name)} was {changed.DELETED}")
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import re
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ from ._target import Target, before_the_command, connected, usage_error, valid_u
 
 LOCAL = "redis://localhost:6379"
 COMPLETION_TIMEOUT = 0.5  # seconds to wait for names when a shell completes
+flag = partial(typer.Option, metavar="")  # an option without a value
 _PLAIN = re.compile(r"[\w%+,./:=@-]+\Z")  # characters without meaning to a shell
 
 
@@ -31,7 +33,7 @@ def _cluster(ctx: typer.Context, cluster: bool) -> bool:  # noqa: FBT001 - as ty
     return before_the_command(ctx, "cluster", cluster)
 
 
-def as_json_too(ctx: typer.Context, as_json: bool) -> bool:  # noqa: FBT001 - as typer calls it
+def _as_json(ctx: typer.Context, as_json: bool) -> bool:  # noqa: FBT001 - as typer calls it
     """Whether ``--json`` was given, before the command or after it."""
     return before_the_command(ctx, "as_json", as_json)
 
@@ -77,13 +79,17 @@ Url = Annotated[
 ]
 Prefix = Annotated[str, typer.Option(help="Prefix of the keys.", callback=valid_prefix)]
 IsCluster = Annotated[
-    bool,
-    typer.Option("--cluster", help="The URL is a node of a Redis Cluster.", callback=_cluster),
+    bool, flag("--cluster", help="The URL is a node of a Redis Cluster.", callback=_cluster)
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.", callback=as_json_too)]
-Ids = Annotated[bool, typer.Option("--ids", help="Show the ids and fencing tokens of permits.")]
+AsJson = Annotated[
+    bool, flag("--json", help="Print JSON, and all else on stderr.", callback=_as_json)
+]
+Ids = Annotated[bool, flag("--ids", help="Show the ids and fencing tokens of permits.")]
 Name = Annotated[
-    str, typer.Argument(help="Name of the semaphore.", callback=_name, autocompletion=complete)
+    str,
+    typer.Argument(
+        metavar="NAME", help="Name of the semaphore.", callback=_name, autocompletion=complete
+    ),
 ]
 MaxEntries = Annotated[
     int,

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,14 +10,20 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from redsem_async import BackOff, Client, SemaphoreStatus
-from redsem_async._integrations import changed
+from redsem_async import Client, KeyStatus, SemaphoreStatus
+from redsem_async._integrations.changed import origin
 from redsem_async._integrations.discovery import LISTED_KEYS, ListEntry, SemaphoreInfo
+from redsem_async._integrations.states import State, duration, rank, state_of
 
 from ._target import printable
 
 BAR = 10  # characters
 WIDE = 1000  # columns. The terminal wraps lines, so that ids can be copied
+
+NUMBERS = ("limit", "held", "waiting", "permits", "token")  # columns
+DURATIONS = ("oldest wait", "held for", "expires in", "waits for")
+
+Row = Mapping[str, str | Text]
 
 
 def console(*, fitting: bool = False) -> Console:
@@ -30,44 +36,46 @@ def console(*, fitting: bool = False) -> Console:
 
 
 def list_table(rows: Sequence[ListEntry]) -> RenderableType:
-    """One row per semaphore."""
+    """One row per semaphore. Those that need attention come first."""
     keyed = any(row.info.keyed for row in rows)
-    more = {"keys": "left"} if keyed else {}
-    table = _table("name", "state", "in use", limit="right", held="right", waiting="right", **more)
-    for row in rows:
-        status = row.status
-        held = waiting = "?"
-        state, bar = Text("?"), Text()
-        keys: list[str] = []
-        if isinstance(status, SemaphoreStatus):
-            held, waiting = f"{status.held:,}", f"{status.waiting:,}"
-            state = _state(status)
-            bar = _bar(status, state)
-            keys = [keys_text(status)] if keyed else []
-        name = printable(row.info.name)
-        table.add_row(name, state, bar, limit_text(row.info), held, waiting, *keys)
-    return table
+    found: list[tuple[tuple[int, ...], str, Row]] = []
+    for info, status in ((row.info, row.status) for row in rows):
+        known = status if isinstance(status, SemaphoreStatus) else None
+        state, name = state_of(info, known), printable(info.name)
+        oldest = None if known is None else known.oldest_wait
+        row: dict[str, str | Text] = {
+            "name": name,
+            "state": _label(state),
+            "in use": _bar(known, state) if known else "",
+            "limit": limit_text(info),
+            "held": f"{known.held:,}" if known else "?",
+            "waiting": f"{known.waiting:,}" if known else "?",
+            "oldest wait": "" if oldest is None else duration(oldest),
+        }
+        if keyed:
+            row["keys"] = keys_text(known) if known else ""
+        found.append((rank(info, known, state), name, row))
+    return _table(row for *_, row in sorted(found, key=lambda one: one[:2]))
 
 
-def _state(status: SemaphoreStatus) -> Text:
-    """The state in a word or two, with the dashboard's colours."""
-    if status.limit == 0:
-        return Text("paused", "yellow")
-    if status.back_off is not None:
-        return Text("backing off", "yellow")
-    if status.held >= status.limit:
-        return Text("full", "red" if status.waiting else "yellow")
-    if status.waiting:
-        return Text("queuing", "yellow")
-    return Text("free", "green") if status.held else Text("idle", "dim")
+def _colour(state: State) -> str:
+    """The dashboard's."""
+    if state.attention is not None:
+        return "red"
+    return {"free": "green", "full": "blue"}.get(state.label, "yellow")
 
 
-def _bar(status: SemaphoreStatus, state: Text) -> Text:
+def _label(state: State) -> Text:
+    who = f": {printable(state.who)}" if state.who else ""
+    return Text(state.label + who, _colour(state))
+
+
+def _bar(status: SemaphoreStatus, state: State) -> Text:
     """The share of the permits that is in use, in the colour of *state*."""
     if not status.limit:
         return Text()
     full = min(BAR, math.ceil(BAR * status.held / status.limit))
-    return Text("█" * full, state.style).append("░" * (BAR - full), "dim")
+    return Text("█" * full, _colour(state)).append("░" * (BAR - full), "dim")
 
 
 def keys_text(status: SemaphoreStatus) -> str:
@@ -80,71 +88,45 @@ def keys_text(status: SemaphoreStatus) -> str:
     return ", ".join(shown) + (", ..." if len(status.keys) >= LISTED_KEYS else "")
 
 
-def limit_text(info: SemaphoreInfo) -> str:
-    """The effective limit, for a table."""
-    if info.set_limit is not None:
-        return _set_limit_text(info, info.set_limit)
-    if not info.declared:
-        return "?"
-    return " or ".join(f"{limit:,}" for limit in info.declared)
-
-
-def _set_limit_text(info: SemaphoreInfo, limit: int, origin: str = "") -> str:
-    """A set limit, after the one in force, because there may be fewer slots."""
-    if limit == 0:
-        return f"0 (paused{origin})"
+def limit_text(info: SemaphoreInfo, origin: str = "", *more: str) -> str:
+    """The effective limit. In brackets follow the *origin* of a set limit, and *more*."""
+    if info.set_limit is None:
+        return " or ".join(f"{limit:,}" for limit in info.declared) or "?"
+    limit, what = info.set_limit, "set" if info.set_limit else "paused"
     if info.slots and len(info.slots) < limit:
-        return f"{len(info.slots):,} ({limit:,} set{origin})"
-    return f"{limit:,} (set{origin})"
-
-
-def _origin(age: float | None, by: str | None) -> str:
-    return printable(changed.origin(age, by, _about))
+        limit, what = len(info.slots), f"{limit:,} set"
+    return f"{limit:,} ({'; '.join([what + origin, *more])})"
 
 
 def headline(info: SemaphoreInfo, status: SemaphoreStatus) -> str:
-    """The status of a semaphore on one line."""
+    """The numbers of a semaphore, on one line."""
+    by = origin(status.set_limit_age, status.set_limit_by, duration)
+    declared = " or ".join(f"{limit:,}" for limit in info.declared)
     parts = [
         info.class_name or "not in use",
         *(["clock='local'"] if info.clock == "local" else []),
-        f"limit {_limit_in_full(info, status)}",
+        f"limit {limit_text(info, by, *([f'clients declare {declared}'] if declared else []))}",
         *([f"key_limit={info.key_limit}"] if info.key_limit is not None else []),
         *(["share=True"] if info.shares else []),
         *([f"{len(info.slots):,} slots"] if info.slots else []),
         f"{status.held:,} held",
         f"{status.waiting:,} waiting",
     ]
-    line = f"{printable(info.name)}: {', '.join(parts)}"
-    if status.back_off is not None:
-        line += f"; {back_off_text(status.back_off)}"
-    if status.waiting and status.retry_after and status.limit:
-        line += f"; a new request would wait about {_about(status.retry_after)}"
-    return line
+    return printable(f"{info.name}: {', '.join(parts)}")
 
 
-def back_off_text(back_off: BackOff) -> str:
-    """A countdown, and then the ramp."""
-    origin = _origin(back_off.age, back_off.by)
-    why = f"(back-off{origin and f' started{origin}'})"
-    if back_off.seconds_left:
-        return f"no permit for {_about(back_off.seconds_left)} more {why}"
-    return f"{back_off.ramp:,} may be in use for now {why}"
-
-
-def _limit_in_full(info: SemaphoreInfo, status: SemaphoreStatus) -> str:
-    declared = " or ".join(f"{limit:,}" for limit in info.declared)
-    if info.set_limit is None:
-        return declared or "unknown"
-    beside = f"; clients declare {declared}" if declared else ""
-    origin = _origin(status.set_limit_age, status.set_limit_by)
-    return f"{_set_limit_text(info, info.set_limit, origin)}{beside}"
+def line(info: SemaphoreInfo, status: SemaphoreStatus) -> str:
+    """The status of a semaphore on one line."""
+    state = state_of(info, status)
+    return printable(f"{headline(info, status)}; {state.label}: {state.text}")
 
 
 def details(info: SemaphoreInfo, status: SemaphoreStatus, *, ids: bool) -> RenderableType:
     """The status of a semaphore with its holders and waiters, and permit ids with *ids*."""
-    parts: list[RenderableType] = [Text(headline(info, status))]
-    state = _state(status)
-    parts.append(Text.assemble(_bar(status, state), " " if status.limit else "", state))
+    state = state_of(info, status)
+    first = _bar(status, state).append(" " * bool(status.limit))
+    first.append(state.label, _colour(state)).append(f": {printable(state.text)}")
+    parts: list[RenderableType] = [Text(headline(info, status)), first]
     if info.versions:
         parts.append(Text(f"versions: {versions_text(info.versions)}"))
     if status.keys:
@@ -165,51 +147,58 @@ def versions_text(versions: Mapping[str, int]) -> str:
 
 
 def _keys(status: SemaphoreStatus) -> Table:
-    table = _table("key", limit="right", held="right", waiting="right")
-    for key in status.keys:
-        limit = "-" if key.limit is None else f"{key.limit:,}"
-        if key.set_limit is not None:
-            limit += " (set)" if key.set_limit else " (paused)"
-        if key.back_off is not None:
-            limit += " (backing off)"
-        table.add_row(printable(key.key), limit, f"{key.held:,}", f"{key.waiting:,}")
-    return table
+    changes = [_changes(key) for key in status.keys]
+    return _table(
+        {
+            "key": printable(key.key),
+            "limit": "-" if key.limit is None else f"{key.limit:,}",
+            "held": f"{key.held:,}",
+            "waiting": f"{key.waiting:,}",
+            **({"changed": changed} if any(changes) else {}),
+        }
+        for key, changed in zip(status.keys, changes, strict=True)
+    )
+
+
+def _changes(key: KeyStatus) -> str:
+    """The set limit and the back-off of a key, with when and by whom."""
+    found: list[str] = []
+    if key.set_limit is not None:
+        by = origin(key.set_limit_age, key.set_limit_by, duration)
+        found.append(f"{'set' if key.set_limit else 'paused'}{by}")
+    if key.back_off is not None:
+        by = origin(key.back_off.age, key.back_off.by, duration)
+        left = f", {duration(key.back_off.seconds_left)} more" if key.back_off.seconds_left else ""
+        found.append(f"backing off{left}{by and f' (started{by})'}")
+    return printable("; ".join(found))
 
 
 def _holders(info: SemaphoreInfo, status: SemaphoreStatus, *, ids: bool) -> Table:
-    facts = {"held_for": "right", "expires_in": "right", "permits": "right"}
-    of_key = {"key": "left"} if info.keyed else {}
-    of_slots = {"slots": "left"} if info.slotted else {}
-    of_ids = {"token": "right", "id": "left"} if ids else {}
-    table = _table("holder", **facts, **of_key, **of_slots, **of_ids)
-    for holder in status.holders:
-        more = [printable(holder.key or "")] if info.keyed else []
-        if info.slotted:
-            more.append(printable(", ".join(map(str, holder.slots))))
-        if ids:
-            more += [str(holder.fencing_token), holder.id]
-        table.add_row(
-            client_text(holder.client),
-            duration(holder.age),
-            duration(holder.expires_in),
-            f"{holder.permits:,}",
-            *more,
-        )
-    return table
+    return _table(
+        {
+            "holder": client_text(holder.client),
+            "held for": duration(holder.age),
+            "expires in": duration(holder.expires_in),
+            "permits": f"{holder.permits:,}",
+            **({"key": printable(holder.key or "")} if info.keyed else {}),
+            **({"slots": printable(", ".join(map(str, holder.slots)))} if info.slotted else {}),
+            **({"token": str(holder.fencing_token), "id": holder.id} if ids else {}),
+        }
+        for holder in status.holders
+    )
 
 
 def _waiters(info: SemaphoreInfo, status: SemaphoreStatus) -> Table:
-    of_key = {"key": "left"} if info.keyed else {}
-    table = _table("position", "waiter", waits_for="right", permits="right", **of_key)
-    for waiter in status.waiters:
-        table.add_row(
-            str(waiter.position + 1),
-            client_text(waiter.client),
-            duration(waiter.age),
-            f"{waiter.permits:,}",
-            *([printable(waiter.key or "")] if info.keyed else []),
-        )
-    return table
+    return _table(
+        {
+            "position": str(waiter.position + 1),
+            "waiter": client_text(waiter.client),
+            "waits for": duration(waiter.age),
+            "permits": f"{waiter.permits:,}",
+            **({"key": printable(waiter.key or "")} if info.keyed else {}),
+        }
+        for waiter in status.waiters
+    )
 
 
 def client_text(client: Client) -> str:
@@ -224,45 +213,24 @@ def _omitted(count: int, what: str) -> list[Text]:
     return [Text(f"... and {count:,} more {what} (--most lists them)")] if count > 0 else []
 
 
-def _table(*names: str, **columns: Any) -> Table:
+def _table(rows: Iterable[Row]) -> Table:
+    """A table of *rows*, which have the columns of the first."""
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    for name in names:
-        table.add_column(name.upper(), overflow="fold")
-    for name, justify in columns.items():
-        table.add_column(name.replace("_", " ").upper(), justify=justify, overflow="fold")
+    for row in rows:
+        for name in () if table.columns else row:
+            table.add_column(name.upper(), overflow="fold")
+            if name in (*NUMBERS, *DURATIONS):
+                table.columns[-1].justify = "right"
+        table.add_row(*row.values())
     return table
-
-
-def _about(seconds: float) -> str:
-    """*seconds*, rounded, because they are an estimate."""
-    if seconds < 60:
-        return f"{math.ceil(seconds)} s"
-    return f"{round(seconds / 60)} min" if seconds < 3600 else duration(seconds)
-
-
-def duration(seconds: float) -> str:
-    """*seconds* in suitable units."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h {minutes} min"
-    return f"{hours // 24} d {hours % 24} h"
 
 
 # -- for programs
 
 
-def _back_off_dict(back_off: BackOff | None) -> dict[str, Any] | None:
-    return None if back_off is None else back_off._asdict()
-
-
 def as_dict(info: SemaphoreInfo, status: SemaphoreStatus, *, whole: bool) -> dict[str, Any]:
     """The status for ``--json``. With *whole*, holders, waiters and all listed keys."""
-    keys = status.keys if whole else status.keys[:LISTED_KEYS]
+    keys, state = status.keys if whole else status.keys[:LISTED_KEYS], state_of(info, status)
     data: dict[str, Any] = {
         "name": info.name,
         "mode": info.mode,
@@ -279,8 +247,13 @@ def as_dict(info: SemaphoreInfo, status: SemaphoreStatus, *, whole: bool) -> dic
         "held": status.held,
         "waiting": status.waiting,
         "retry_after": status.retry_after,
-        "back_off": _back_off_dict(status.back_off),
-        "keys": [asdict(key) | {"back_off": _back_off_dict(key.back_off)} for key in keys],
+        "oldest_wait": status.oldest_wait,
+        "state": state.label,
+        "attention": state.attention,
+        "back_off": status.back_off and status.back_off._asdict(),
+        "keys": [
+            asdict(key) | {"back_off": key.back_off and key.back_off._asdict()} for key in keys
+        ],
     }
     if whole:
         data |= {

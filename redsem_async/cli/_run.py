@@ -14,12 +14,13 @@ from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, Permit, Se
 from redsem_async._core import config
 from redsem_async._core.clock import now as clock
 from redsem_async._integrations import discovery
+from redsem_async._integrations.states import duration
 from redsem_async._redis.stored import READ_ERRORS
 from redsem_async.observer import Event, observe
 
-from ._options import LOCAL, IsCluster, Name, Prefix, Url
+from ._options import LOCAL, IsCluster, Name, Prefix, Url, flag
 from ._process import Process
-from ._render import client_text, duration
+from ._render import client_text
 from ._target import REDIS_ERRORS, USAGE_ERROR, Target, connected, fail, failure, printable
 
 UNAVAILABLE, TRY_AGAIN = 69, 75  # EX_UNAVAILABLE and EX_TEMPFAIL of sysexits.h
@@ -32,22 +33,20 @@ SELF = "redsem-async: "  # before each message, because the command writes to st
 
 def run(
     name: Name,
-    command: Annotated[list[str], typer.Argument(help="Command and its arguments, after --.")],
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="After --.")],
     *,
     fair: Annotated[
         bool | None,
-        typer.Option(
+        flag(
             "--fair/--no-fair",
             help="Use a FairSemaphore, or a Semaphore. Default: that of other clients, or fair.",
         ),
     ] = None,
     limit: Annotated[
-        int | None,
-        typer.Option(help="Number of permits. Default: that of other clients, or 1."),
+        int | None, typer.Option(help="Number of permits. Default: that of other clients, or 1.")
     ] = None,
     slots: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="Names of the permits, instead of a limit."),
+        str | None, typer.Option(metavar="A,B", help="Names of the permits, instead of a limit.")
     ] = None,
     permits: Annotated[int, typer.Option(help="Number of permits that the command needs.")] = 1,
     key: Annotated[
@@ -66,7 +65,7 @@ def run(
         float | None, typer.Option(help="Seconds after which the command is ended.")
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Say on stderr what the command waits for.")
+        bool, flag("--verbose", "-v", help="Say on stderr what the command waits for.")
     ] = False,
     url: Url = LOCAL,
     prefix: Prefix = "redsem",

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import typer
 
-from ._options import LOCAL, IsCluster, Prefix, Url
+from ._options import LOCAL, IsCluster, Prefix, Url, flag
 from ._stdout import StdoutFailed
 from ._target import FAILED, REDIS_ERRORS, Target, connected, describe, fail, printable
 
@@ -27,19 +27,15 @@ NEEDED = ("jinja2", "prometheus_client", "starlette", "uvicorn")
 def serve(
     *,
     host: Annotated[
-        str,
-        typer.Option(help="Address to listen on. 0.0.0.0 listens on all."),
+        str, typer.Option(help="Address to listen on. 0.0.0.0 listens on all.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 chooses a free port.")] = 8642,
     writable: Annotated[
         bool,
-        typer.Option(
-            "--writable", help="Add buttons to set limits, pause, back off, revoke and delete."
-        ),
+        flag("--writable", help="Add buttons to set limits, pause, back off, revoke and delete."),
     ] = False,
     allow_host: Annotated[
-        list[str] | None,
-        typer.Option(help="Another host name of the dashboard. Repeatable."),
+        list[str] | None, typer.Option(help="Another host name of the dashboard. Repeatable.")
     ] = None,
     interval: Annotated[
         float, typer.Option(min=0.1, max=60, help="Seconds between two reads of an open page.")
@@ -121,7 +117,7 @@ class Guard:
         request = Request(scope)
         own = {**HEADERS, "Cache-Control": "no-store"}
         if not self._is_known(request.headers.get("host", "")):
-            text = "This name of the host is not allowed: redsem-async serve --allow-host NAME\n"
+            text = "Unknown host name. Allow it with redsem-async serve --allow-host NAME.\n"
             return PlainTextResponse(text, 421, own)
         header = request.headers.get("authorization", "")
         tokens = (request.cookies.get(self._cookie, ""), header.removeprefix("Bearer "))

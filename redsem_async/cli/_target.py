@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar, cast
@@ -12,8 +13,9 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AskError, NoPermissionError, ResponseError
 
-from redsem_async import SemaphoreError, aclose, from_url
+from redsem_async import AnySemaphore, Semaphore, SemaphoreError, aclose, from_url
 from redsem_async._core.errors import unreachable
+from redsem_async._core.keys import Address, Mode
 from redsem_async._redis.sentinels import split_url
 from redsem_async._redis.stored import READ_ERRORS, as_text
 
@@ -80,7 +82,7 @@ def before_the_command(ctx: typer.Context, option: str, value: T) -> T:
 
 
 def valid_url(ctx: typer.Context, url: str | None) -> str | None:
-    """Return *url*. An invalid one is a usage error. The message never quotes the URL."""
+    """Return *url*. An invalid one is a usage error, which quotes it without its login."""
     url = before_the_command(ctx, "url", url)
     if url is None:
         return None
@@ -89,13 +91,23 @@ def valid_url(ctx: typer.Context, url: str | None) -> str | None:
         pool.make_connection()  # does not connect
         parts = split_url(url)
     except ValueError as error:
-        usage_error(ctx, str(error))
+        why = str(error)
+        if why.startswith("Redis URL must specify"):
+            why = "begin it with redis://, rediss://, unix:// or redis+sentinel://"
+        usage_error(ctx, f"the URL {_without_login(url)!r}: {why}" if "://" in url else why)
     except TypeError as error:
-        usage_error(ctx, f"invalid option in the URL: {error}")
+        usage_error(ctx, f"the URL {_without_login(url)!r} has an invalid option: {error}")
     if parts.scheme != "unix" and "@" in f"{parts.path}?{parts.query}#{parts.fragment}":
         # In a password with a slash, the first half would be read as host or port.
         usage_error(ctx, "the password in the URL must be percent-encoded")
     return url
+
+
+def _without_login(url: str) -> str:
+    """*url* without user, password and options, also if a password has a slash or such."""
+    scheme, _, rest = url.partition("://")
+    login, _, place = rest.rpartition("@")
+    return f"{scheme}://{'...@' if login else ''}{re.split('[?#]', place)[0]}"
 
 
 @contextlib.asynccontextmanager
@@ -119,6 +131,20 @@ async def connected(
     finally:
         await aclose(client)
         await client.aclose()
+
+
+async def erase(client: Any, semaphore: AnySemaphore, prefix: str) -> None:
+    """Delete *semaphore*, and the keys that would remain for some time after that.
+
+    Only safe if no other process uses it. Gives up after a second, because during an outage it
+    would retry for a whole lease.
+    """
+    mode: Mode = "zset+slots" if isinstance(semaphore, Semaphore) else "fair+share+slots"
+    address = Address(mode, prefix, semaphore.name, "server")
+    with contextlib.suppress(SemaphoreError, TimeoutError):
+        async with asyncio.timeout(1.0):
+            await semaphore.delete()
+            await client.unlink(*address.keys)
 
 
 async def hello(client: Any) -> dict[str, str]:
@@ -168,6 +194,8 @@ def describe(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, AskError) or "MOVED" in text:  # a MovedError is one
         return CLUSTER_NODE
+    if "HELLO must be called" in text or text.startswith("NOAUTH"):
+        return "Redis needs a password: put it into REDIS_URL, as in redis://:PASSWORD@HOST:PORT"
     if isinstance(error, NoPermissionError):
         return f"{text} (docs/cli.md lists the permissions of each command)"
     return text

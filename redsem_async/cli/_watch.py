@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator, Callable, Generator
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Group, RenderableType
@@ -16,7 +16,7 @@ from redsem_async._integrations import discovery
 from redsem_async._integrations.discovery import SemaphoreInfo
 
 from ._options import LOCAL, AsJson, Ids, IsCluster, MaxEntries, Name, Prefix, Url
-from ._render import as_dict, console, details, headline, keys_text
+from ._render import as_dict, console, details, keys_text, line
 from ._target import (
     FAILED,
     NOT_FOUND,
@@ -67,7 +67,8 @@ def watch(
     target = Target(url, prefix, cluster)
     with contextlib.suppress(KeyboardInterrupt), _output(name, ids=ids, as_json=as_json) as show:
         try:
-            last = asyncio.run(_poll(target, name, interval, count, max_entries, show))
+            samples = _samples(target, name, interval, max_entries)
+            last = asyncio.run(_last(samples, count, show))
         except ValueError as error:
             fail(str(error), USAGE_ERROR)
         if isinstance(last, Failure):
@@ -100,35 +101,27 @@ def _output(name: str, *, ids: bool, as_json: bool) -> Generator[Callable[[Sampl
 def _print_line(sample: Sample) -> None:
     if isinstance(sample, Failure):
         typer.echo(sample.text)
-        return
-    info, status = sample
-    keys = f"; keys: {keys_text(status)}" if status.keys else ""
-    typer.echo(f"{headline(info, status)}{keys}")
+    else:
+        keys = keys_text(sample[1])
+        typer.echo(f"{line(*sample)}{keys and f' Keys: {keys}'}")
 
 
 def _print_json(name: str, sample: Sample) -> None:
     if isinstance(sample, Failure):
-        data: dict[str, Any] = {"name": name, "error": sample.text}
+        typer.echo(json.dumps({"name": name, "error": sample.text}))
     else:
-        data = as_dict(*sample, whole=True)
-    typer.echo(json.dumps(data))
+        typer.echo(json.dumps(as_dict(*sample, whole=True)))
 
 
-async def _poll(
-    target: Target,
-    name: str,
-    interval: float,
-    count: int | None,
-    max_entries: int,
-    show: Callable[[Sample], None],
+async def _last(
+    samples: AsyncGenerator[Sample], count: int | None, show: Callable[[Sample], None]
 ) -> Sample | None:
     """Show *count* samples, and return the last."""
-    shown = 0
-    async with contextlib.aclosing(_samples(target, name, interval, max_entries)) as samples:
+    async with contextlib.aclosing(samples):
         async for sample in samples:
             show(sample)
-            shown += 1
-            if shown == count:
+            count = None if count is None else count - 1
+            if count == 0:
                 return sample
     return None
 
@@ -141,15 +134,14 @@ async def _samples(
         try:
             async with connected(target) as client:
                 while True:
-                    yield await _take_sample(client, target, name, max_entries)
+                    info = await discovery.find(client, target.prefix, name)
+                    if info is None:
+                        unknown = no_such_semaphore(name, target.prefix)
+                        yield Failure(printable(unknown), NOT_FOUND)
+                    else:
+                        own = client, target.prefix, info, info.semaphore(client, target.prefix)
+                        yield info, await discovery.status_of(*own, max_entries=max_entries)
                     await asyncio.sleep(interval)
         except REDIS_ERRORS as error:
             yield Failure(printable(failure(target, error)), FAILED)
         await asyncio.sleep(interval)
-
-
-async def _take_sample(client: Any, target: Target, name: str, max_entries: int) -> Sample:
-    info = await discovery.find(client, target.prefix, name)
-    if info is None:
-        return Failure(printable(no_such_semaphore(name, target.prefix)), NOT_FOUND)
-    return info, await info.semaphore(client, target.prefix).status(max_entries)

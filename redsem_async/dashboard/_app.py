@@ -79,6 +79,7 @@ class Dashboard:
             Route("/change", self.change, methods=["POST"]),
             Route("/metrics", self.metrics),
             Mount("/static", static),
+            Route("/{path:path}", self.unknown_page),
         ]
         app = Starlette(routes=routes, lifespan=self._lifespan)
         app.add_middleware(_Headers)
@@ -103,7 +104,7 @@ class Dashboard:
 
     async def list_page(self, request: Request) -> Response:
         """All semaphores."""
-        return await self._page(request, "list.html", None)
+        return await self._page(request, "list.html")
 
     async def detail_page(self, request: Request) -> Response:
         """One semaphore, for ``?name=``."""
@@ -112,7 +113,21 @@ class Dashboard:
             return RedirectResponse("./")
         return await self._page(request, "semaphore.html", name)
 
-    async def _page(self, request: Request, template: str, name: str | None) -> Response:
+    async def unknown_page(self, request: Request) -> Response:
+        """Any other address, with links to the pages that there are."""
+        path: str = request.path_params["path"]
+        home = "../" * path.count("/") or "./"
+        return await self._page(request, "unknown.html", path=path, home=home)
+
+    async def _page(
+        self,
+        request: Request,
+        template: str,
+        name: str | None = None,
+        *,
+        path: str = "",
+        home: str = "./",
+    ) -> Response:
         if await self._access.who(request, VIEW, name) is None:
             return PlainTextResponse("You may not see this page.", 403)
         token = token_of(request)
@@ -120,13 +135,15 @@ class Dashboard:
         text = self._pages.get_template(template).render(
             title=self._title,
             name=name,
+            path=path,
+            home=home,
             token=token if self._access.writable else "",
             allowed=" ".join(allowed),
             writable=self._access.writable,
             place=_place(self._redis),
             prefix=self._prefix,
         )
-        response = Response(text, media_type="text/html")
+        response = Response(text, 404 if path else 200, media_type="text/html")
         if self._access.writable:
             set_token(request, response, token)
         return response

@@ -1,24 +1,26 @@
 """The last 15 minutes of a semaphore, with its numbers and what happened to it."""
 
 from collections import deque
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from redsem_async._protocol.status import SemaphoreStatus
+from redsem_async._integrations.states import Stalled, duration, limit_of, name_of
+from redsem_async._protocol.status import BackOff, KeyStatus, SemaphoreStatus
 
 from ._reading import Reading
-from ._stalled import Stalled
-from ._words import limit_of, lost_text, name_of, stalled_text
 
 KEPT = 900.0  # seconds
 SLOT = 3.0  # seconds between two points
 EVENTS = 100
+MARKS = 1000  # keys whose limits are compared
+SAME = 1.0  # seconds by which two readings of one moment may differ
 
 
 class Happening(NamedTuple):
     """Something that happened.
 
     Attributes:
-        at: when it was read, as a Unix time.
+        at: when it happened, or was read, as a Unix time.
         kind: for the style of the page, one of limit, bad and good.
         text: one sentence or two.
     """
@@ -37,45 +39,73 @@ class Point(NamedTuple):
     waiting: int | None = None
 
 
+class _Mark(NamedTuple):
+    """What an operator or a back-off did to a semaphore, or to a key, when it was read last.
+
+    Attributes:
+        limit: the limit in force.
+        set_limit: the set limit, if any.
+        set_at: when it was set, as a Unix time, if that is known.
+        began: when the running back-off began. None without one.
+        ends: when its pause ends.
+        server: the run id of the server, if that is known.
+    """
+
+    limit: int | None
+    set_limit: int | None
+    set_at: float | None
+    began: float | None
+    ends: float
+    server: str | None
+
+
 class History:
-    """What was read of one semaphore."""
+    """What was read of one semaphore.
+
+    Attributes:
+        points: its numbers.
+        events: what happened, in the order in which it was read.
+        lost: what Redis has forgotten, until it is set again.
+    """
 
     def __init__(self) -> None:
         self.points: deque[Point] = deque()
         self.events: deque[Happening] = deque(maxlen=EVENTS)
-        self._limits: tuple[int | None, int | None] | None = None  # in force, and set
-        self._set: tuple[int | None, float] = None, 0.0  # limit, and when a back-off ends
-        self._server: str | None = None
+        self.lost: str | None = None
+        self._lost_at = self._read_at = 0.0  # before the last gap
+        self._marks: dict[str | None, _Mark] = {}  # by key. None is for all requests
         self._stalled: dict[str, tuple[Stalled, float]] = {}  # by id, and when it loses its own
 
-    def note_loss(self, status: SemaphoreStatus | None, now: float, server: str | None) -> bool:
-        """Note a set limit, a pause or a back-off that is gone since Redis restarted.
+    def note_losses(self, status: SemaphoreStatus | None, now: float, server: str | None) -> None:
+        """Note set limits, pauses and back-offs that are gone since Redis restarted.
 
         *status* is None if the name is not in use, and *server* is the run id, if Redis tells it.
         """
-        restarted = None not in (server, self._server) and server != self._server
-        self._server = server or self._server
-        (limit, until), set_limit, back_off = self._set, None, None
-        if status is not None:
-            set_limit, back_off = status.set_limit, status.back_off
-        self._set = set_limit, 0.0 if back_off is None else now + back_off.seconds_left
-        if not restarted or set_limit is not None or back_off is not None:
-            return False
-        text = lost_text(limit, backs_off=now < until)
-        if text is not None:
-            self.events.append(Happening(now, "bad", text))
-        return text is not None
+        if (status and (status.set_limit, status.back_off) != (None, None)) or (
+            now > self._lost_at + KEPT
+        ):
+            self.lost = None
+        for key, of in ({None: status} | {key.key: key for key in _keys_of(status)}).items():
+            mark = self._marks.get(key)
+            if mark is None or None in (server, mark.server) or server == mark.server:
+                continue
+            if of is not None and (of.set_limit, of.back_off) != (None, None):
+                continue
+            del self._marks[key]
+            if (text := _lost_text(mark, now)) is not None:
+                self.lost, self._lost_at = _of_key(key, text), now
+                self.events.append(Happening(now, "bad", self.lost))
 
     def add(self, reading: Reading, now: float, since: float, server: str | None = None) -> None:
         """Note *reading* of *server*. Before *since*, nothing was read for a while."""
         status, points = reading.status, self.points
         if status is None:
             return
-        if self.note_loss(status, now, server):
-            self._limits = None
+        self.note_losses(status, now, server)
         if points and points[-1].at < since:
+            self._read_at = points[-1].at
             points.append(Point(now))
-            self._limits = None
+            self._marks.clear()
             self._stalled.clear()
         elif points and points[-1].at // SLOT == now // SLOT:
             _ = points.pop()
@@ -83,17 +113,58 @@ class History:
         points.append(Point(now, status.held, limit, status.waiting))
         while points[0].at < now - KEPT:
             _ = points.popleft()
-        limits = limit, status.set_limit
-        if self._limits is not None and (text := _limits_text(*self._limits, *limits)):
-            self.events.append(Happening(now, "limit", text))
-        self._limits = limits
+        self._note_changes(None, status, limit, now, server)
+        if len(self._marks) > MARKS:
+            self._marks = {None: self._marks[None]}
+        for key in status.keys:
+            self._note_changes(key.key, key, key.limit, now, server)
         self._note_stalled(reading.stalled, reading, now)
 
-    def _note_stalled(self, stalled: dict[str, Stalled], reading: Reading, now: float) -> None:
+    def _note_changes(
+        self,
+        key: str | None,
+        of: SemaphoreStatus | KeyStatus,
+        limit: int | None,
+        now: float,
+        server: str | None,
+    ) -> None:
+        """Note a limit that was set or declared, and a back-off that began or ended.
+
+        What is read for the first time is noted if Redis tells when it happened.
+        """
+        mark, back_off = self._marks.get(key), of.back_off
+        set_at = None if of.set_limit_age is None else now - of.set_limit_age
+        began, ends = None, now
+        if back_off is not None:
+            known = None if back_off.age is None else now - back_off.age
+            began = known or (mark and mark.began) or now
+            ends = now + back_off.seconds_left
+        self._marks[key] = _Mark(limit, of.set_limit, set_at, began, ends, server)
+        if mark is None:
+            lately = max(now - KEPT, self._read_at)
+            mark = _Mark(None, of.set_limit, set_at and lately, began and lately, 0.0, None)
+            if back_off is not None and back_off.age is None:
+                mark = mark._replace(began=began)
+        if of.set_limit != mark.set_limit or _is_later(set_at, mark.set_at):
+            text = _set_text(mark, of.set_limit, limit, of.set_limit_by)
+            self._tell(set_at or now, key, text)
+        elif of.set_limit is None and None not in (limit, mark.limit) and limit != mark.limit:
+            self._tell(
+                now, key, f"The clients declare a limit of {limit:,}. It was {mark.limit:,}."
+            )
+        if back_off is not None and (mark.began is None or _is_later(began, mark.began)):
+            self._tell(began or now, key, _back_off_text(back_off))
+        elif back_off is None and mark.began is not None:
+            self._tell(now, key, "The back-off has ended.")
+
+    def _tell(self, at: float, key: str | None, text: str) -> None:
+        self.events.append(Happening(at, "limit", _of_key(key, text)))
+
+    def _note_stalled(self, stalled: Mapping[str, Stalled], reading: Reading, now: float) -> None:
         assert reading.status is not None
         for identity, one in stalled.items():
             if identity not in self._stalled:
-                self.events.append(Happening(now, "bad", stalled_text(one)))
+                self.events.append(Happening(now, "bad", one.text))
             self._stalled[identity] = one, now + one.left
         listed = {holder.client.id for holder in reading.status.holders}
         listed |= {waiter.client.id for waiter in reading.status.waiters}
@@ -111,23 +182,45 @@ class History:
             del self._stalled[identity]
 
 
-def _limits_text(
-    before: int | None, set_before: int | None, limit: int | None, set_limit: int | None
-) -> str | None:
-    """How a limit has changed. None if it has not."""
-    if set_before == set_limit:
-        if before == limit or before is None or limit is None:
-            return None
-        return f"The clients declare a limit of {limit:,}. It was {before:,}."
+def _is_later(at: float | None, before: float | None) -> bool:
+    return at is not None and before is not None and at - before > SAME
+
+
+def _keys_of(status: SemaphoreStatus | None) -> tuple[KeyStatus, ...]:
+    return () if status is None else status.keys
+
+
+def _of_key(key: str | None, text: str) -> str:
+    return text if key is None else f"Key {key}: {text[0].lower()}{text[1:]}"
+
+
+def _lost_text(mark: _Mark, now: float) -> str | None:
+    """What of *mark* is gone with the data of Redis. None if there was nothing."""
+    if mark.set_limit is not None:
+        what = f"The set limit of {mark.set_limit:,}" if mark.set_limit else "The pause"
+    elif now < mark.ends and mark.began is not None:
+        what = "The back-off"
+    else:
+        return None
+    return f"{what} was lost with Redis's data."
+
+
+def _set_text(before: _Mark, set_limit: int | None, limit: int | None, by: str | None) -> str:
+    """How a set limit has changed."""
+    who = f" by {by}" if by else ""
     if set_limit == 0:
-        return "Paused. No permit is granted until it is resumed."
+        return f"Paused{who}. No permit is granted until it is resumed."
     if set_limit is not None:
-        if set_before == 0:
-            return f"Resumed with the set limit of {set_limit:,}."
-        return f"The limit was set to {set_limit:,}. It was {_figure(before)}."
-    own = f"The clients' own limit applies ({_figure(limit)})."
-    return f"Resumed. {own}" if set_before == 0 else f"The set limit was removed. {own}"
+        if before.set_limit == 0:
+            return f"Resumed{who} with the set limit of {set_limit:,}."
+        was = "" if before.limit is None else f" It was {before.limit:,}."
+        return f"The limit was set to {set_limit:,}{who}.{was}"
+    own = f"The clients' own limit applies ({'unknown' if limit is None else f'{limit:,}'})."
+    return f"Resumed. {own}" if before.set_limit == 0 else f"The set limit was removed. {own}"
 
 
-def _figure(limit: int | None) -> str:
-    return "unknown" if limit is None else f"{limit:,}"
+def _back_off_text(back_off: BackOff) -> str:
+    who = f" by {back_off.by}" if back_off.by else ""
+    if back_off.ramp or back_off.age is None:
+        return f"A back-off was started{who}."
+    return f"A back-off of {duration(back_off.age + back_off.seconds_left)} was started{who}."

@@ -15,11 +15,11 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from redsem_async._integrations.discovery import names
+from redsem_async._integrations.states import limit_of
 
 from ._reader import PAGE, READ_TIMEOUT, Reader
 from ._reading import Reading
 from ._views import matcher
-from ._words import limit_of
 
 FRESH = 1.0  # seconds for which one read serves all scrapes
 MAX_NAMES = 2_000  # in one scrape

@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 from redsem_async._api.semaphore import AnySemaphore
@@ -22,7 +22,15 @@ from redsem_async._core.errors import (
     SemaphoreError,
     unreachable,
 )
-from redsem_async._integrations.discovery import SemaphoreInfo, find
+from redsem_async._integrations.discovery import (
+    LISTED_KEYS,
+    Process,
+    SemaphoreInfo,
+    find,
+    process_of,
+    status_of,
+)
+from redsem_async._protocol.status import Client, SemaphoreStatus
 from redsem_async._redis.stored import READ_ERRORS, scanned_names
 
 from ._history import EVENTS, KEPT, SLOT, Happening, History
@@ -46,6 +54,7 @@ SHORT_AGE = 2.0  # the same of an unused name, which may be gone, or one with wa
 READ_TIMEOUT = 4.0  # seconds for one page of names
 OLD = 10.0  # seconds without a tick after which readings are not shown any more
 MAX_NAMES = 100_000  # names that are remembered
+HUES = 8  # colours of processes
 HISTORIES = 500  # names whose last minutes are kept
 
 
@@ -115,6 +124,7 @@ class Reader:
         views: what was made of these for pages, until the next reading.
         histories: the last minutes of the names that were in use then, `HISTORIES` at most.
         outages: when Redis went away and came back.
+        hues: the colour of each process, as a number, so that it is the same in every tab.
         outage: while Redis cannot be read.
         refusal: why the names cannot be listed, if Redis refuses it.
         round: seconds from the last reading of a name that no page shows to the next.
@@ -127,6 +137,7 @@ class Reader:
         self.views: dict[object, Any] = {}
         self.histories: dict[str, History] = {}
         self.outages: deque[Happening] = deque(maxlen=EVENTS)
+        self.hues: dict[Process, int] = {}
         self.outage: Outage | None = None
         self.refusal: str | None = None
         self.round: float = 0.0
@@ -265,12 +276,12 @@ class Reader:
         for detail in turns:
             self._known.pop(detail.name, None)  # its clients are shown, so read them every time
             reading = await self.read(detail.name, ENTRIES, detail)
-            self.details.pop(detail, None)
-            self.details[detail] = reading
             if reading is None:
                 self._note_unused(detail.name)
             else:
-                self._note(reading, opened=True)
+                reading = self._note(reading, opened=True)
+            self.details.pop(detail, None)
+            self.details[detail] = reading
         if turns:
             self._publish()
 
@@ -283,27 +294,35 @@ class Reader:
                     self.readings.pop(name, None)
                     self._note_unused(name)
                 else:
-                    self._note(reading)
+                    _ = self._note(reading)
             if not self.complete:
                 self._publish()
 
-    def _note(self, reading: Reading, *, opened: bool = False) -> None:
-        name = reading.info.name
-        self.readings[name] = reading
+    def _note(self, reading: Reading, *, opened: bool = False) -> Reading:
+        """Add *reading* to the history, and return it with what Redis has forgotten."""
+        name, status = reading.info.name, reading.status
         history = self.histories.get(name)
         if history is None:
             full = len(self.histories) >= HISTORIES
-            idle = reading.state.code == "idle" and reading.info.set_limit is None
-            if not opened and (full or idle):
-                return
-            if full:
-                del self.histories[next(iter(self.histories))]
-            history = self.histories[name] = History()
-        history.add(reading, time.time(), self._since, self._server)
+            if opened or not (full or status is None or _is_idle(status)):
+                if full:
+                    del self.histories[next(iter(self.histories))]
+                history = self.histories[name] = History()
+        if history is not None:
+            history.add(reading, time.time(), self._since, self._server)
+            reading = replace(reading, lost=history.lost)
+        self.readings[name] = reading
+        return reading
+
+    def hue_of(self, client: Client) -> int:
+        """The colour of a process. The next one for a new process."""
+        if len(self.hues) > MAX_NAMES:
+            self.hues.clear()
+        return self.hues.setdefault(process_of(client), len(self.hues) % HUES)
 
     def _note_unused(self, name: str) -> None:
         if (history := self.histories.get(name)) is not None:
-            _ = history.note_loss(None, time.time(), self._server)
+            history.note_losses(None, time.time(), self._server)
 
     async def read_all(self, names: list[str]) -> list[Reading | None]:
         """The numbers of *names*, and of each the first holder and waiter."""
@@ -342,21 +361,21 @@ class Reader:
         except BackendUnavailable:
             raise
         except (SemaphoreError, ValueError) as error:  # what is stored may be anything
-            return Reading(SemaphoreInfo(name), None, str(error), time.monotonic())
+            return Reading(SemaphoreInfo(name), None, str(error).rstrip("."), time.monotonic())
 
     async def _read(self, name: str, entries: int, of: Detail | None) -> Reading | None:
         known = await self._know(name)
         if known is None:
             return None
-        semaphore = known.semaphore
-        if of is not None and semaphore.keyed:
-            after, begin = of.keys_after, of.keys_begin
-            status = await semaphore.status(entries, keys_after=after, keys_begin=begin)
-        else:
-            status = await semaphore.status(entries)
-        idle = not (status.held or status.waiting or status.set_limit is not None)
-        known.may_change = idle or status.waiting > 0
-        return Reading(known.info, status, None, time.monotonic())
+        which: dict[str, Any] = {"max_entries": entries}
+        if known.info.keyed:
+            if of is None:
+                which["max_entries"] = LISTED_KEYS
+            else:
+                which |= {"keys_after": of.keys_after, "keys_begin": of.keys_begin}
+        status = await status_of(self._redis, self._prefix, known.info, known.semaphore, **which)
+        known.may_change = status.waiting > 0 or _is_idle(status)
+        return Reading(known.info, status, "", time.monotonic())
 
     async def _know(self, name: str) -> _Known | None:
         known = self._known.get(name)
@@ -445,6 +464,11 @@ class Reader:
         self.views.clear()
         for watch in self._watches:
             watch.changed.set()
+
+
+def _is_idle(status: SemaphoreStatus) -> bool:
+    changed = status.set_limit is not None or status.back_off is not None
+    return not (status.held or status.waiting or changed)
 
 
 def _refused(error: Exception) -> bool:

@@ -1,13 +1,12 @@
 """What was read of a semaphore last, and what that means."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from redsem_async._integrations.discovery import SemaphoreInfo
+from redsem_async._integrations.states import Stalled, State, stalled, state_of
 from redsem_async._protocol.status import SemaphoreStatus
-
-from ._stalled import Stalled, stalled
-from ._words import State, state_of
 
 
 @dataclass(frozen=True)
@@ -19,19 +18,21 @@ class Reading:
         status: None if it could not be read.
         error: why it could not be read.
         at: when it was read, by `time.monotonic`.
+        lost: what Redis has forgotten of it, in a sentence.
     """
 
     info: SemaphoreInfo
     status: SemaphoreStatus | None
-    error: str | None
+    error: str
     at: float
+    lost: str | None = None
 
     @cached_property
-    def stalled(self) -> dict[str, Stalled]:
+    def stalled(self) -> Mapping[str, Stalled]:
         """The stalled processes, by their ids."""
-        return stalled(self.info, self.status)
+        return {} if self.status is None else stalled(self.info, self.status)
 
     @cached_property
     def state(self) -> State:
-        """Why requests wait, if they do, in words."""
-        return state_of(self.info, self.status, self.error, [*self.stalled.values()])
+        """Its state, and why requests wait."""
+        return state_of(self.info, self.status, self.error, self.lost)

@@ -12,20 +12,26 @@ from fnmatch import translate
 from itertools import islice
 from typing import Any
 
-from redsem_async._integrations import changed
+from redsem_async._integrations.changed import origin
 from redsem_async._integrations.discovery import (
     Process,
     SemaphoreInfo,
     process_of,
     processes_of,
 )
+from redsem_async._integrations.states import (
+    ATTENTION,
+    duration,
+    is_silent,
+    is_unrefreshed,
+    limit_of,
+    rank,
+)
 from redsem_async._protocol.status import Client, Holder, KeyStatus, SemaphoreStatus, Waiter
 
 from ._history import EVENTS, KEPT, History
 from ._reader import ENTRIES, Detail, Reader
 from ._reading import Reading
-from ._stalled import is_silent, is_unrefreshed
-from ._words import TROUBLE, duration, limit_of
 
 Json = dict[str, Any]
 
@@ -34,29 +40,23 @@ MOST_ROWS = 500
 MAX_CLIENTS = 200  # processes that a page lists
 LONGEST_FILTER = 512
 LONGEST_START = 100
-# The groups of a list, from the top. States that change all the time share a group.
-GROUPS = {code: rank for rank, code in enumerate(TROUBLE)} | {
-    **dict.fromkeys(("keys", "serving"), len(TROUBLE) - 1),
-    **dict.fromkeys(("full", "free"), len(TROUBLE)),
-    "idle": len(TROUBLE) + 1,
-}
 
 
 def list_view(reader: Reader, words: str, rows: int) -> tuple[Json, list[str]]:
     """The semaphores whose names match *words*, trouble first, and the names that it shows."""
     matches = matcher(words)
     chosen = [reading for name, reading in reader.readings.items() if matches(name)]
-    chosen.sort(key=_rank)
+    chosen.sort(key=lambda one: (*rank(one.info, one.status, one.state), one.info.name))
     shown = chosen[:rows]
     statuses = [reading.status for reading in chosen if reading.status is not None]
-    codes = [reading.state.code for reading in chosen]
+    attention = Counter(one.state.attention for one in chosen if one.state.attention)
     view: Json = {
         **_common(reader),
         "total": len(reader.readings),
         "matched": len(chosen),
         "held": sum(status.held for status in statuses),
         "waiting": sum(status.waiting for status in statuses),
-        "attention": dict(Counter(code for code in codes if code in TROUBLE)),
+        "attention": {why: attention[why] for why in ATTENTION if attention[why]},
         "rows": [_numbers(reading) for reading in shown],
     }
     return view, [reading.info.name for reading in shown]
@@ -74,18 +74,6 @@ def matcher(words: str) -> Callable[[str], bool]:
     return lambda name: folded in name.casefold()
 
 
-def _rank(reading: Reading) -> tuple[int, int, int, str]:
-    """The sort key of a reading. Those in trouble come first, then the fullest."""
-    status, name = reading.status, reading.info.name
-    if status is None:
-        return (0, 0, 0, name)
-    limit = limit_of(reading.info, status)
-    share = status.held / limit if limit else float(status.held + status.waiting > 0)
-    # In steps, so that rows do not change places all the time.
-    steps = -round(min(share, 1.0) * 5), -status.waiting.bit_length()
-    return (GROUPS[reading.state.code], *steps, name)
-
-
 def detail_view(reader: Reader, detail: Detail, *, whole_ids: bool) -> Json:
     """One semaphore in full. `found` is False if the name is not in use."""
     name = detail.name
@@ -94,7 +82,8 @@ def detail_view(reader: Reader, detail: Detail, *, whole_ids: bool) -> Json:
         return view | {"found": None}
     reading = reader.details[detail]
     if reading is None:
-        return view | {"found": False}
+        history = reader.histories.get(name)
+        return view | {"found": False, "lost": history and history.lost}
     view |= {"found": True, **_numbers(reading)}
     info, status = reading.info, reading.status
     view |= {
@@ -102,16 +91,16 @@ def detail_view(reader: Reader, detail: Detail, *, whole_ids: bool) -> Json:
         "clock": info.clock,
         "keyed": info.keyed,
         "slotted": info.slotted,
-        "clients": _clients(info, status),
+        "clients": _clients(reader, info, status),
         "moreClients": max(0, len(processes_of(info.clients)) - MAX_CLIENTS),
     }
     if status is None:
         return view
     return view | {
-        "setOrigin": changed.origin(status.set_limit_age, status.set_limit_by, duration),
-        "holders": [_holder(holder, whole=whole_ids) for holder in status.holders],
+        "setOrigin": origin(status.set_limit_age, status.set_limit_by, duration),
+        "holders": [_holder(reader, holder, whole=whole_ids) for holder in status.holders],
         "moreHolders": max(0, status.held - sum(h.permits for h in status.holders)),
-        "waiters": [_waiter(waiter, info) for waiter in status.waiters],
+        "waiters": [_waiter(reader, waiter, info) for waiter in status.waiters],
         "moreWaiters": max(0, status.waiting - len(status.waiters)),
         "keys": [_key(key) for key in status.keys],
         "moreKeys": len(status.keys) >= ENTRIES,
@@ -146,8 +135,9 @@ def _numbers(reading: Reading) -> Json:
         "class": info.class_name,
         "declared": list(info.declared),
         "setLimit": info.set_limit,
-        "state": state.code,
-        "label": state.label,
+        "state": state.label,
+        "attention": state.attention,
+        "who": state.who,
         "words": state.text,
     }
     if status is None:
@@ -163,11 +153,11 @@ def _numbers(reading: Reading) -> Json:
     }
 
 
-def _holder(holder: Holder, *, whole: bool) -> Json:
+def _holder(reader: Reader, holder: Holder, *, whole: bool) -> Json:
     return {
         "id": holder.id if whole else None,
         "short": short(holder.id),
-        "client": _client(holder.client),
+        "client": _client(reader, holder.client),
         "age": holder.age,
         "left": holder.expires_in,
         "stalled": is_unrefreshed(holder),
@@ -179,11 +169,11 @@ def _holder(holder: Holder, *, whole: bool) -> Json:
     }
 
 
-def _waiter(waiter: Waiter, info: SemaphoreInfo) -> Json:
+def _waiter(reader: Reader, waiter: Waiter, info: SemaphoreInfo) -> Json:
     return {
         "position": waiter.position + 1,
         "short": short(waiter.id),
-        "client": _client(waiter.client),
+        "client": _client(reader, waiter.client),
         "age": waiter.age,
         "stalled": is_silent(waiter, info),
         "permits": waiter.permits,
@@ -192,13 +182,16 @@ def _waiter(waiter: Waiter, info: SemaphoreInfo) -> Json:
 
 
 def _key(key: KeyStatus) -> Json:
+    back_off = key.back_off
     return {
         "key": key.key,
         "held": key.held,
         "waiting": key.waiting,
         "limit": key.limit,
         "setLimit": key.set_limit,
-        "backOff": key.back_off is not None,
+        "setOrigin": origin(key.set_limit_age, key.set_limit_by, duration),
+        "backOff": back_off and duration(back_off.seconds_left),
+        "backOffOrigin": back_off and origin(back_off.age, back_off.by, duration),
     }
 
 
@@ -208,8 +201,9 @@ def short(identity: str) -> str:
     return f"{hub[:6]}…{dot}{number}"
 
 
-def _client(client: Client) -> Json:
+def _client(reader: Reader, client: Client) -> Json:
     return {
+        "hue": reader.hue_of(client),
         "id": client.id[:8],
         "label": client.label,
         "host": client.host,
@@ -219,7 +213,7 @@ def _client(client: Client) -> Json:
     }
 
 
-def _clients(info: SemaphoreInfo, status: SemaphoreStatus | None) -> list[Json]:
+def _clients(reader: Reader, info: SemaphoreInfo, status: SemaphoreStatus | None) -> list[Json]:
     """The processes, what each declares, and what it holds of the listed permits."""
     held: Counter[Process] = Counter()
     waiting: Counter[Process] = Counter()
@@ -229,7 +223,7 @@ def _clients(info: SemaphoreInfo, status: SemaphoreStatus | None) -> list[Json]:
         waiting.update(process_of(waiter.client) for waiter in status.waiters)
     return [
         {
-            **_client(client),
+            **_client(reader, client),
             "limit": client.limit,
             "held": held[process],
             "waiting": waiting[process],

@@ -11,14 +11,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .mutant import PACKAGE, Mutant
-from .mutants import MUTANTS
+from .mutant import CHECKOUT, PACKAGE, Mutant, read_mutants
 
-CHECKOUT = Path(__file__).resolve().parents[2]
 BESIDE = ("pyproject.toml", "README.md", "LICENSE", "docs", "tests")
 MOST = 300.0  # seconds for one mutant: far more than its test takes where nothing is wrong
 PASSED, FAILED, ENDLESS = 0, 1, -1  # pytest's exit codes; others say that it could not run
@@ -44,54 +42,48 @@ def copy_with(mutant: Mutant | None) -> Generator[Path]:
     """A folder with the package and its tests, *mutant* in it."""
     with tempfile.TemporaryDirectory(prefix="redsem-mutant-", ignore_cleanup_errors=True) as name:
         root = Path(name)
-        unwanted = shutil.ignore_patterns("__pycache__", "*.png")
-        for item in (PACKAGE, *BESIDE):
-            source = CHECKOUT / item
+        for source in (CHECKOUT / item for item in (PACKAGE, *BESIDE)):
             if source.is_dir():
-                shutil.copytree(source, root / item, ignore=unwanted)
+                unwanted = shutil.ignore_patterns("__pycache__", "*.png")
+                shutil.copytree(source, root / source.name, ignore=unwanted)
             else:
-                shutil.copy(source, root / item)
-        if mutant is not None:
-            for path, text in mutant.texts(CHECKOUT).items():
-                (root / path.relative_to(CHECKOUT)).write_text(text, encoding="utf-8")
+                shutil.copy(source, root)
+        for path, text in mutant.texts().items() if mutant else ():
+            (root / path.relative_to(CHECKOUT)).write_text(text, encoding="utf-8")
         yield root
 
 
 def complaint_of(mutant: Mutant) -> str:
-    """Run the test of *mutant* on it. What is wrong where it is not caught, or else ''."""
+    """Run the tests of *mutant* on it. What is wrong where one does not catch it, or else ''."""
     with copy_with(mutant) as root:
-        code, output = run(root, node_of(mutant.test), "-x")
-        failed = _FAILED_TEST.search(output)
-        if code != FAILED or failed is None:
-            return {PASSED: "it passed", ENDLESS: "no end in time"}.get(code, output[-2000:])
-        # It has to fail again by itself, because a test may fail for want of time.
-        again, _ = run(root, failed[1])
-        return "" if again != PASSED else f"{failed[1]} failed once, and not again"
+        for test in mutant.tests:
+            code, output = run(root, node_of(test), "-x")
+            failed = _FAILED_TEST.search(output)
+            if code != FAILED or failed is None:
+                why = {PASSED: "passed", ENDLESS: "came to no end"}.get(code, output[-2000:])
+                return f"{test} {why}"
+            # It has to fail again by itself, because a test may fail for want of time.
+            if run(root, failed[1])[0] == PASSED:
+                return f"{failed[1]} failed once, and not again"
+    return ""
 
 
 def run(root: Path, *arguments: str, most: float = MOST) -> tuple[int, str]:
     """Run pytest in *root*; what it started goes with it."""
     plugins = ("-p", "no:cacheprovider", "-p", "tests.mutants.plugin")
-    command = [sys.executable, "-m", "pytest", "-q", "-rfE", *plugins, *arguments]
-    environment = os.environ | {
-        "PYTHONPATH": str(root),
-        "PYTHONSAFEPATH": "1",
-        "PYTHONHASHSEED": "0",
-        "COLUMNS": "500",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    log = root / "output"
+    environment = {"PYTHONPATH": str(root), "PYTHONSAFEPATH": "1", "PYTHONHASHSEED": "0"}
+    environment |= {"COLUMNS": "500", "PYTHONDONTWRITEBYTECODE": "1"}
+    log, code = root / "output", ENDLESS
     with log.open("w", encoding="utf-8") as output:
         process = subprocess.Popen(
-            command,
+            [sys.executable, "-m", "pytest", "-q", "-rfE", *plugins, *arguments],
             cwd=root,
-            env=environment,
+            env=os.environ | environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        code = ENDLESS
         try:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = process.wait(most)
@@ -104,19 +96,17 @@ def run(root: Path, *arguments: str, most: float = MOST) -> tuple[int, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("--only", nargs="*", metavar="NAME", help="names of mutants, or patterns")
+    parser.add_argument("--only", nargs="*", metavar="PROMISE", help="or a pattern")
     parser.add_argument("--list", action="store_true", help="print them, and try none")
     options = parser.parse_args()
-    patterns: Sequence[str] = options.only or ["*"]
-    chosen = [m for m in MUTANTS if any(fnmatch.fnmatch(m.name, pattern) for pattern in patterns)]
+    patterns: list[str] = options.only or ["*"]
+    chosen = [m for m in read_mutants() if any(fnmatch.fnmatch(m.promise, p) for p in patterns)]
+    nodes = sorted({node_of(test) for mutant in chosen for test in mutant.tests})
     if options.list:
         for mutant in chosen:
-            print(
-                f"{mutant.name}\n    breaks: {mutant.breaks}\n    test:   {node_of(mutant.test)}"
-            )
+            print(mutant.promise, *mutant.tests, sep="\n    ")
         return 0
     with copy_with(None) as root:
-        nodes = sorted({node_of(mutant.test) for mutant in chosen})
         code, output = run(root, *nodes, "-n2", most=MOST * len(nodes))
         if code != PASSED:
             print(f"although nothing is changed:\n{output}")
@@ -126,8 +116,8 @@ def main() -> int:
         started = time.monotonic()
         complaint = complaint_of(mutant)
         missed += bool(complaint)
-        end = f"NOT CAUGHT by {mutant.test}: {complaint}" if complaint else "caught"
-        print(f"{mutant.name}: {time.monotonic() - started:.1f} s: {end}", flush=True)
+        end = f"NOT CAUGHT: {complaint}" if complaint else "caught"
+        print(f"{mutant.promise}: {time.monotonic() - started:.1f} s: {end}", flush=True)
     print(f"{len(chosen)} mutants, {len(chosen) - missed} caught by what they are meant for")
     return bool(missed)
 

@@ -3,19 +3,23 @@
 A name is the end of the dotted name of a module, class or function, of Python's or of a Lua file:
 ``Lease.renew``, ``lua.acquire``, ``keyed.removed``. What is changed in it is a piece of its syntax
 tree, or for Lua of its words, so neither moving code nor its form makes a mutant stale.
+
+The runners of the package index make every small change there is of Python's operators. They know
+no Lua, where most promises are kept, nor which test is meant to notice what.
 """
 
 import ast
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
+CHECKOUT = Path(__file__).resolve().parents[2]
 PACKAGE = "redsem_async"
 _WORD = re.compile(r"""--[^\n]*|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[\w.]+|\S""")
 _OPENS, _CLOSES = {"function", "if", "do", "repeat"}, {"end", "until"}
+Found = TypeVar("Found")
 _Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -31,65 +35,63 @@ class Change(NamedTuple):
     new: str
 
 
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """One thing that is wrong.
+class Mutant(NamedTuple):
+    """A promise that is broken by *changes*, and *tests* catch it."""
 
-    Attributes:
-        breaks: the promise that is broken by it.
-        test: the name of the test that catches it, with or without its parameters.
-    """
+    promise: str
+    tests: list[str]
+    changes: list[Change]
 
-    name: str
-    breaks: str
-    test: str
-    changes: tuple[Change, ...]
-
-    def texts(self, root: Path) -> Mapping[Path, str]:
-        """The changed files, as they are below *root* but for the changes."""
+    def texts(self) -> Mapping[Path, str]:
+        """The changed files."""
         texts: dict[Path, str] = {}
         for change in self.changes:
-            path, name = _found(root, change.where)
+            [(path, name)] = _one(_names().get(change.where, []), change)
             text = texts.get(path) or path.read_text(encoding="utf-8")
             changed = _lua if path.suffix == ".lua" else _python
             texts[path] = changed(text, name, change)
         return texts
 
 
-def mutant(name: str, breaks: str, test: str, *changes: tuple[str, str, str]) -> Mutant:
-    """A mutant, its changes being (where, old, new)."""
-    return Mutant(name, breaks, f"test_{test}", tuple(Change(*change) for change in changes))
+def read_mutants() -> list[Mutant]:
+    """All of mutants.txt."""
+    found: list[Mutant] = []
+    text = Path(__file__).with_name("mutants.txt").read_text(encoding="utf-8")
+    for line in text.splitlines():
+        what, _, rest = line.strip().partition(": ")
+        if line.startswith("    "):
+            old, _, new = f"{rest} ".partition("=> ")
+            pieces = (piece.strip().replace("\\n", "\n") for piece in (old, new))
+            found[-1].changes.append(Change(what, *pieces))
+        elif line.startswith("  "):
+            found.append(Mutant(what, [f"test_{test}" for test in rest.split("; ")], []))
+    return found
 
 
-def _one(found: list[tuple[Path, str]] | list[int], what: object) -> None:
+def _one(found: list[Found], what: object) -> list[Found]:
     if len(found) != 1:
         raise Stale(f"{len(found)} times, and not once: {what}")
+    return found
 
 
 # -- names
 
 
 @functools.cache
-def _names(root: Path) -> Mapping[str, list[tuple[Path, str]]]:
+def _names() -> Mapping[str, list[tuple[Path, str]]]:
     """The files and names within them by every end of a dotted name."""
     names: dict[str, list[tuple[Path, str]]] = {}
-    for path in sorted((root / PACKAGE).rglob("*")):
+    for path in sorted((CHECKOUT / PACKAGE).rglob("*")):
         if path.suffix not in {".py", ".lua"}:
             continue
         text = path.read_text(encoding="utf-8")
-        module = ".".join(path.relative_to(root).with_suffix("").parts)
+        module = ".".join(path.relative_to(CHECKOUT).with_suffix("").parts)
         inner = _lua_scopes(text) if path.suffix == ".lua" else _scopes(ast.parse(text))
         for name in dict(inner):
             parts = f"{module}.{name}".strip(".").split(".")
             for first in range(len(parts)):
                 names.setdefault(".".join(parts[first:]), []).append((path, name))
     return names
-
-
-def _found(root: Path, where: str) -> tuple[Path, str]:
-    found = _names(root).get(where, [])
-    _one(found, where)
-    return found[0]
 
 
 # -- Python
@@ -171,6 +173,6 @@ def _lua(text: str, name: str, change: Change) -> str:
     first, last = texts.index(")") + 1, len(words) - 2
     if old:
         found = [i for i in range(len(words)) if texts[i : i + len(old)] == old]
-        _one(found, change)
-        first, last = found[0], found[0] + len(old) - 1
+        [first] = _one(found, change)
+        last = first + len(old) - 1
     return f"{text[: words[first].start()]} {change.new} {text[words[last].end() :]}"

@@ -3,6 +3,7 @@
 Each call is judged by the rules of every run.
 """
 
+from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
@@ -48,10 +49,10 @@ class InMemory:
 
     def answer(self, hub: str, call: op.AnyOperation) -> AnyReply | CommandError:
         self.told.clear()
-        before, said, after = self.server.run(self.address, call, hub, self.now_us)
-        wrong = [*map(str, self.judge.ran(before, call, hub, said, after))]
+        ran = self.server.run(self.address, call, hub, self.now_us)
+        wrong = [*map(str, self.judge.ran(ran))]
         assert not wrong, wrong
-        return said
+        return ran.answer
 
     def acquire(
         self,
@@ -79,6 +80,11 @@ class InMemory:
     def pass_time(self, ms: int) -> None:
         self.now_us += 1000 * ms
 
+    def lose(self, kind: str) -> None:
+        """One key is evicted. With `meta` goes which tokens were granted."""
+        self.server.lose(self.address, kind)
+        self.judge.last_token *= kind != "meta"
+
     @property
     def look(self) -> Look:
         return self.server.look(self.address, self.now_us)
@@ -86,7 +92,7 @@ class InMemory:
     @property
     def kept(self) -> Contents:
         """What each kind of key has."""
-        return self.server.contents(self.address)[0]
+        return defaultdict(dict, self.server.contents(self.address))
 
     @property
     def without_expiry(self) -> list[str]:

@@ -1,11 +1,16 @@
 """The checker of the journal: linear work, entry by entry, in the order in which Redis ran them.
 
-It follows the journal through the keys as the writes left them (`writes`). Calls are judged as in
-every world, by the keys, and what the clients saw beside them (`history`).
+Calls are judged as in every world, and what clients trusted by what the server held.
+
+All times are seconds of the server's clock. A stay is the time in which a client trusted a permit:
+until it asked for its release, or until trust ended.
 """
 
+import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from redsem_async._protocol.operations import (
     Abandon,
@@ -15,82 +20,174 @@ from redsem_async._protocol.operations import (
     Refresh,
     Release,
 )
-from tests.scripts.history import End, History
 from tests.scripts.recording import Entry, Flushed, Record
-from tests.scripts.violations import Findings
-from tests.scripts.writes import Changes, Keys
-from tests.worlds.judge import Judge
+from tests.worlds.judge import EXPIRY_SLACK, Judge
+from tests.worlds.look import Permit, Ran
 
+SLACK = 0.003  # seconds by which two readings of the machine's clocks may be apart
+LATE = 1.0  # seconds by which the journal and the clients' reports may be behind each other
+REMEMBERED = 60.0  # seconds for which a tenure that has ended is known
 TRACE = 24  # entries of one semaphore
-MOST_TRACES = 5
+MOST_KEPT = 200  # things that are wrong
+COMPLETE = "the journal is complete"
+GRANTED = "what is handed out was granted"
+EARLY = "nothing is trusted before its grant"
+TRUSTED = "trust ends first"
+RELEASED = "a release says whether it was held"
+
+
+class Stay(NamedTuple):
+    """A permit as a client had it.
+
+    Attributes:
+        permit: as it was granted, its expiry aside.
+        asked: when release was called.
+        released: what that returned.
+    """
+
+    client: str
+    id: str
+    permit: Permit
+    since: float
+    until: float
+    asked: float
+    released: bool | None = None
+
+
+@dataclass(slots=True)
+class Tenure:
+    """A permit as the server held it.
+
+    Attributes:
+        until: when it was released or taken.
+        taken: somebody else ended it: who is cut off cannot know that.
+    """
+
+    permit: Permit
+    since: float
+    expiry: float
+    until: float = math.inf
+    taken: bool = False
+
+    def end(self, at: float, *, taken: bool) -> None:
+        if self.until == math.inf and at <= self.expiry:
+            self.until, self.taken = at, taken
 
 
 class JournalChecker:
-    """Feed it the journal; `findings` says what was wrong.
+    """Feed it the journal and the stays; `wrong` says what was found.
 
-    Args:
-        ceiling: of names whose limit is known, the most that clients may hold for certain.
+    Attributes:
+        traces: what led to the first that is wrong.
+        operations: requests, releases, refreshes ...: a script may be for many.
     """
 
-    def __init__(self, ceiling: dict[str, int] | None = None) -> None:
-        self.findings = Findings()
-        self.history = History(self.findings, ceiling)
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()  # of broken rules
+        self.wrong: list[str] = []
+        self.traces: list[list[str]] = []
         self.scripts: Counter[str] = Counter()
-        self.operations = 0  # requests, releases, refreshes ...: a script may be for many
-        self.grants = 0
-        self.traces: list[list[str]] = []  # what led to the first violations
-        self._semaphores: dict[str, Keys] = {}
+        self.operations = self.grants = self.joined = 0
         self._judges: defaultdict[str, Judge] = defaultdict(Judge)
-        self._recent: dict[str, deque[Entry]] = {}
+        self._last: dict[str, Record] = {}
+        self._recent: defaultdict[str, deque[Entry]] = defaultdict(lambda: deque(maxlen=TRACE))
+        # By id and token: a server that forgot all grants a late duplicate under its id again.
+        self._tenures: dict[tuple[str, int], Tenure] = {}
+        self._many = 1000  # tenures, from which on it is worth while to forget old ones
+        self._stays: list[Stay] = []
+
+    def broken(self, rule: str, detail: str) -> None:
+        self.counts[rule] += 1
+        if len(self.wrong) < MOST_KEPT:
+            self.wrong.append(f"{rule}: {detail}")
 
     def feed(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
-            self.findings.index += 1
             if isinstance(entry, Flushed):
-                self._flush(entry)
+                self._last.clear()
+                for tenure in self._tenures.values():
+                    tenure.end(entry.server_us / 1e6, taken=True)
             else:
                 self._follow(entry)
-
-    def _flush(self, entry: Flushed) -> None:
-        for base in self._semaphores:
-            self._recent[base].append(entry)
-        self._semaphores.clear()
-        self.history.flushed(entry.server_us / 1e6)
 
     def _follow(self, record: Record) -> None:
         self.scripts[f"{record.mode} {record.operation}"] += 1
         self.operations += _size(record.call)
-        base, found = record.base, self.findings.counts.total()
-        recent = self._recent.setdefault(base, deque(maxlen=TRACE))
-        recent.append(record)
-        keys = self._semaphores.setdefault(base, Keys(base, self.findings))
-        changes = keys.follow(record)
-        looks = changes.before, record.call, record.hub, record.answer, changes.after
-        for rule, detail in self._judges[base].ran(*looks):
-            self.findings.add(rule, base, detail)
-        if not isinstance(record.call, Adopt):
-            self.grants += len(changes.added)
-        self._note(record, keys, changes)
-        if self.findings.counts.total() > found and len(self.traces) < MOST_TRACES:
-            self.traces.append(list(map(_described, recent)))
+        base, found = record.base, self.counts.total()
+        self._recent[base].append(record)
+        before, after = record.look(record.before), record.look(record.after)
+        last = self._last.get(base)
+        if last is not None and not _goes_on(last, record):
+            self.broken(COMPLETE, f"{base} changed before {record.call}")
+        self._last[base] = record
+        ran = Ran(before, record.call, record.hub, record.answer, after, record.told)
+        for rule, detail in self._judges[base].ran(ran):
+            self.broken(rule, f"{base} {detail}")
+        at, ahead = record.server_us / 1e6, record.ahead_us // 1000
+        own = isinstance(record.call, Abandon) or (
+            isinstance(record.call, Release) and record.call.owner == record.hub
+        )
+        for identity, was in before.live.items():
+            tenure = self._tenures.get((identity, was.token))
+            if tenure is not None and (now := after.live.get(identity)):
+                tenure.expiry = (now.expiry_ms - ahead) / 1000
+            elif tenure is not None:
+                tenure.end(at, taken=not own)
+        for identity in ran.new:
+            permit = after.live[identity]
+            self.granted(identity, permit, at, (permit.expiry_ms - ahead) / 1000)
+            self.grants += not isinstance(record.call, Adopt)
+        if self.counts.total() > found and len(self.traces) < 5:
+            self.traces.append([str(entry) for entry in self._recent[base]])
 
-    def _note(self, record: Record, keys: Keys, changes: Changes) -> None:
-        history, at = self.history, record.server_us / 1e6
-        name = record.base.partition("{")[2][:-2]
-        behind = keys.now - (record.server_us // 1000)  # of the server, to the semaphore's clock
-        for identity, holder in changes.added.items():
-            expiry = (holder.expiry_ms - behind) / 1000
-            history.granted(identity, name, holder.token, holder.permits, at, expiry)
-        for identity, holder in changes.renewed.items():
-            history.renewed(identity, (holder.expiry_ms - behind) / 1000)
-        call = record.call
-        how: End = "taken"
-        if isinstance(call, Abandon):
-            how = "abandoned"
-        elif isinstance(call, Release) and call.owner == record.hub:
-            how = "released"
-        for identity, holder in changes.removed.items():
-            history.ended(identity, at, how if holder.expiry_ms > keys.now else "expired")
+    def granted(self, identity: str, permit: Permit, at: float, expiry: float) -> None:
+        self._tenures[identity, permit.token] = Tenure(permit, at, expiry)
+
+    # -- what clients saw
+
+    def left(self, stay: Stay) -> None:
+        """A client trusts a permit no more."""
+        self._stays.append(stay)
+
+    def advance(self, journalled: float) -> None:
+        """Judge the stays that ended before *journalled*, to where the journal is known.
+
+        Not those of a moment ago: an acquire that was not answered is sent, and granted, again.
+        """
+        for stay in self._stays:
+            if stay.until < journalled - LATE:
+                self._judge(stay)
+        self._stays = [stay for stay in self._stays if stay.until >= journalled - LATE]
+        if len(self._tenures) > self._many:
+            old = journalled - REMEMBERED
+            self._tenures = {i: t for i, t in self._tenures.items() if t.expiry > old}
+            self._many = 1000 + 2 * len(self._tenures)
+
+    def _judge(self, stay: Stay) -> None:
+        tenure = self._tenures.get((stay.id, stay.permit.token))
+        detail = f"{stay} of {tenure}"
+        if tenure is None or tenure.permit[1:] != stay.permit[1:]:
+            self.broken(GRANTED, detail)
+            return
+        self.joined += 1
+        if stay.since < tenure.since - SLACK:
+            self.broken(EARLY, detail)
+        ends = tenure.expiry if tenure.taken else min(tenure.expiry, tenure.until)
+        if stay.until > ends + SLACK:
+            self.broken(TRUSTED, detail)
+        # Sent twice, because the first was lost: then it was held when it was first sent.
+        given_back = tenure.until < math.inf and not tenure.taken
+        if stay.released and not (given_back or stay.asked <= tenure.expiry + SLACK):
+            self.broken(RELEASED, detail)
+
+
+def _goes_on(last: Record, record: Record) -> bool:
+    """Whether only expiries changed the keys between two scripts."""
+    passed = (record.server_us - last.server_us) / 1000
+    were = {key.kind: key.members for key in last.after}
+    left = {key.kind for key in last.after if not 0 <= key.left_ms <= passed + EXPIRY_SLACK}
+    found = {key.kind: key.members for key in record.before}
+    return left <= found.keys() and found.items() <= were.items()
 
 
 def _size(call: AnyOperation) -> int:
@@ -102,14 +199,3 @@ def _size(call: AnyOperation) -> int:
             return len(call.requests)
         case _:
             return 1
-
-
-def _described(entry: Entry) -> str:
-    if isinstance(entry, Flushed):
-        return f"{entry.server_us} all was lost"
-    writes = " ".join(
-        f"{write.command}:{write.key.rpartition(':')[2]}{list(write.arguments)}={write.receivers}"
-        for write in entry.writes
-    )
-    call = f"{entry.hub[:6]} {entry.call} -> {entry.reply}"
-    return f"{entry.server_us} {entry.present} {call} [{writes}]"

@@ -1,30 +1,35 @@
--- journalled: what a script is wrapped in when it has to write down what it did.
+-- journalled: what a script is wrapped in when it has to write down what it found and what it left.
 --
 -- In front of the script; the lines after it are at the end of this file. The record is a RESP
 -- array, since clients have fast readers of that, and it keeps every digit:
 --
---   mode, operation, seconds and microseconds of the server's clock, which of the declared keys
---   existed ('1' or '0' each), the first key, the arguments, the call that they are for (which the
---   client gives as one more argument), the writes (each: how many heard it, command,
---   arguments...), and the reply, as RESP within a text
---
--- WRITES below has every command by which a script changes something or tells somebody.
+--   mode, operation, seconds and microseconds of the server's clock, what the names of the keys
+--   begin with, the arguments, the call that they are for (which the client gives as one more
+--   argument), the keys before and after it (each: kind, type, milliseconds left, members and
+--   values), the messages (each: how many heard it, channel, message), and the reply
 
-local real = redis
-local WRITES = {
-  ZADD = true, ZREM = true, HSET = true, HDEL = true, SET = true, DEL = true, UNLINK = true,
-  PEXPIRE = true, PUBLISH = true, SPUBLISH = true,
-}
-local writes, time = {}, nil
+local real, asked, messages, time = redis, table.remove(ARGV), {}, nil
+local base = string.match(KEYS[1], '^(.*:)')
+
+local function keys_of_it()
+  local found = {}
+  for _, kind in ipairs(KINDS) do
+    local key, has = base .. kind, nil
+    local sort = real.call('TYPE', key).ok
+    if sort == 'zset' then has = real.call('ZRANGE', key, 0, -1, 'WITHSCORES') end
+    if sort == 'hash' then has = real.call('HGETALL', key) end
+    if sort == 'string' then has = { '', real.call('GET', key) } end
+    if has then found[#found + 1] = { kind, sort, real.call('PTTL', key), has } end
+  end
+  return found
+end
 
 local function noting(run)
   return function(...)
-    local reply = run(...)
-    local command = ...
-    if command == 'TIME' then
-      time = reply
-    elseif WRITES[command] then
-      writes[#writes + 1] = { type(reply) == 'number' and reply or -1, ... }
+    local reply, command = run(...), ...
+    if command == 'TIME' then time = reply end
+    if command == 'PUBLISH' or command == 'SPUBLISH' then
+      messages[#messages + 1] = { type(reply) == 'number' and reply or -1, select(2, ...) }
     end
     return reply
   end
@@ -47,19 +52,16 @@ local function encode(value, parts)
   return parts
 end
 
-local asked, present = table.remove(ARGV), {}
-for i, key in ipairs(KEYS) do present[i] = real.call('EXISTS', key) end
-
 local function run(redis)
 --[[ the script stands here ]]
 end
 
-local noted = { call = noting(real.call), pcall = noting(real.pcall) }
+local before, noted = keys_of_it(), { call = noting(real.call), pcall = noting(real.pcall) }
 local ran, reply = pcall(run, setmetatable(noted, { __index = real }))
 local said = ran and reply or { err = type(reply) == 'table' and reply.err or tostring(reply) }
 time = time or real.call('TIME')
 real.call('RPUSH', string.match(KEYS[1], PLACE) .. '@journal', table.concat(encode({
-  MODE, OPERATION, time[1], time[2], table.concat(present), KEYS[1], ARGV, asked, writes,
+  MODE, OPERATION, time[1], time[2], base, ARGV, asked, before, keys_of_it(), messages,
   table.concat(encode(said, {})),
 }, {})))
 if not ran then error(reply, 0) end

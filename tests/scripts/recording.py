@@ -10,7 +10,7 @@ import functools
 import hashlib
 import pickle
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -18,16 +18,18 @@ import hiredis
 
 import redsem_async._redis.codec as wire
 from redsem_async._core.config import Clock
-from redsem_async._core.keys import Address, Mode
+from redsem_async._core.keys import Address, Mode, permit_id
 from redsem_async._protocol.backend import AnyReply
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import AnyOperation, Argument
+from redsem_async._protocol.pushes import Granted, push_of
 from redsem_async._protocol.status import Status
 from redsem_async._redis.scripts import Script, script
 from tests.harness import restricted
+from tests.worlds.look import Look, look_of
 
 _WRAPPER = Path(__file__).with_name("journalled.lua").read_text(encoding="utf-8")
-_COMMAND = "rpush"  # with which the journal is written
+_COMMANDS = {"rpush", "type", "hgetall", "zrange", "get", "pttl"}  # of the wrapper
 _LOOKED_UP = "script"  # the name in `_wire` by which scripts are looked up
 _SLOT = "--[[ the script stands here ]]"
 
@@ -36,8 +38,10 @@ _SLOT = "--[[ the script stands here ]]"
 def journalled(mode: Mode, operation: str, sharded: bool = False) -> Script:
     """The script, and around it what writes down what it did."""
     before, after = _WRAPPER.split(_SLOT)
+    kinds = [key.rpartition(":")[2] for key in Address(mode, "p", "n", "server").keys]
     place = "^(.-{.*}:)" if sharded else "^(.-){"
     facts = f"local MODE, OPERATION, PLACE = '{mode}', '{operation}', '{place}'\n"
+    facts += f"local KINDS = {{ {str(kinds)[1:-1]} }}\n"
     text = f"{facts}{before}{script(mode, operation, sharded).text}{after}"
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
@@ -57,12 +61,13 @@ def install() -> Callable[[], None]:
 
     setattr(wire, _LOOKED_UP, journalled)
     setattr(wire.Codec, "encode", with_call)  # noqa: B010 - no checker lets a method be replaced
-    restricted.BESIDE.add(_COMMAND)
+    added = _COMMANDS - restricted.BESIDE
+    restricted.BESIDE.update(added)
 
     def undo() -> None:
         setattr(wire, _LOOKED_UP, plain)
         setattr(wire.Codec, "encode", encode)  # noqa: B010
-        restricted.BESIDE.discard(_COMMAND)
+        restricted.BESIDE.difference_update(added)
 
     return undo
 
@@ -80,36 +85,30 @@ def journal_key(prefix: str) -> str:
     return f"{prefix}:@journal"
 
 
-class Write(NamedTuple):
-    """A command by which a script changed something, or published a message."""
+class Key(NamedTuple):
+    """What a key has: scores or fields by member. A text is the field "" of its key."""
 
-    receivers: int
-    command: str
-    key: str
-    arguments: Sequence[str]
+    kind: str
+    left_ms: int  # or -1 where it does not expire
+    members: Mapping[str, Any]
 
 
 class Record(NamedTuple):
-    """One script, as it ran."""
+    """One script, as it ran, and the keys before and after it."""
 
     mode: Mode
     operation: str
     server_us: int
-    present: str
-    key: str
+    base: str  # what the names of the semaphore's keys begin with
     arguments: Sequence[str]
     call: AnyOperation
-    writes: Sequence[Write]
+    before: Sequence[Key]
+    after: Sequence[Key]
+    messages: Sequence[tuple[int, str, str]]  # each with how many heard it, and its channel
     raw_reply: bytes
 
     @property
-    def base(self) -> str:
-        """What the names of the semaphore's keys begin with."""
-        return f"{self.key.rpartition(':')[0]}:"
-
-    @property
     def address(self) -> Address:
-        """Of the semaphore: its keys are those that every script may be given."""
         prefix, _, name = self.base.partition(":{")
         clock: Clock = "local" if self.arguments[2].endswith("local") else "server"
         return Address(self.mode, prefix, name[:-2], clock)
@@ -119,17 +118,36 @@ class Record(NamedTuple):
         return self.arguments[3]
 
     @property
-    def now_us(self) -> int:
-        """The clock that the semaphore is kept by, as the script read it."""
-        return int(self.arguments[1] or self.server_us)
+    def ahead_us(self) -> int:
+        """By how much the semaphore's clock is ahead of the server's."""
+        meta = next((key.members for key in self.after if key.kind == "meta"), dict[str, str]())
+        own = int(self.arguments[1] or self.server_us)  # as the script read it
+        return own + int(meta.get("lead", 0)) - self.server_us
+
+    def look(self, keys: Sequence[Key]) -> Look:
+        """How the semaphore stood, by its own clock."""
+        now_us = self.server_us + self.ahead_us
+        contents = {key.kind: key.members for key in keys}
+        ends = {k.kind: now_us // 1000 + k.left_ms if k.left_ms >= 0 else None for k in keys}
+        return look_of(contents, self.address, now_us, ends)
 
     @property
-    def reply(self) -> Any:
-        return _read(self.raw_reply)
+    def told(self) -> set[str]:
+        """The permits whose grant somebody heard of."""
+        found = [
+            (channel, push_of(text.encode())) for heard, channel, text in self.messages if heard
+        ]
+        return {
+            permit_id(channel.rpartition(":@")[2], number)
+            for channel, push in found
+            if isinstance(push, Granted)
+            for number, _ in push.grants
+        }
 
     @property
     def answer(self) -> AnyReply | CommandError:
-        raw = self.reply
+        _replies.feed(self.raw_reply)
+        raw: Any = _replies.gets()
         if isinstance(raw, hiredis.ReplyError):
             return CommandError(ErrorKind.REFUSED, raw)
         answer: AnyReply = self.call.reply(raw, self.address)
@@ -144,28 +162,28 @@ class Flushed(NamedTuple):
 
 Entry = Record | Flushed
 
-
 _replies = hiredis.Reader()
 _records = hiredis.Reader(encoding="utf-8", errors="surrogateescape")
-
-
-def _read(data: bytes) -> Any:
-    _replies.feed(data)
-    return _replies.gets()
 
 
 def record_of(data: bytes) -> Record:
     _records.feed(data)
     said = cast("list[Any]", _records.gets())
-    mode, operation, seconds, us, present, key, arguments, call, writes, reply = said
+    mode, operation, seconds, us, base, arguments, call, before, after, messages, reply = said
     return Record(
         mode,
         operation,
         int(seconds) * 1_000_000 + int(us),
-        present,
-        key,
+        base,
         arguments,
         pickle.loads(b64decode(call)),
-        [Write(n, command, key, [*map(str, rest)]) for n, command, key, *rest in writes],
+        [_key(*key) for key in before],
+        [_key(*key) for key in after],
+        messages,
         reply.encode("utf-8", "surrogateescape"),
     )
+
+
+def _key(kind: str, sort: str, left_ms: int, has: Sequence[str]) -> Key:
+    value: Callable[[str], Any] = float if sort == "zset" else str
+    return Key(kind, left_ms, {has[i]: value(has[i + 1]) for i in range(0, len(has), 2)})

@@ -3,7 +3,6 @@
 import pytest
 
 import redsem_async._protocol.operations as op
-from redsem_async._core.config import Clock
 from redsem_async._core.keys import Mode
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.hub_info import UNCOUNTED, HubInfo
@@ -23,25 +22,6 @@ def test_a_batch_is_not_run_before_the_one_that_was_sent_before_it() -> None:
     assert isinstance(said, CommandError) and said.kind is ErrorKind.RETRY_NOW
     state.acquire(A, 4, limit=2)
     assert state.call(A, early).answers == [0]
-
-
-def test_tokens_grow_within_a_microsecond() -> None:
-    """A resource that is fenced would take the older holder for the younger."""
-    state = InMemory("fair")
-    state.acquire(A, 1, 2, limit=4)
-    state.acquire(B, 1, 2, limit=4)
-    assert len({held.token for held in state.look.live.values()}) == 4
-
-
-def test_a_long_line_is_served_though_the_script_reads_it_in_parts() -> None:
-    """The first part, of eight, may be of a dead process alone."""
-    state = InMemory("fair")
-    state.acquire(C, 1, 2, limit=2, lease_ms=4000)
-    state.acquire(A, *range(1, 10), limit=2, lease_ms=1000)
-    state.acquire(B, 1, 2, limit=2)
-    state.pass_time(5000)
-    state.heartbeat(C)
-    assert state.held_by(B) == [1, 2]
 
 
 @pytest.mark.parametrize("mode", ["fair", "fair+keys", "fair+share"])
@@ -81,20 +61,6 @@ def test_status_leaves_out_requests_of_the_dead(mode: Mode) -> None:
     assert len(state.kept["queue"]) == 3
 
 
-@pytest.mark.parametrize("dead_ones", [99, 100, 150])
-def test_a_long_line_of_a_dead_process_ends_at_the_limit_of_its_key(dead_ones: int) -> None:
-    """One call drops about a hundred, and the next request may be one that has to wait."""
-    state = InMemory("fair+keys")
-    key = op.KeyTerms("a", limit=1)
-    state.acquire(C, 1, limit=500, key=key)
-    state.acquire(A, *range(1, dead_ones + 1), limit=500, key=key, lease_ms=1000)
-    state.acquire(B, 1, limit=500, key=key)
-    state.pass_time(5000)
-    *_, last = (state.call(B, op.SetLimit(1, number, "a")) for number in (1, 2, 3))
-    assert last.waiting == 1
-    assert len(state.look.live) == 1, "only one is held"
-
-
 @pytest.mark.parametrize("mode", ["fair+share", "fair+share+slots"])
 def test_who_holds_keeps_its_share_when_an_empty_line_is_deleted(mode: Mode) -> None:
     """Nothing was lost, so nothing is written anew."""
@@ -102,7 +68,7 @@ def test_who_holds_keeps_its_share_when_an_empty_line_is_deleted(mode: Mode) -> 
     state.acquire(A, 1, key=op.KeyTerms("a"))
     assert state.kept["meta"]["virtual:a"] == "1.000000"
     before = state.kept["uses"], state.kept["meta"]
-    state.server.lose(state.address, "queue")
+    state.lose("queue")
     state.call(A, op.Reap())
     assert (state.kept["uses"], state.kept["meta"]) == before
     assert not state.without_expiry
@@ -146,92 +112,6 @@ def test_nothing_is_granted_to_who_died_since_the_queue_was_looked_through() -> 
     assert not state.look.holders
 
 
-@pytest.mark.parametrize(
-    ("mode", "clock", "ms", "served"),
-    [
-        ("zset", "server", 50, [2]),
-        ("zset", "server", 51, []),
-        ("zset+slots", "server", 50, [2]),
-        ("zset+slots", "server", 51, []),
-        ("zset", "local", 50, []),
-        ("fair", "server", 50, []),
-    ],
-)
-@pytest.mark.parametrize("hold_ms", [None, 7])
-def test_a_process_serves_its_own_while_the_oldest_is_young(
-    mode: Mode, clock: Clock, ms: int, served: list[int], hold_ms: int | None
-) -> None:
-    """By the quick path, and by the general one, which a hold is told on."""
-    state = InMemory(mode, clock)
-    for hub, number in ((A, 1), (B, 1), (A, 2)):
-        state.acquire(hub, number)
-    state.heartbeat(A)  # the queue is looked through
-    state.pass_time(ms)
-    own = [op.QueuedRequest(2, 90_000, 1)] * (not state.address.fair)
-    state.release(A, 1, hold_ms=hold_ms, waits=True, own=own)
-    assert state.held_by(A) == served
-
-
-def test_who_is_gone_holds_up_no_other_key() -> None:
-    """Once a message to it had no subscriber, in the same call."""
-    state = InMemory("fair+keys")
-    narrow, wide = (op.KeyTerms("a", limit) for limit in (1, 2))
-    for hub, number, key in (
-        *((C, 1, narrow), (C, 2, None), (B, 1, None), (B, 2, narrow)),
-        (A, 1, wide),
-    ):
-        state.acquire(hub, number, limit=2, key=key)
-    state.present.discard(B)
-    state.release(C, 2)
-    assert state.held_by(A) == [1]
-
-
-@pytest.mark.parametrize("calls", ["heartbeat", "acquire"])
-def test_who_died_since_then_holds_up_none_of_its_key(calls: str) -> None:
-    """A heartbeat, or a new request, looks at the heads of the keys that it is about."""
-    state = InMemory("fair+keys")
-    key = op.KeyTerms("a", 4)
-    state.acquire(A, 1, limit=9, permits=2, key=key)
-    for hub in (B, C):
-        state.acquire(hub, 1, limit=9, permits=3, key=key, lease_ms=1000)
-        state.pass_time(450)
-    state.acquire(A, 2, limit=9, key=key)
-    state.pass_time(2860)  # the first one counts as dead since 10 ms
-    asked = op.QueuedRequest(2, 90_000, 9, key=key)
-    state.heartbeat(A, 90_000, asked)
-    assert state.held_by(A) == [1]
-    state.pass_time(500)  # and now the second one, too
-    if calls == "heartbeat":
-        state.heartbeat(A, 90_000, asked)
-    else:
-        state.acquire(A, 3, limit=9, key=key)
-    assert state.held_by(A)[:2] == [1, 2]
-
-
-@pytest.mark.parametrize("mode", ["fair", "zset", "fair+keys"])
-@pytest.mark.parametrize("hold_ms", [None, 7])
-def test_whoever_is_handed_a_permit_has_its_whole_lease(mode: Mode, hold_ms: int | None) -> None:
-    """By the general path, which a hold is told on, and by the quick one."""
-    state = InMemory(mode)
-    for hub in (A, B):
-        state.acquire(hub, 1, lease_ms=10_000)
-    state.heartbeat(B, 10_000)
-    state.release(A, 1, hold_ms=hold_ms)
-    assert state.look.live[f"{B}.1"].expiry_ms == state.now_us // 1000 + 10_000
-
-
-def test_in_zset_mode_what_fits_is_granted_beside_what_does_not() -> None:
-    """In one command, and in the queue when nothing is known of it."""
-    state = InMemory("zset")
-    state.acquire(A, 1, 2, limit=3)
-    heavy = {1: op.RequestOptions(2), 3: op.RequestOptions(3)}
-    said = state.acquire(B, 1, 2, limit=3, options=heavy)
-    assert [bool(token) for token in said.answers] == [False, True]
-    state.acquire(B, 3, 4, limit=3, options=heavy)
-    state.call(A, op.SetLimit(4, 1))
-    assert state.held_by(B) == [2, 4]
-
-
 def test_who_waits_is_told_of_a_newcomer_that_expires_earlier() -> None:
     """The next moment that it knows is the end of a longer lease."""
     state = InMemory("zset")
@@ -239,17 +119,6 @@ def test_who_waits_is_told_of_a_newcomer_that_expires_earlier() -> None:
     state.acquire(B, 1, limit=2, permits=2)
     state.acquire(C, 1, limit=2, lease_ms=2000)
     assert state.told == [(B, Recheck("n"))]
-
-
-@pytest.mark.parametrize("mode", ["zset", "zset+slots"])
-def test_what_was_passed_over_for_a_lost_grant_is_looked_at_again(mode: Mode) -> None:
-    """While the call counts it as granted, those behind do not fit; then they do."""
-    state = InMemory(mode)
-    for hub, number in ((C, 1), (A, 1), (B, 1), (B, 2)):
-        state.acquire(hub, number)
-    state.present.discard(A)
-    state.release(C, 1)
-    assert state.held_by(B) == [1]
 
 
 def test_the_hubs_that_died_first_are_forgotten_first() -> None:
@@ -291,7 +160,7 @@ def test_the_back_off_of_a_key_for_which_a_request_waits_outlasts_a_loss(mode: M
     state.call(A, op.StartBackOff(4000, None, 1, "a"))
     assert state.acquire(B, 1, key=key).answers == [-4]
     state.release(A, 1)
-    state.server.lose(state.address, "ramps")
+    state.lose("ramps")
     state.call(A, op.Reap())
     assert not state.held_by(B)
     assert not state.without_expiry
@@ -305,7 +174,7 @@ def test_nothing_is_granted_until_holders_whose_facts_were_lost_have_ended(mode:
     """It is not known what they hold: to refuse one is better than to exceed a limit."""
     state = InMemory(mode)
     state.acquire(A, 1, 2, limit=4)
-    state.server.lose(state.address, "facts")
+    state.lose("facts")
     assert state.call(A, op.Refresh([1, 2], 90_000)).answers == [0, 0]
     assert state.acquire(B, 1, limit=4).answers == [0]
     state.release(A, 1)
@@ -334,7 +203,7 @@ def test_a_head_that_need_not_wait_holds_up_nobody_behind_it(lost: bool) -> None
     state.heartbeat(B)  # the queue is looked through
     state.acquire(B, 2, limit=1 if lost else 0)
     if lost:
-        state.server.lose(state.address, "holders")
+        state.lose("holders")
     state.acquire(A, 2, limit=2)
     assert state.held_by(A) == ([2] if lost else [1, 2])
     assert state.held_by(B) == ([2] if lost else [])
@@ -345,7 +214,7 @@ def test_a_release_after_the_uses_of_keys_were_lost_leaves_nothing_behind(mode: 
     """What it would write of a key has no expiry, since nothing is held any more."""
     state = InMemory(mode)
     state.acquire(A, 1, key=op.KeyTerms("a"))
-    state.server.lose(state.address, "uses")
+    state.lose("uses")
     state.release(A, 1)
     assert not state.without_expiry
 
@@ -356,7 +225,7 @@ def test_permits_count_although_meta_was_lost(mode: Mode, call: op.AnyOperation)
     """How many a holder has is counted anew, by the first call that may grant something."""
     state = InMemory(mode)
     state.acquire(A, 1, 2, limit=5, options={1: op.RequestOptions(3)})
-    state.server.lose(state.address, "meta")
+    state.lose("meta")
     state.answer(B if isinstance(call, op.Adopt) else A, call)
     state.pass_time(1)
     state.acquire(C, 1, 2, limit=5)
@@ -375,7 +244,7 @@ def test_a_call_that_looks_at_one_key_does_not_hide_a_loss(
     state.acquire(A, 1, 2, limit=2, options=dict.fromkeys((1, 2), op.RequestOptions(key=a)))
     state.acquire(C, 1, limit=2, key=a)
     state.acquire(B, 1, limit=2, key=b)
-    state.server.lose(state.address, lost)
+    state.lose(lost)
     state.answer(C, call)
     assert not state.without_expiry
     for hub in (A, C):
@@ -397,20 +266,6 @@ def test_after_the_back_off_of_a_key_a_queue_of_many_keys_is_served(mode: Mode) 
     assert state.held_by(B) == [1]
 
 
-@pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
-def test_after_a_loss_of_meta_a_queue_of_many_keys_is_served(mode: Mode) -> None:
-    """Though nobody asks anew. Each call would count the permits again, and look at all lines."""
-    state = InMemory(mode)
-    state.acquire(A, 1, 2, limit=2)
-    queue_with_many_keys(state, limit=2)
-    state.server.lose(state.address, "meta")
-    state.pass_time(1)
-    state.call(A, op.Reap())
-    state.release(A, 1)
-    state.call(A, op.Reap())
-    assert state.held_by(B) == [1]
-
-
 def queue_with_many_keys(state: InMemory, limit: int = 1) -> None:
     for first in range(1, 250, 25):
         numbers = range(first, first + 25)
@@ -426,7 +281,7 @@ def test_the_back_off_of_a_key_goes_on_although_ramps_were_lost(
     """`meta` has it, and another back-off does not hide the loss."""
     state = InMemory(mode)
     state.call(A, op.StartBackOff(4000, None, 1, "a"))
-    state.server.lose(state.address, "ramps")
+    state.lose("ramps")
     state.call(A, call)
     assert state.acquire(B, 1, key=op.KeyTerms("a")).answers == [-4]
     state.pass_time(4000)
@@ -457,7 +312,7 @@ def test_who_waits_for_a_paused_key_is_served_once_the_limits_of_keys_are_lost(
     state = InMemory(mode)
     state.call(A, op.SetLimit(0, 1, "a"))
     assert state.acquire(B, 1, limit=2, key=op.KeyTerms("a")).answers == [-4]
-    state.server.lose(state.address, "key-limits")
+    state.lose("key-limits")
     state.call(A, call)
     assert state.held_by(B) == [1]
 
@@ -469,7 +324,7 @@ def test_who_holds_does_not_ask_again_although_its_mark_was_lost(mode: Mode, lim
     state = InMemory(mode)
     state.acquire(A, 1, limit=limit)
     before = state.look.live
-    state.server.lose(state.address, "meta")
+    state.lose("meta")
     state.call(A, op.Heartbeat(90_000, hub_info=INFO))
     state.answer(A, op.Acquire([1], 90_000, limit))
     assert state.look.live == before
@@ -491,16 +346,3 @@ def test_many_processes_that_are_gone_make_no_call_long(mode: Mode) -> None:
         assert said.next_ms == 0
         said = state.call(C, op.Reap())
     assert said.waiting == 0
-
-
-@pytest.mark.parametrize("mode", ["fair", "zset", "fair+keys"])
-def test_permits_of_holders_that_are_lost_do_not_count(mode: Mode) -> None:
-    """Also if the first call is a set limit, which grants something at once."""
-    state = InMemory(mode)
-    state.acquire(A, 1, limit=3, options={1: op.RequestOptions(3)})
-    state.acquire(B, 1, limit=3)
-    for lost in ("holders", "facts"):
-        state.server.lose(state.address, lost)
-    state.call(C, op.SetLimit(3, 1))
-    state.acquire(C, 1, 2, limit=3)
-    assert (state.held_by(B), state.held_by(C)) == ([1], [1, 2])

@@ -13,13 +13,12 @@ from typing import NamedTuple
 
 import redsem_async._protocol.operations as op
 from redsem_async._core.keys import permit_id
-from redsem_async._protocol.backend import AnyReply
-from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.operations import QueuedRequest
 from redsem_async._protocol.replies import FULL, FULL_FOR_KEY, Holding, Reply
 from tests.worlds.look import (
     Look,
     Permit,
+    Ran,
     Room,
     Waiter,
     key_of,
@@ -31,6 +30,9 @@ from tests.worlds.look import (
 YOUNG_US = 50_000  # for so long the oldest request lets those of the releasing hub pass (zset)
 SERVING = op.Acquire, op.Abandon, op.StartBackOff, op.Heartbeat, op.Reap, op.Release, op.SetLimit
 ROUNDED = 2  # milliseconds, of times that are rounded
+EXPIRY_SLACK = 5  # milliseconds: before 8.0 TIME goes on while a script runs
+STAYING = "limit", "key-limits"  # keys that do not expire
+OF_HOLDERS = "holders", "facts", "uses", "meta"  # that live for as long as a permit is held
 
 LIMIT = "never more than the limit"
 KEY_LIMIT = "no key has more than its limit"
@@ -45,6 +47,8 @@ BACK_OFF = "a back-off is kept until its end"
 MEET = "a free permit and a waiter meet"
 REFUSED = "a call that is sent back changes nothing"
 TRUST = "trust ends before the server lets go"
+TOLD = "who is granted is told"
+LEFT = "every key ends, and not before its time"
 
 
 class Broken(NamedTuple):
@@ -64,23 +68,6 @@ class Broken(NamedTuple):
 Trusted = Collection[tuple[str, Permit]]  # by id, which two may have that should not
 
 
-def own_ids(call: op.AnyOperation, hub: str) -> set[str]:
-    """The permits that *call* by *hub* may change, grant or end."""
-    match call:
-        case op.Acquire() | op.Refresh():
-            return {permit_id(hub, number) for number in call.numbers}
-        case op.Release():
-            return {permit_id(call.owner, number) for number in call.numbers}
-        case op.Abandon():
-            return {permit_id(hub, request.number) for request in call.requests}
-        case op.Adopt():
-            return {permit_id(call.owner, call.old)}
-        case op.Detach():
-            return {permit_id(hub, call.number)}
-        case _:
-            return set()
-
-
 class Judge:
     """Judges calls, one after another.
 
@@ -96,37 +83,32 @@ class Judge:
         self.granted_ms: dict[int, int] = {}
         self.taken: dict[str, Permit] = {}
 
-    def ran(
-        self,
-        before: Look,
-        call: op.AnyOperation,
-        hub: str,
-        answer: AnyReply | CommandError,
-        after: Look,
-        trusted: Trusted = (),
-    ) -> Iterator[Broken]:
-        """What is wrong with *call* of *hub*, which ran between the two looks."""
-        if isinstance(answer, CommandError):
+    def ran(self, ran: Ran, trusted: Trusted = ()) -> Iterator[Broken]:
+        """What is wrong with what a call did."""
+        before, call, hub, answer, after, told = ran
+        if not ran.done:
             if before != after:
                 yield Broken(REFUSED, f"{call} by {hub}")
             return
-        self._note_taken(before, call, hub, after)
+        self._note_taken(ran)
         yield from self._of_all(after)
-        yield from self._of_those_gone(before, call, hub, after)
-        yield from self._of_those_kept(before, call, hub, after)
+        yield from self._of_those_gone(ran)
+        yield from self._of_those_kept(ran)
         if not isinstance(call, op.Delete):
-            yield from self._of_back_offs(before, call, answer, after)
-        new = sorted(after.live.keys() - before.live.keys(), key=lambda i: after.live[i].token)
-        granted: list[str] = []
+            yield from self._of_back_offs(ran)
         if isinstance(call, op.Adopt):
-            yield from self._of_adopted(new, before, call, hub, after)
-        else:
-            granted = new
-        yield from self._of_granted(granted, before, call, hub, after)
+            yield from self._of_adopted(call, ran)
+        yield from self._of_granted(ran)
+        heard = {*ran.granted} if told is None else {*told}
+        for identity in ran.granted:
+            owner = identity.partition(".")[0]
+            if owner != hub and identity not in heard and owner not in after.silent:
+                yield Broken(TOLD, f"{identity} was granted by {call}, and nobody heard of it")
         yield from self.trust(trusted, after.holders)
-        if isinstance(answer, Reply):
-            yield from self._of_answers(before, call, hub, answer, after)
-        ended_early = isinstance(answer, Reply) and answer.next_ms == 0  # its caller calls again
+        if not isinstance(answer, Reply):
+            return
+        yield from self._of_answers(answer, ran)
+        ended_early = answer.next_ms == 0  # its caller calls again
         if isinstance(call, SERVING) and not ended_early and (waits := forgotten(after)):
             yield Broken(MEET, f"{waits.id} waits, and its limits have room ({call})")
 
@@ -151,8 +133,9 @@ class Judge:
         known = {i: held for i, held in before.live.items() if held.token}
         self.taken |= {i: held for i, held in known.items() if after.holders.get(i) != held}
 
-    def _note_taken(self, before: Look, call: op.AnyOperation, hub: str, after: Look) -> None:
+    def _note_taken(self, ran: Ran) -> None:
         """Whose permit was taken by right may trust it until it learns of that."""
+        before, call, hub, _, after, _ = ran
         by_others = isinstance(call, op.Delete | op.Adopt) or (
             isinstance(call, op.Release) and call.owner != hub
         )
@@ -165,27 +148,33 @@ class Judge:
         both = after.live.keys() & {waiter.id for waiter in after.line}
         if both:
             yield Broken(ASKED, f"{both} hold and wait")
+        longest = max((held.expiry_ms for held in after.live.values()), default=0)
+        for kind, ends in after.ends.items():
+            if ends is None and kind not in STAYING:
+                yield Broken(LEFT, f"{kind} never expires")
+            elif after.by_server and kind in OF_HOLDERS and (ends or 0) < longest - EXPIRY_SLACK:
+                yield Broken(LEFT, f"{kind} expires at {ends}, and a lease at {longest}")
         if after.slotted:
             for identity, held in after.live.items():
                 if held.token and len(held.slots) != held.permits:
                     yield Broken(SLOTS, f"{identity} has {held.slots} for {held.permits}")
             yield from twice({identity: held.slots for identity, held in after.live.items()})
 
-    def _of_those_gone(
-        self, before: Look, call: op.AnyOperation, hub: str, after: Look
-    ) -> Iterator[Broken]:
+    def _of_those_gone(self, ran: Ran) -> Iterator[Broken]:
         """Only a release, an abandon, an adoption and a deletion take live permits away."""
+        before, call, _, _, after, _ = ran
         takes = isinstance(call, op.Release | op.Abandon | op.Adopt)
-        allowed = own_ids(call, hub) if takes else set[str]()
+        allowed = ran.own if takes else set[str]()
         if not isinstance(call, op.Delete):
             for identity in before.live.keys() - after.live.keys() - allowed:
                 yield Broken(KEPT, f"{identity} was taken by {call}")
+        if stayed := after.leaked & (before.holders.keys() - after.holders.keys()):
+            yield Broken(LEFT, f"the facts of {stayed} stayed behind")
 
-    def _of_those_kept(
-        self, before: Look, call: op.AnyOperation, hub: str, after: Look
-    ) -> Iterator[Broken]:
+    def _of_those_kept(self, ran: Ran) -> Iterator[Broken]:
         """Only a refresh and a detach change a permit, and only the caller's own."""
-        own = own_ids(call, hub)
+        before, call, _, _, after, _ = ran
+        own = ran.own
         for identity, was in before.live.items():
             now = after.live.get(identity)
             if now is None or now == was:
@@ -204,10 +193,9 @@ class Judge:
             if now != was._replace(expiry_ms=expiry_ms):
                 yield Broken(KEPT, f"{identity} became {now} by {call}, having been {was}")
 
-    def _of_back_offs(
-        self, before: Look, call: op.AnyOperation, answer: AnyReply, after: Look
-    ) -> Iterator[Broken]:
+    def _of_back_offs(self, ran: Ran) -> Iterator[Broken]:
         """One that begins is there. One that runs ends no earlier, unless it is ended."""
+        before, call, _, answer, after, _ = ran
         if isinstance(call, op.StartBackOff) and isinstance(answer, Reply) and answer.answers[0]:
             begun = after.back_offs.get(call.key)
             if begun is None or begun.ends < before.now + call.pause_ms:
@@ -219,25 +207,18 @@ class Judge:
             if runs and (now is None or now.ends < was.ends):
                 yield Broken(BACK_OFF, f"{was} of {key or 'all'} became {now} by {call}")
 
-    def _of_adopted(
-        self, new: Iterable[str], before: Look, call: op.Adopt, hub: str, after: Look
-    ) -> Iterator[Broken]:
-        old = before.live.get(permit_id(call.owner, call.old))
-        for identity in new:
-            if identity != permit_id(hub, call.new) or old is None:
+    def _of_adopted(self, call: op.Adopt, ran: Ran) -> Iterator[Broken]:
+        after = ran.after
+        old = ran.before.live.get(permit_id(call.owner, call.old))
+        for identity in ran.new:
+            if identity != permit_id(ran.hub, call.new) or old is None:
                 yield Broken(KEPT, f"{identity} was adopted without a holder to adopt from")
             elif after.live[identity][1:] != old[1:]:
                 yield Broken(KEPT, f"{identity} was adopted, and is not the same: {old}")
 
-    def _of_granted(
-        self,
-        granted: Sequence[str],
-        before: Look,
-        call: op.AnyOperation,
-        hub: str,
-        after: Look,
-    ) -> Iterator[Broken]:
+    def _of_granted(self, ran: Ran) -> Iterator[Broken]:
         """Tokens grow, limits hold, and who is granted has asked for that, in its turn."""
+        (before, call, hub, _, after, _), granted = ran, ran.granted
         known = {waiter.id: waiter for waiter in before.line}
         asked = {identity: waiter.request for identity, waiter in known.items()}
         if isinstance(call, op.Acquire):
@@ -258,7 +239,7 @@ class Judge:
             if identity not in known and request.number <= before.marks.get(hub, 0):
                 yield Broken(ONCE, f"{identity} was granted, and its number was used before")
             right = (permit.permits, permit.key) == (request.permits, key_of(request))
-            if not right or permit.expiry_ms > after.now + request.lease_ms:
+            if not right or permit.expiry_ms != after.now + request.lease_ms:
                 yield Broken(ASKED, f"{identity} was granted {permit}, having asked {request}")
             if room.backs_off(request):
                 yield Broken(BACK_OFF, f"{identity} was granted, and {room} has it back off")
@@ -270,23 +251,24 @@ class Judge:
             if used > most:
                 detail = f"{used} of {most} permits of {permit.key!r} in use with {identity}"
                 yield Broken(KEY_LIMIT, detail)
-        if granted and all(identity in asked for identity in granted):
-            grants = grants_of(before, call, hub, granted, after)
-            if wrong := broken_turn(before, grants, after):
-                yield Broken(ORDER, f"{wrong} ({call})")
+        all_asked = all(identity in asked for identity in granted)
+        if granted and all_asked and (wrong := broken_turn(before, grants_of(ran), after)):
+            yield Broken(ORDER, f"{wrong} ({call})")
 
-    def _of_answers(
-        self, before: Look, call: op.AnyOperation, hub: str, answer: Reply, after: Look
-    ) -> Iterator[Broken]:
+    def _of_answers(self, answer: Reply, ran: Ran) -> Iterator[Broken]:
+        before, call, hub, _, after, _ = ran
         match call:
             case op.Release() | op.Refresh():
                 owner = call.owner if isinstance(call, op.Release) else hub
-                found = [before.live.get(permit_id(owner, n)) for n in call.numbers]
+                ids = [permit_id(owner, number) for number in call.numbers]
+                found = [before.live.get(identity) for identity in ids]
                 asks = isinstance(call, op.Refresh)  # and is told no where the facts were lost
                 held = [int(one is not None and (one.token > 0 or not asks)) for one in found]
                 if isinstance(call, op.Release):  # twice in one call, the second finds nothing
-                    first = {n: i for i, n in reversed(list(enumerate(call.numbers)))}
-                    held = [one * (first[call.numbers[i]] == i) for i, one in enumerate(held)]
+                    held = [one * (ids.index(ids[k]) == k) for k, one in enumerate(held)]
+                    ended = {i for i, one in zip(ids, held, strict=True) if one}
+                    if still := ended & after.live.keys():
+                        yield Broken(ANSWERS, f"{still} are held after {call}")
                 said = [int(bool(one)) for one in answer.answers]
                 if said != held:
                     yield Broken(ANSWERS, f"{answer.answers} to {call}")
@@ -363,10 +345,9 @@ class Grant(NamedTuple):
     may_pass: bool = False  # older ones: the releasing process asked for it, and the head is young
 
 
-def grants_of(
-    before: Look, call: op.AnyOperation, hub: str, ids: Iterable[str], after: Look
-) -> list[Grant]:
-    """What *call* of *hub* granted: *ids*, which were in line before or are asked for by it."""
+def grants_of(ran: Ran) -> list[Grant]:
+    """What a call granted: what was in line before, or is asked for by it."""
+    before, call, hub, _, after, _ = ran
     asked = {waiter.id: Grant(waiter.id, waiter.request, waiter.ticket) for waiter in before.line}
     if isinstance(call, op.Release) and call.own and after.by_server:
         oldest = min((waiter.ticket for waiter in before.line), default=math.inf)
@@ -380,7 +361,7 @@ def grants_of(
             # Where one may come before older ones, they join the line before it is served.
             ticket = after.now_us - 1000 * request.ahead_ms if overtakes else math.inf
             asked.setdefault(identity, Grant(identity, request, ticket))
-    return [asked[identity] for identity in ids]
+    return [asked[identity] for identity in ran.granted]
 
 
 def broken_turn(before: Look, grants: Sequence[Grant], after: Look) -> str | None:

@@ -5,16 +5,29 @@ Redis in memory, and the journal those that it rebuilt from what scripts wrote.
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from redsem_async._core.keys import Address
+from redsem_async._core.keys import Address, permit_id
 from redsem_async._hub.model import Lease
-from redsem_async._protocol.operations import DEFAULT_OPTIONS, Acquire, KeyTerms, QueuedRequest
+from redsem_async._protocol.backend import AnyReply
+from redsem_async._protocol.errors import CommandError
+from redsem_async._protocol.operations import (
+    DEFAULT_OPTIONS,
+    Abandon,
+    Acquire,
+    Adopt,
+    AnyOperation,
+    Detach,
+    KeyTerms,
+    QueuedRequest,
+    Refresh,
+    Release,
+)
 from redsem_async._protocol.replies import Ramp
 
 HUB = 32  # characters of its id
@@ -163,8 +176,10 @@ class Look:
         shares: the next permit goes to the key with the fewest.
         by_server: it is kept by the server's clock.
         back_offs: by key, or None for that of all requests. They may be over.
-        silent: hubs that no message reaches, as they say.
+        silent: hubs that no message reaches, or of which nobody knows whether one does.
         marks: the highest number that each hub has used.
+        ends: when each kind of key expires, by the same clock; None where it does not.
+        leaked: facts that are there without a holder.
     """
 
     now_us: int
@@ -179,6 +194,8 @@ class Look:
     back_offs: Mapping[str | None, BackOff] = field(default_factory=dict[str | None, BackOff])
     silent: Collection[str] = field(default=(), compare=False)
     marks: Mapping[str, int] = field(default_factory=dict[str, int], compare=False)
+    ends: Mapping[str, int | None] = field(default_factory=dict[str, int | None], compare=False)
+    leaked: frozenset[str] = field(default=frozenset(), compare=False)
     live: dict[str, Permit] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -216,6 +233,53 @@ class Look:
         return not all(room.fits(head.request) for head in ready(self.eligible(room), room))
 
 
+class Ran(NamedTuple):
+    """A call of a hub that ran between two looks.
+
+    Attributes:
+        told: the permits whose grant a message tells of, if that is known.
+    """
+
+    before: Look
+    call: AnyOperation
+    hub: str
+    answer: AnyReply | CommandError
+    after: Look
+    told: Collection[str] | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it was carried out, and not sent back."""
+        return not isinstance(self.answer, CommandError)
+
+    @property
+    def new(self) -> list[str]:
+        """The permits that are held since, by their tokens."""
+        live = self.after.live
+        return sorted(live.keys() - self.before.live.keys(), key=lambda i: live[i].token)
+
+    @property
+    def granted(self) -> list[str]:
+        return [] if isinstance(self.call, Adopt) else self.new
+
+    @property
+    def own(self) -> set[str]:
+        """The permits that it may change, grant or end."""
+        match self.call:
+            case Acquire() | Refresh():
+                return {permit_id(self.hub, number) for number in self.call.numbers}
+            case Release():
+                return {permit_id(self.call.owner, number) for number in self.call.numbers}
+            case Abandon():
+                return {permit_id(self.hub, request.number) for request in self.call.requests}
+            case Adopt():
+                return {permit_id(self.call.owner, self.call.old)}
+            case Detach():
+                return {permit_id(self.hub, self.call.number)}
+            case _:
+                return set()
+
+
 def limit_in_force(declared: int, set_to: int | None, *, slotted: bool) -> int:
     """Where permits have slots, no limit that is set makes more of them."""
     if set_to is None:
@@ -238,8 +302,9 @@ def ready(waiting: Iterable[Waiter], room: Room) -> list[Waiter]:
 # -- from the keys
 
 
-def look_of(contents: Contents, address: Address, now_us: int) -> Look:
+def look_of(kept: Contents, address: Address, now_us: int, ends: Mapping[str, int | None]) -> Look:
     """How the semaphore stands at *now_us* by its own clock."""
+    contents = defaultdict[str, Mapping[str, Any]](dict, kept)
     meta, hubs, line = contents["meta"], contents["hubs"], list[Waiter]()
     for member, score in contents["queue"].items():
         identity, request = _request(member)
@@ -257,8 +322,12 @@ def look_of(contents: Contents, address: Address, now_us: int) -> Look:
         address.slotted,
         address.clock == "server",
         _back_offs(contents),
-        [name[:HUB] for name, said in meta.items() if said == "1" and name[HUB:] == ":no_push"],
+        [name[:HUB] for name, said in meta.items() if said != "0" and name[HUB:] == ":no_push"],
         {name: int(mark) for name, mark in meta.items() if len(name) == HUB},
+        ends,
+        frozenset(
+            contents["facts"].keys() - contents["holders"].keys() if kept.get("holders") else ()
+        ),
     )
 
 

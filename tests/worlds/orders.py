@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, cast
 
 import redsem_async._protocol.operations as op
 from redsem_async import AnySemaphore, FairSemaphore
-from redsem_async._protocol.backend import AnyReply
 from redsem_async._protocol.replies import Reply
 from tests.worlds.judge import Broken
-from tests.worlds.look import Look
+from tests.worlds.look import Look, Ran
 
 if TYPE_CHECKING:
     from tests.worlds.process import Process
@@ -100,29 +99,26 @@ class Orders:
 
     # -- what happens
 
-    def ran(
-        self, before: Look, call: op.AnyOperation, hub: str, answer: AnyReply, after: Look
-    ) -> Iterator[Broken]:
-        """What took effect by *call* of *hub*, and should not have."""
-        for effect in self._effects(before, call, answer, after):
+    def ran(self, ran: Ran) -> Iterator[Broken]:
+        """What took effect by a call, and should not have."""
+        for effect in self._effects(ran):
             what, value = effect
             fit = [
                 order
                 for order in self._orders
                 if order.effect == effect
-                and hub in order.by.hubs
+                and ran.hub in order.by.hubs
                 and not order.done
                 and order.ended >= self._world.now
             ]
             if not fit:
-                detail = f"{what}, {value}, took effect, and nobody asks now ({call})"
+                detail = f"{what}, {value}, took effect, and nobody asks now ({ran.call})"
                 yield Broken(AT_MOST_ONCE, detail)
             else:
                 min(fit, key=attrgetter("ended")).done = True
 
-    def _effects(
-        self, before: Look, call: op.AnyOperation, answer: AnyReply, after: Look
-    ) -> Iterator[Effect]:
+    def _effects(self, ran: Ran) -> Iterator[Effect]:
+        before, call, _, answer, after, _ = ran
         changed = self._changed(after)
         if not isinstance(call, op.Delete):
             yield from changed

@@ -55,7 +55,6 @@ class Link:
         self.going: deque[Sent] = deque()
         self.coming: deque[Said] = deque()
         self.unread = 0
-        self.unanswered: deque[float] = deque()  # when commands were sent
         self.blocked_until = 0.0
         self._paused_until = 0.0
         process.links.append(self)
@@ -87,7 +86,6 @@ class Link:
                     world.violated(f"{command} comes after a release")
                 case _:
                     pass
-            self.unanswered.append(world.now)
             if not self.dumb:
                 self.going.append(Sent(command, hub, world.now))
                 world.on_way(self.event("run"))
@@ -133,7 +131,6 @@ class Link:
 
     def answered(self, command: AnyOperation, answer: AnyReply | CommandError) -> None:
         """The answer to *command* has arrived."""
-        self.unanswered.popleft()
         self.fresh_at = command.sent_at
         self.listener.reply_received(command, answer)
         self.process.world.heard(self, answer, command)

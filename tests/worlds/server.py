@@ -1,7 +1,6 @@
 """The server of the worlds: the real scripts, on a small Redis in memory."""
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -15,17 +14,10 @@ from redsem_async._protocol.pushes import Push, push_of
 from redsem_async._redis.codec import Codec
 from redsem_async._redis.faults import command_error, error_from
 from redsem_async.testing._redis import MemoryRedis, Refused, Snapshot, SortedSet, Value
-from tests.worlds.look import Contents, Look, look_of
+from tests.worlds.look import Contents, Look, Ran, look_of
 
 Deliver = Callable[[str, str, Push], int]
 """Takes a message for a hub, by its prefix, and says how many connections it went to."""
-
-
-class Edit(NamedTuple):
-    """In each script that has *old*, *new* stands in its place."""
-
-    old: str
-    new: str
 
 
 class _Outcome(NamedTuple):
@@ -35,14 +27,9 @@ class _Outcome(NamedTuple):
 
 
 class Memory:
-    """What came of calls, for paths that begin alike; and states, each with a number.
-
-    Attributes:
-        edited: those edits that were found in a script.
-    """
+    """What came of calls, for paths that begin alike; and states, each with a number."""
 
     def __init__(self) -> None:
-        self.edited = set[Edit]()
         # A look at a semaphore, until when in ms nothing changes by itself, and by how many us its
         # clock is ahead.
         self.looks: dict[Hashable, tuple[float, int, Look]] = {}
@@ -79,14 +66,12 @@ class ScriptServer:
     def __init__(
         self,
         deliver: Deliver,
-        edits: Sequence[Edit] = (),
         memory: Memory | None = None,
         reach: Callable[[], Hashable] = tuple,
     ) -> None:
         self.addresses: dict[str, Address] = {}
         self.now_us = 0
         self._deliver = deliver
-        self._edits = edits
         self._remembers = memory is not None
         self._memory = memory or Memory()
         self._looks = self._memory.looks
@@ -97,9 +82,7 @@ class ScriptServer:
         self._redis.restore({})
         self.state = self._stands = self._memory.number_of({})  # and that of the small Redis
 
-    def run(
-        self, address: Address, call: AnyOperation, hub: str, now_us: int
-    ) -> tuple[Look, AnyReply | CommandError, Look]:
+    def run(self, address: Address, call: AnyOperation, hub: str, now_us: int) -> Ran:
         """Carry *call* out, and answer as a link does: between two looks at the semaphore."""
         before = self.look(address, now_us)
         self.addresses[address.name] = address
@@ -110,7 +93,7 @@ class ScriptServer:
             answer = call.reply(self._evaluated(address, script.text, arguments), address)
         except Refused as refused:
             answer = command_error(error_from(str(refused)))
-        return before, answer, self.look(address, now_us)
+        return Ran(before, call, hub, answer, self.look(address, now_us))
 
     def look(self, address: Address, now_us: int) -> Look:
         """How the semaphore stands now."""
@@ -121,20 +104,20 @@ class ScriptServer:
             if now_us // 1000 < until:
                 same = last.now_us == now_us + ahead
                 return last if same else replace(last, now_us=now_us + ahead)
-        found, until = self.contents(address)
-        ahead = int(found["meta"].get("lead", 0))
-        look = look_of(found, address, now_us + ahead)
+        found = self.contents(address)
+        ahead = int(found["meta"].get("lead", 0)) if "meta" in found else 0
+        kept = {kind: at for kind, (_, at) in self.keys_of(address) if kind in found}
+        until = min((at for at in kept.values() if at), default=math.inf)
+        ends = {kind: at and at + ahead // 1000 for kind, at in kept.items()}
+        look = look_of(found, address, now_us + ahead, ends)
         self._looks[state] = until, ahead, look
         return look
 
-    def contents(self, address: Address) -> tuple[Contents, float]:
-        """What each key of a semaphore has, and until when at least, in milliseconds."""
-        found, until = defaultdict[str, dict[str, Any]](dict), math.inf
-        for kind, (value, expires) in self.keys_of(address):
-            if expires is None or expires > self.now_us // 1000:
-                found[kind] = _texts(value)
-                until = min(until, expires or until)
-        return found, until
+    def contents(self, address: Address) -> Contents:
+        """What each key of a semaphore has."""
+        now = self.now_us // 1000
+        kept = self.keys_of(address)
+        return {kind: _texts(value) for kind, (value, at) in kept if at is None or at > now}
 
     def keys_of(self, address: Address) -> Iterator[tuple[str, tuple[Value, int | None]]]:
         """The keys of a semaphore by kind, with their expiries."""
@@ -151,12 +134,14 @@ class ScriptServer:
     def evict(self, which: int) -> str:
         """Lose one of the keys that expire. Returns of which semaphore, or "" if there is none."""
         found = [k for k, (_, at) in sorted(self._snapshot().items()) if at is not None]
-        if not found:
-            return ""
-        key = found[which % len(found)]
+        key = found[which % len(found)] if found else b""
         self._redis.command("DEL", key)
         self._looks.clear()
         return key.decode().partition("{")[2].partition("}")[0]
+
+    def forget(self) -> None:
+        """What is kept was changed from outside."""
+        self._looks.clear()
 
     def flush(self) -> None:
         """Lose everything."""
@@ -177,7 +162,7 @@ class ScriptServer:
         self._messages = []
         if not self._remembers:
             self._looks.pop(address.name, None)
-            return self._redis.eval(self._edited(text), *arguments)
+            return self._redis.eval(text, *arguments)
         memory = self._memory
         before = self.state, self.now_us, text, arguments, self._reach()
         outcome = memory.outcomes.get(before)
@@ -188,7 +173,7 @@ class ScriptServer:
             if self._stands != self.state:
                 self._redis.restore(memory.kept[self.state])
             try:
-                said = self._redis.eval(self._edited(text), *arguments)
+                said = self._redis.eval(text, *arguments)
             except Refused as refused:
                 said = refused
             self._stands = memory.number_of(self._redis.snapshot())
@@ -197,14 +182,6 @@ class ScriptServer:
         if isinstance(outcome.said, Refused):
             raise outcome.said
         return outcome.said
-
-    def _edited(self, text: str) -> str:
-        for edit in self._edits:
-            if edit.old in text:
-                assert text.count(edit.old) == 1, edit
-                self._memory.edited.add(edit)
-                text = text.replace(*edit)
-        return text
 
     def _state_of(self, address: Address) -> Hashable:
         """As long as it is the same, only a call changes what is kept of the semaphore."""

@@ -9,14 +9,14 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from redsem_async._core.keys import Address
+from redsem_async._core.keys import Address, permit_id
 from redsem_async._protocol.backend import AnyReply
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import AnyOperation
-from redsem_async._protocol.pushes import Push
-from tests.worlds.look import Look
+from redsem_async._protocol.pushes import Granted, Push
+from tests.worlds.look import Look, Ran
 from tests.worlds.orders import Orders
-from tests.worlds.server import Edit, Memory, ScriptServer
+from tests.worlds.server import Memory, ScriptServer
 
 if TYPE_CHECKING:
     from tests.worlds.process import Link, Process
@@ -54,8 +54,7 @@ class World:
         owners: processes, by the ids of their hubs.
         orders: for each semaphore, by its name.
         trace: lines that tell what happened, where they are wanted.
-        notified: hubs that a message of this call went to, as the server believes.
-        reached: hubs that a message of this call is sure to reach.
+        told: permits that a message of this call tells of, as the server believes.
     """
 
     turn_takes = 0.0  # seconds, of a loop
@@ -67,7 +66,6 @@ class World:
         *,
         traced: bool = False,
         memory: Memory | None = None,
-        edits: tuple[Edit, ...] = (),
     ) -> None:
         self.now = now
         self.processes: list[Process] = []
@@ -75,9 +73,8 @@ class World:
         self.orders = _OrdersOf(self)
         self.violations: list[str] = []
         self.trace: list[str] | None = [] if traced else None
-        self.notified: set[str] = set()
-        self.reached: set[str] = set()
-        self.server = ScriptServer(self._publish, edits, memory, self._reached)
+        self.told: set[str] = set()
+        self.server = ScriptServer(self._publish, memory, self._reached)
         self._began = now
 
     def note(self, *what: object) -> None:
@@ -127,16 +124,8 @@ class World:
         """How the server refuses a *command*, if it does."""
         return None
 
-    def ran(
-        self,
-        link: "Link",
-        command: AnyOperation,
-        hub: str,
-        before: Look,
-        answer: AnyReply | CommandError,
-        after: Look,
-    ) -> None:
-        """The server has carried out *command* of *hub*."""
+    def ran(self, link: "Link", ran: Ran) -> None:
+        """The server has carried out a command that came over *link*."""
 
     def heard(self, link: "Link", content: object, command: AnyOperation | None) -> None:
         """A process has received an answer to its *command*, or a message."""
@@ -184,15 +173,15 @@ class World:
         address = command.semaphore.address
         if link.open_there and not link.process.no_push:
             link.known = True
-        self.notified.clear()
-        self.reached.clear()
+        self.told.clear()
         answer: AnyReply | CommandError
         if (trouble := self.refusal(command, sent)) is not None:
             answer = CommandError(trouble, RuntimeError(f"{trouble.name} (simulated)"))
         else:
-            before, answer, after = self.server.run(address, command, hub, self.server_us)
+            ran = self.server.run(address, command, hub, self.server_us)
+            answer = ran.answer
             self.note(f"  {link.process.name}: {command} -> {answer}")
-            self.ran(link, command, hub, before, answer, after)
+            self.ran(link, ran._replace(told=self.told))
         link.say(answer, lambda: link.answered(command, answer))
 
     def _publish(self, prefix: str, owner: str, message: Push) -> int:
@@ -200,9 +189,8 @@ class World:
         process = self.owners.get(owner)
         links = [link for link in process.links if link.subscribed(owner)] if process else []
         for link in links:
-            self.notified.add(owner)
-            if link.open and not link.deaf and link.process.alive:
-                self.reached.add(owner)
+            if isinstance(message, Granted):
+                self.told |= {permit_id(owner, number) for number, _ in message.grants}
             link.say(message, self._arrival(link, prefix, message))
             self.note(f"  {link.process.name} is sent {message}")
         return len(links)

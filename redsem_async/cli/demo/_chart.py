@@ -120,7 +120,7 @@ def _draw_asked(axes: Any, record: Record) -> None:
     if (kill := record.guarded.kill) is not None:
         _draw_permits(axes, record, kill)
     axes.set_ylim(0, highest + 3)
-    axes.set_ylabel("requests asked at once")
+    axes.set_ylabel("concurrent requests")
 
 
 def _draw_permits(axes: Any, record: Record, kill: Kill) -> None:

@@ -19,8 +19,7 @@ from rich.markup import escape
 
 from redsem_async import FairSemaphore
 from redsem_async.cli._ephemeral import server_for
-from redsem_async.cli._erase import erase
-from redsem_async.cli._target import Target, connected
+from redsem_async.cli._target import Target, connected, erase
 
 from ._parts import Upstream, Worker
 from ._record import Kill, OverloadRecord, Plan, Record, Round, Step

@@ -8,19 +8,12 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from redsem_async import (
-    AnySemaphore,
-    BackendError,
-    FairSemaphore,
-    Semaphore,
-    SemaphoreError,
-)
+from redsem_async import AnySemaphore, BackendError, FairSemaphore, Semaphore, SemaphoreError
 from redsem_async._core.keys import Address, new_hub_id
 from redsem_async._protocol.backend import ConnectionRejected
 from redsem_async._redis.dial import Opened, dial, target_of
 from redsem_async._redis.inquiry import Asker, Met
-from redsem_async.cli._erase import erase
-from redsem_async.cli._target import Target, describe
+from redsem_async.cli._target import Target, describe, erase
 
 from ._finding import Finding, note, ok, problem
 

@@ -6,7 +6,6 @@ import { meter, updateMeter } from "./meter.js";
 
 const STEP = 50;
 const MOST = 500; // as the server has it
-const KINDS = { error: "unreadable", stalled: "stalled", paused: "paused", backoff: "backing off", waiting: "full with a queue" };
 const filter = byId("filter");
 const body = byId("rows");
 let rows = STEP;
@@ -25,7 +24,8 @@ function show(view) {
   const kinds = Object.entries(view.attention);
   const attention = kinds.reduce((sum, [, count]) => sum + count, 0);
   setText(byId("attention"), number(attention));
-  setText(byId("attention-what"), `need attention${attention ? `: ${kinds.map(([code, count]) => `${number(count)}\u00a0${KINDS[code]}`).join(", ")}` : ""}`);
+  const why = kinds.map(([kind, count]) => plural(count, kind, kind === "long wait" ? "long waits" : kind).replaceAll(" ", "\u00a0"));
+  setText(byId("attention-what"), `${attention === 1 ? "needs" : "need"} attention${attention ? `: ${why.join(", ")}` : ""}`);
   document.body.classList.toggle("troubled", attention > 0);
   document.body.classList.toggle("contended", view.waiting > 0);
   setText(byId("note"), note(view));
@@ -44,7 +44,7 @@ function note(view) {
   const others = shown >= MOST ? " (the filter finds the others)" : "";
   const part = shown < view.matched ? `, the first ${number(shown)} are shown${others}` : "";
   const round = view.round > 3 ? `. Names that are not shown are read every ${duration(view.round)}` : "";
-  return `${which}${part}, trouble first${round}.`;
+  return `${which}${part}, trouble and long waits first${round}.`;
 }
 
 function ordered(fresh) {
@@ -71,17 +71,19 @@ function makeRow(row) {
     cell("in use"),
     cell("waiting"),
     cell("oldest wait"),
-    el("td", { role: "cell" }, el("span", { class: "pill" })),
+    el("td", { role: "cell" }, el("span", { class: "pill" }), el("span", { class: "kind" })),
   );
 }
 
 function updateRow(element, row) {
   const [name, use, inUse, waiting, oldest, state] = element.children;
   element.dataset.state = row.state;
+  element.dataset.attention = row.attention ?? "";
   setText(name.lastElementChild, row.class ?? "");
   const pill = state.firstElementChild;
-  setText(pill, row.label);
-  pill.title = printable(row.words);
+  setText(pill, row.state);
+  setText(state.lastElementChild, printable(row.who));
+  state.title = printable(row.words);
   if (row.held === undefined) {
     for (const empty of [inUse, waiting, oldest]) setText(empty, "?");
     return;
@@ -92,6 +94,7 @@ function updateRow(element, row) {
   setText(inUse, `${number(row.held)} / ${limit}`);
   inUse.classList.toggle("set", row.setLimit !== null);
   inUse.title = row.setLimit === null ? "" : `set limit; clients declare ${declared || "none"}`;
+  for (const td of [waiting, oldest]) td.classList.toggle("none", !row.waiting);
   setText(waiting, row.waiting ? number(row.waiting) : "–");
   setText(oldest, row.oldest === null ? "–" : duration(row.oldest));
 }

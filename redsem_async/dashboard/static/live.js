@@ -7,7 +7,7 @@ const AGAIN = 3000; // ms until a refused stream is tried again
 
 const AWAY = "The page reconnects by itself, and changes are off until then.";
 
-const SEATS = 2; // hidden tabs that go on reading: a browser has six connections to a server over HTTP/1.1
+const SEATS = 2; // hidden tabs that continue to read: a browser has six connections to a server over HTTP/1.1
 
 let source = null;
 let address = null;

@@ -10,13 +10,12 @@ const { title } = document.body.dataset;
 const name = new URLSearchParams(location.search).get("name"); // as it is: markup loses line ends
 const MOST_CELLS = 120;
 const DOTS = 24;
-const HUES = 8;
 const ROWS = 12; // of a table, until all are asked for
 
-const hues = new Map(); // process -> hue, in the order in which the page saw them
 const places = new Map(); // permit -> its cells
 let state = "";
 let last = null; // reading
+let ids = false; // whether tables show the ids of permits and requests
 let told = Infinity; // time of the last event that was announced
 
 for (const [id, what] of [["use-chart", "Permits in use"], ["wait-chart", "Requests that wait"]]) {
@@ -38,14 +37,17 @@ start();
 
 function receive(view) {
   showHistory(view.history);
-  document.body.classList.toggle("unknown", view.found === false);
+  const unreadable = view.found && view.held === undefined;
+  document.body.classList.toggle("unknown", view.found === false || unreadable);
   if (view.found === false) {
-    missing();
+    missing(view.lost);
     return;
   }
   if (view.found === null && last) return; // other keys are read
   if (!view.found || view.held === undefined) {
     setText(byId("words"), printable(view.words ?? "Reading …"));
+    setText(byId("label"), view.state ?? "reading");
+    byId("stage").dataset.state = view.state ?? "";
     return;
   }
   last = view;
@@ -62,10 +64,10 @@ function show(view) {
   showClients(view);
 }
 
-function missing() {
-  byId("stage").dataset.state = "idle";
-  setText(byId("label"), "not in use");
-  setText(byId("words"), "No process holds a permit of this semaphore or waits for one, and no limit is set.");
+function missing(lost) {
+  byId("stage").dataset.state = lost ? "state lost" : "";
+  setText(byId("label"), lost ? "state lost" : "not in use");
+  setText(byId("words"), `${printable(lost ?? "")} No process holds a permit of this semaphore or waits for one, and no limit is set.`);
   if (byId("limits").children.length) return;
   byId("limits").replaceChildren(
     "This page shows the semaphore as soon as a process uses it. Names are case-sensitive: ",
@@ -77,7 +79,8 @@ function missing() {
 /** The charts, and what happened, the latest first; a screen reader is told of what is new. */
 function showHistory({ points, events }) {
   for (const chart of charts) chart.show(points, events);
-  byId("charts").hidden = !points.length;
+  byId("charts").hidden = byId("marks").hidden = !points.length;
+  for (const kind of ["limit", "bad", "good"]) byId(`mark-${kind}`).hidden = !events.some((event) => event[1] === kind);
   if (points.length) setText(byId("since"), `What the dashboard has read in the last 15 minutes, back to ${clock(points[0][0])}.`);
   byId("happened-empty").hidden = events.length > 0;
   const keyOf = ([at, , text]) => `${at} ${text}`;
@@ -96,12 +99,12 @@ function showStage(view) {
   setText(byId("waiting"), headline(view.waiting));
   const oldest = view.oldest ? `, the first for ${duration(view.oldest)}` : "";
   setText(byId("waiting-under"), `${view.waiting === 1 ? "request waits" : "requests wait"}${oldest}`);
-  setText(byId("label"), view.label);
+  setText(byId("label"), view.state);
   setText(byId("words"), printable(view.words));
   const declared = view.declared.map(number).join(" or ") || "no limit";
-  const origin = printable(view.setOrigin || " by an operator");
-  const set = view.setLimit === 0 ? `It was paused${origin}` : `The limit of ${number(view.setLimit ?? 0)} was set${origin}`;
-  setText(byId("limits"), view.setLimit === null ? `The limit is what the clients declare: ${declared}.` : `${set}. The clients declare ${declared}.`);
+  const origin = printable((view.setOrigin || "by an operator").trim());
+  const set = view.setLimit ? `The limit of ${number(view.setLimit)} was set ${origin}. ` : "";
+  setText(byId("limits"), view.setLimit === null ? `The limit is what the clients declare: ${declared}.` : `${set}The clients declare ${declared}.`);
   document.title = `${view.held}/${view.limit ?? "?"}${view.waiting ? ` +${view.waiting}` : ""} · ${printable(name)} · ${title}`;
   if (state && state !== view.state) announce(printable(view.words));
   state = view.state;
@@ -119,12 +122,6 @@ function chips(view) {
 
 function processOf(client) {
   return client.label ? `${client.label}\0${client.host}\0${client.pid}` : client.id;
-}
-
-function hueOf(client) {
-  const process = processOf(client);
-  if (!hues.has(process)) hues.set(process, hues.size % HUES);
-  return hues.get(process);
 }
 
 /** A cell for each permit, in the colour of its process, as full as its lease. */
@@ -200,7 +197,7 @@ function updateCell(element, { holder, dot, more, beyond }) {
   lease.style.transition = lease.dataset.permit === permit ? "" : "none"; // another permit's lease
   lease.dataset.permit = permit;
   lease.style.setProperty("--left", left.toFixed(2));
-  if (holder) element.dataset.hue = hueOf(holder.client);
+  if (holder) element.dataset.hue = holder.client.hue;
   else delete element.dataset.hue;
   element.title = holder ? `${clientName(holder.client)}, held for ${duration(holder.age)}, lease ends in ${duration(holder.left)}` : beyond ? "" : "free";
 }
@@ -216,12 +213,12 @@ function showLegend(view) {
   }
   const items = [...processes].map(([key, one]) => ({ key, ...one })).slice(0, 12);
   byId("legend").hidden = !items.length;
-  items.sort((one, other) => hueOf(one.client) - hueOf(other.client));
+  items.sort((one, other) => one.client.hue - other.client.hue);
   reconcile(
     byId("legend"),
     items,
     (item) => item.key,
-    (item) => el("li", {}, el("span", { class: "swatch", "data-hue": hueOf(item.client), "aria-hidden": "true" }), el("span")),
+    (item) => el("li", {}, el("span", { class: "swatch", "data-hue": item.client.hue, "aria-hidden": "true" }), el("span")),
     (element, item) => {
       element.classList.toggle("stalled", Boolean(item.stalled));
       setText(element.lastElementChild, `${clientName(item.client)}: ${number(item.permits)}${item.stalled ? ", stalled" : ""}`);
@@ -277,7 +274,14 @@ function showAll(parent) {
 
 const keyText = (key) => (key === null ? "–" : printable(key));
 
-const text = (label, value, num = false) => ({ label, num, cell: (item, td) => setText(td, value(item)) });
+const text = (label, value, num = false) => ({
+  label,
+  num,
+  cell: (item, td) => {
+    setText(td, value(item));
+    td.classList.toggle("none", td.textContent === "–");
+  },
+});
 
 /** A column with a process: its colour, its label, its host and pid. */
 const processColumn = (label, clientOf) => ({
@@ -289,7 +293,7 @@ const processColumn = (label, clientOf) => ({
     }
     const [swatch, who, where, pill] = td.children;
     pill.hidden = !item.stalled;
-    if (hues.has(processOf(client))) swatch.dataset.hue = hueOf(client);
+    swatch.dataset.hue = client.hue;
     setText(who, clientName(client));
     setText(where, client.label ? clientPlace(client) : "");
   },
@@ -315,8 +319,7 @@ function showHolders(view) {
     text("permits", (holder) => number(holder.permits), true),
     ...(view.keyed ? [text("key", (holder) => keyText(holder.key))] : []),
     ...(view.slotted ? [text("slots", (holder) => (holder.slots ? printable(holder.slots) : "–"))] : []),
-    text("fencing token", (holder) => holder.token, true),
-    text("id", (holder) => holder.id ?? holder.short),
+    ...(ids ? [text("fencing token", (holder) => holder.token, true), text("id", (holder) => holder.id ?? holder.short)] : []),
   ];
   if (may("revoke")) {
     columns.push(buttonColumn(() => "Revoke…", (holder) => `Revoke the permit ${holder.short} of ${clientName(holder.client)}`, askRevoke));
@@ -334,7 +337,7 @@ function showWaiters(view) {
     text("waits for", (waiter) => duration(waiter.age), true),
     text("permits", (waiter) => number(waiter.permits), true),
     ...(view.keyed ? [text("key", (waiter) => keyText(waiter.key))] : []),
-    text("id", (waiter) => waiter.short),
+    ...(ids ? [text("id", (waiter) => waiter.short)] : []),
   ];
   table("waiters", "Waiting requests, in their order", columns, view.waiters, (waiter) => waiter.short, "No request waits.", rest);
 }
@@ -343,9 +346,12 @@ function showKeys(view) {
   byId("keys-card").hidden = !view.keyed;
   if (!view.keyed) return;
   const limit = (key) => {
-    const backsOff = key.backOff ? ", backing off" : "";
-    if (key.setLimit !== null) return `${number(key.setLimit)} (set)${backsOff}`;
-    return (key.limit === null ? "as clients declare" : number(key.limit)) + backsOff;
+    if (key.setLimit !== null) return `${number(key.setLimit)} (${key.setLimit ? "set" : "paused"})`;
+    return key.limit === null ? "as clients declare" : number(key.limit);
+  };
+  const changed = (key) => {
+    const set = key.setLimit === null ? [] : [`${key.setLimit ? "limit set" : "paused"}${key.setOrigin}`];
+    return [...set, ...(key.backOff ? [`back-off, ${key.backOff} more, started${key.backOffOrigin}`] : [])].join("; ");
   };
   const columns = [
     text("key", (key) => keyText(key.key)),
@@ -356,18 +362,25 @@ function showKeys(view) {
     text("in use", (key) => number(key.held), true),
     text("limit of the key", limit, true),
     text("waiting", (key) => (key.waiting ? number(key.waiting) : "–"), true),
+    ...(view.keys.some(changed) ? [text("changed", (key) => printable(changed(key)) || "–")] : []),
   ];
   if (may("set_limit")) {
     columns.push(buttonColumn(() => "Set limit…", (key) => `Set the limit of the key ${printable(key.key)}`, (key) => askLimit(view, key)));
   }
   const shown = plural(view.keys.length, "key is", "keys are");
-  const rest = view.moreKeys ? `${shown} listed, the ones with the most permits first. There may be more: type how a key begins, or go on with “Next keys”.` : "";
+  const rest = view.moreKeys ? `${shown} listed, the ones with the most permits first. There may be more: type how a key begins, or continue with “Next keys”.` : "";
   const none = view.keysAfter ? "No other key like that holds a permit or waits." : "No key holds a permit or waits.";
   table("keys", "Keys that hold permits or wait", columns, view.keys, (key) => key.key, none, rest);
   byId("key-pages").hidden = !view.moreKeys && !view.keysAfter && !byId("key-start").value;
   byId("keys-back").disabled = pages.length === 1;
   byId("keys-next").disabled = !view.moreKeys;
 }
+
+byId("ids").addEventListener("click", () => {
+  ids = !ids;
+  setAttribute(byId("ids"), "aria-pressed", String(ids));
+  if (last) show(last);
+});
 
 let typed = 0;
 byId("key-start").addEventListener("input", (event) => {

@@ -10,8 +10,8 @@
 --   2. usual_state() finds nothing unusual
 --   3. with keys, no request waits for one of these keys; without, the next requests are for one
 --      permit each and fit, and those of other hubs are all of one that receives push messages
---   4. without keys, the request behind them may be served one day, though not now. (Zset: none fits, because none
---      did before.)
+--   4. without keys, the request behind them may be served one day, though not now. (Zset: none
+--      fits, because none did before.)
 --
 -- RETURNS  {tag}: all were held, and no request of the caller's hub waits; or as release does
 

@@ -34,23 +34,16 @@ async def test_they_use_a_cluster(name: str, url: str) -> None:
         assert (result.code, result.err) == (0, "")
 
 
-@pytest.mark.parametrize("name", ["bench", "demo"])
-async def test_the_embedded_server_is_no_cluster(
-    name: str, monkeypatch: pytest.MonkeyPatch
+async def test_what_cannot_be_is_an_error_before_the_run(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("REDIS_URL", raising=False)
-    result = await program("--cluster", name)
-    assert result.code == 2
-    assert result.error_line == (
-        "--cluster needs --url, because the embedded server is no cluster"
-    )
-
-
-async def test_a_folder_that_cannot_be_made_is_an_error_before_the_run(
-    url: str, tmp_path: Path
-) -> None:
+    """A folder that cannot be made, and an embedded server that would be a cluster."""
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "charts"
     result = await command("demo", "--url", url, "--output", str(folder), url=url)
-    assert result.code == 2
-    assert result.error_line == f"--output {str(folder)!r}: Not a directory"
+    assert (result.code, result.error_line) == (2, f"--output {str(folder)!r}: Not a directory")
+    monkeypatch.delenv("REDIS_URL", raising=False)
+    for name in ("bench", "demo"):
+        result = await program("--cluster", name)
+        text = "--cluster needs --url, because the embedded server is no cluster"
+        assert (result.code, result.error_line) == (2, text)

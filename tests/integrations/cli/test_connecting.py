@@ -11,22 +11,26 @@ from redsem_async import FairSemaphore
 from redsem_async._redis.acl import acl_rules
 from redsem_async.cli._target import Target
 from redsem_async.testing import EmbeddedRedis
-from tests.harness.servers import StartServer
 from tests.harness.topologies import embedded_cluster
 from tests.integrations.cli.commands import PASSWORD, as_user, command, execute, program
 
 
-async def test_the_url_is_an_option_or_in_the_environment(
+async def test_the_server_is_given_by_an_option_or_in_the_environment(
     server: EmbeddedRedis, redis: Redis
 ) -> None:
-    permit = await FairSemaphore(redis, "jobs", 1).acquire()
+    """Before the command or after it. Options of the command itself win."""
+    nowhere = "redis://127.0.0.1:1"
+    permit = await FairSemaphore(redis, "jobs", 1, prefix="mine").acquire()
+    mine = ("--prefix", "mine")
     for url in (server.url, server.unix_url, f"{server.url}?decode_responses=true"):
-        facts = (
-            await command("status", "jobs", "--json", "--url", url, url="nothing")
-        ).json_output
-        assert facts["held"] == 1
-    result = await program("status", "jobs", REDIS_URL=server.url)
-    assert result.code == 0
+        for arguments in (
+            ("--url", url, *mine, "--json", "status", "jobs"),
+            ("--url", nowhere, *mine, "status", "jobs", "--url", url, "--json"),
+            ("--prefix", "theirs", "--url", url, "status", "jobs", *mine, "--json"),
+        ):
+            facts = (await command(*arguments, url=nowhere)).json_output
+            assert facts["held"] == 1, arguments
+    assert (await program("status", "jobs", *mine, REDIS_URL=server.url)).code == 0
     await permit.release()
 
 
@@ -37,70 +41,62 @@ async def test_a_cluster_is_queried_at_every_shard(redis: Redis) -> None:
             names = [await cluster.name_on(shard, "jobs") for shard in cluster.shards]
             permits = [await FairSemaphore(client, name, 1).acquire() for name in names]
             listed = (await command("ls", "--cluster", "--json", url=cluster.url)).json_output
-            assert [row["name"] for row in listed] == sorted(names)
-            assert {row["held"] for row in listed} == {1}
+            assert {row["name"]: row["held"] for row in listed} == dict.fromkeys(names, 1)
             for name, permit in zip(names, permits, strict=True):
                 result = await command("revoke", name, permit.id, "--cluster", url=cluster.url)
                 assert result.code == 0
-            result = await command("status", names[-1], url=cluster.url)
-            assert result.code == 1
-            assert "--cluster" in result.error_line
+            for arguments in (("status", names[-1]), ("ls",)):
+                result = await command(*arguments, url=cluster.url)
+                assert (result.code, "use --cluster" in result.error_line) == (1, True)
         finally:
             await redsem_async.aclose(client)
             await client.aclose()
 
 
-async def test_options_may_be_given_before_the_command(url: str, redis: Redis) -> None:
-    """Those of the command itself win, and both win over REDIS_URL."""
-    nowhere = "redis://127.0.0.1:1"
-    permit = await FairSemaphore(redis, "jobs", 1, prefix="mine").acquire()
-    before = ("--url", url, "--prefix", "mine")
-    for arguments in (
-        (*before, "status", "jobs"),
-        ("--url", nowhere, *before[2:], "status", "jobs", "--url", url),
-        ("--prefix", "theirs", "--url", url, "status", "jobs", "--prefix", "mine"),
-    ):
-        result = await command(*arguments, url=nowhere)
-        assert result.code == 0, arguments
-        assert "1 held" in result.out
-    assert (await command("--url", "http://there", "ls", url=url)).code == 2
-    assert await permit.release()
-
-
-async def test_ls_of_one_cluster_node_is_an_error(embedded: StartServer) -> None:
-    result = await command("ls", url=embedded("--cluster-enabled", "yes").url)
-    assert result.code == 1
-    assert "use --cluster" in result.error_line
-
-
 @pytest.mark.parametrize("arguments", [("ls",), ("status", "jobs"), ("pause", "jobs")])
 async def test_an_unreachable_server_is_one_error_line(arguments: tuple[str, ...]) -> None:
     result = await program(*arguments, REDIS_URL=f"redis://us:{PASSWORD}@127.0.0.1:1/0?db=0")
+    where = "redis://127.0.0.1:1/0 (connection refused). Is --url or REDIS_URL right?"
+    assert (result.code, result.error_line) == (1, f"Can't reach Redis at {where}")
+
+
+async def test_a_missing_password_is_asked_for(server: EmbeddedRedis, admin: Redis) -> None:
+    await admin.config_set("requirepass", PASSWORD)
+    result = await command("ls", url=server.url)
     assert result.code == 1
-    assert "(connection refused)" in result.error_line
-    assert "--url" in result.error_line
-    assert "127.0.0.1:1" in result.error_line
-    assert PASSWORD not in result.err
+    assert "needs a password: put it into REDIS_URL" in result.error_line
+
+
+SCHEMES = "begin it with redis://, rediss://, unix:// or redis+sentinel://"
 
 
 @pytest.mark.parametrize(
-    "url",
+    ("url", "code", "says"),
     [
-        f"redis://us:{PASSWORD}@nowhere.invalid:6379",
-        f"redis://us:{PASSWORD}/rest@127.0.0.1:1",
-        f"redis://us:12/{PASSWORD}@127.0.0.1:1",
-        f"redis://us:12?{PASSWORD}@127.0.0.1:1",
-        f"ftp://us:{PASSWORD}@127.0.0.1:1",
-        f"redis://us:{PASSWORD}@127.0.0.1:1?db={PASSWORD}",
-        f"redis+sentinel://us:{PASSWORD}@127.0.0.1:1/main",
-        f"redis+sentinel://us:{PASSWORD}/rest@127.0.0.1:1/main",
-        f"redis+sentinel://us:{PASSWORD}@127.0.0.1:1",
+        ("localhost:6379", 2, "'localhost:6379' is not a URL: write 'redis://localhost:6379'"),
+        (f"ftp://us:{PASSWORD}@127.0.0.1:1", 2, f"the URL 'ftp://...@127.0.0.1:1': {SCHEMES}"),
+        ("ftp://there/0", 2, f"the URL 'ftp://there/0': {SCHEMES}"),
+        (f"redis://us:{PASSWORD}@nowhere.invalid:6379", 1, "nowhere.invalid"),
+        (f"redis://us:{PASSWORD}/rest@127.0.0.1:1", 2, "percent-encode"),
+        (f"redis://us:12/{PASSWORD}@127.0.0.1:1", 2, "percent-encode"),
+        (f"redis://us:12?{PASSWORD}@127.0.0.1:1", 2, "percent-encode"),
+        (f"redis://us:{PASSWORD}@127.0.0.1:1?db={PASSWORD}", 2, "'redis://...@127.0.0.1:1'"),
+        (f"redis://:{PASSWORD}@127.0.0.1:1?host_name=there", 2, "invalid option: "),
+        (f"redis+sentinel://us:{PASSWORD}@127.0.0.1:1/main", 1, "127.0.0.1:1/main"),
+        (f"redis+sentinel://us:{PASSWORD}/rest@127.0.0.1:1/main", 2, ""),
+        (
+            f"redis+sentinel://us:{PASSWORD}@127.0.0.1:1",
+            2,
+            "'redis+sentinel://...@127.0.0.1:1': w",
+        ),
     ],
 )
-async def test_no_password_is_printed(url: str) -> None:
+async def test_a_url_is_quoted_without_its_password(url: str, code: int, says: str) -> None:
+    """In whatever place of it the password is."""
     for arguments in (("ls",), ("doctor",), ("watch", "jobs", "--count", "1")):
         result = await command(*arguments, url=url)
-        assert result.code != 0
+        assert result.code == code
+        assert says in result.out + result.err
         assert PASSWORD not in result.out + result.err
         assert "Traceback" not in result.err
 
@@ -120,15 +116,6 @@ async def test_no_password_is_printed(url: str) -> None:
 def test_another_server_is_reached_in_the_same_way(url: str, there: str) -> None:
     """As `doctor` reaches the replicas and the nodes of a cluster."""
     assert Target(url, "redsem").at("two", 7).url == there
-
-
-@pytest.mark.parametrize("option", ["ssl_cert_reqs=none", "host_name=there"])
-async def test_an_invalid_url_option_is_a_usage_error(option: str) -> None:
-    for arguments in (("ls",), ("bench",), ("doctor",)):
-        result = await command(*arguments, url=f"redis://:{PASSWORD}@127.0.0.1:1?{option}")
-        assert result.code == 2
-        assert option.partition("=")[0] in result.error_line
-        assert PASSWORD not in result.error_line
 
 
 async def test_the_documented_user_can_do_all_but_list(url: str, redis: Redis) -> None:
@@ -166,24 +153,34 @@ async def completions(word: str, url: str, *words: str) -> list[str]:
 
 
 async def test_a_shell_completes_names(url: str, redis: Redis) -> None:
-    held = [
-        await FairSemaphore(redis, name, 1).acquire() for name in ("openai", "openrouter", "gpu")
+    """But none with characters that mean something to a shell."""
+    names = [
+        "openai",
+        "a:b%20c",
+        "a$(reboot)",
+        "a;reboot",
+        "a\nb",
+        "a b",
+        "a\x1b[2J",
+        "a`b`",
+        "aé",
     ]
-    assert await completions("open", url, "status") == ["openai", "openrouter"]
-    assert await completions("g", "nothing", "revoke", "--url", url) == ["gpu"]
-    await asyncio.gather(*(permit.release() for permit in held))
-
-
-async def test_names_with_shell_metacharacters_are_not_completed(url: str, redis: Redis) -> None:
-    names = ["a:b%20c", "a$(reboot)", "a;reboot", "a\nb", "a b", "a\x1b[2J", "a`b`", "aé"]
     held = [await FairSemaphore(redis, name, 1).acquire() for name in names]
     assert await completions("a", url, "status") == ["a:b%20c", "aé"]
+    assert await completions("o", "nothing", "revoke", "--url", url) == ["openai"]
+    for away in ("redis://127.0.0.1:1", "nonsense"):
+        assert await completions("o", away, "status") == []
     await asyncio.gather(*(permit.release() for permit in held))
 
 
-@pytest.mark.parametrize("url", ["redis://127.0.0.1:1", "nonsense"])
-async def test_without_redis_completion_is_empty_and_silent(url: str) -> None:
-    assert await completions("open", url, "status") == []
+async def test_the_help_ends_with_exit_codes_and_a_link() -> None:
+    result = await program("--help")
+    commands = result.out.partition("─ Commands ─")[2]
+    assert commands.index(" bench ") < commands.index(
+        "Exit codes: 0 success; 1 Redis is unreachable"
+    )
+    assert "https://redsem-async.github.io/redsem-async/" in commands
+    assert re.search(r"--cluster +The URL", (await program("ls", "--help")).out)
 
 
 async def test_versions_are_printed() -> None:

@@ -1,8 +1,6 @@
 """``redsem-async doctor`` finds problems, recommends changes, and deletes its keys."""
 
-import os
 import re
-import signal
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from redsem_async.testing import EmbeddedRedis
 from tests.harness.clocks import SteppedServer, start_with_a_clock_of_its_own
 from tests.harness.lacking import Lacking
 from tests.harness.replicas import SERVICE, Replicated, embedded_sentinels
-from tests.harness.servers import StartServer
+from tests.harness.servers import StartServer, stopped
 from tests.harness.topologies import REPLICATION, ask, embedded_cluster, in_sync, settle
 from tests.integrations.cli.commands import PASSWORD, Result, as_user, command, execute, program
 
@@ -83,47 +81,37 @@ async def test_a_healthy_server_has_no_problem(server: EmbeddedRedis, admin: Red
     assert any(line.startswith("         -> ") for line in rest)
 
 
-async def test_a_server_that_evicts_is_a_problem(server: EmbeddedRedis, admin: Redis) -> None:
+async def test_a_server_that_evicts_or_is_full_is_a_problem(
+    server: EmbeddedRedis, admin: Redis
+) -> None:
     await admin.config_set("maxmemory", 100 * 2**20)
     await admin.config_set("maxmemory-policy", "allkeys-lru")
-    _, found = await examined(server.url)
-    [evicting] = problems(found)
+    [evicting] = problems((await examined(server.url))[1])
     assert "allkeys-lru" in evicting["text"]
     assert "noeviction" in evicting["advice"]
-
-
-async def test_a_full_server_is_a_problem(server: EmbeddedRedis, admin: Redis) -> None:
+    await admin.config_set("maxmemory-policy", "noeviction")
     await admin.config_set("maxmemory", 1)
-    _, found = await examined(server.url)
-    assert {finding["about"] for finding in problems(found)} >= {"memory", "FairSemaphore"}
+    full = problems((await examined(server.url))[1])
+    assert {finding["about"] for finding in full} >= {"memory", "FairSemaphore"}
 
 
-async def test_an_unreachable_server_is_a_problem() -> None:
-    _, found = await examined(f"redis://us:{PASSWORD}@127.0.0.1:1/0")
-    [away] = problems(found)
-    assert "127.0.0.1:1" in away["text"]
-    assert "is the server up" in away["advice"]
-
-
-async def test_a_server_that_does_not_reply_is_a_problem(
-    server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+async def test_a_server_that_cannot_be_used_is_a_problem(
+    server: EmbeddedRedis, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redsem_async.cli._target.CONNECT_TIMEOUT", 0.2)
-    monkeypatch.setattr("redsem_async.cli._target.REPLY_TIMEOUT", 0.2)
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
-        _, found = await examined(server.url)
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
-    [no_push] = problems(found)
-    assert "imeout" in no_push["text"]
-
-
-async def test_a_wrong_password_is_a_problem(server: EmbeddedRedis, admin: Redis) -> None:
+    """It is unreachable, refuses the password, or is silent."""
     await as_user(admin, server.url, *acl_rules())
-    _, found = await examined(f"redis://semaphores:not-{PASSWORD}@127.0.0.1:{server.port}/0")
-    [refused] = problems(found)
-    assert "password" in refused["advice"]
+    wrong = f"redis://semaphores:not-{PASSWORD}@127.0.0.1:{server.port}/0"
+    for url, advice in (
+        (f"redis://us:{PASSWORD}@127.0.0.1:1/0", "is the server up"),
+        (wrong, "password"),
+    ):
+        [problem] = problems((await examined(url))[1])
+        assert advice in problem["advice"]
+    for which in ("CONNECT_TIMEOUT", "REPLY_TIMEOUT"):
+        monkeypatch.setattr(f"redsem_async.cli._target.{which}", 0.2)
+    with stopped(server):
+        [silent] = problems((await examined(server.url))[1])
+    assert "imeout" in silent["text"]
 
 
 async def test_the_documented_user_is_healthy(server: EmbeddedRedis, admin: Redis) -> None:
@@ -175,14 +163,6 @@ async def test_messages_that_do_not_arrive_are_a_problem(
     assert "heartbeat" in found["FairSemaphore"][0]["text"]
 
 
-async def test_a_replica_is_a_problem(embedded: StartServer, server: EmbeddedRedis) -> None:
-    replica = embedded("--replicaof", "127.0.0.1", str(server.port))
-    _, found = await examined(replica.url)
-    [role] = found["role"]
-    assert role["verdict"] == "problem"
-    assert f"127.0.0.1:{server.port}" in role["text"]
-
-
 @pytest.fixture
 def stepped_replica(embedded: StartServer, server: EmbeddedRedis, tmp_path: Path) -> SteppedServer:
     """A synchronized replica whose clock the test can step."""
@@ -220,34 +200,25 @@ async def test_a_replica_whose_clock_differs_is_found(
     assert ("NTP" in clock["advice"]) == (verdict != "ok")
 
 
-async def test_an_unreachable_replica_is_a_note(
-    embedded: StartServer, server: EmbeddedRedis
+async def test_replicas_and_what_they_mean_for_their_master(
+    embedded: StartServer, server: EmbeddedRedis, admin: Redis
 ) -> None:
+    """A replica is no server for semaphores. A master that needs none may live on beside another.
+
+    What ends that, and how soon, is looked for.
+    """
     announce = ("--replica-announce-port", "1")
-    replica = embedded(*REPLICATION, "--replicaof", "127.0.0.1", str(server.port), *announce)
-    settle(lambda: in_sync(replica), "the replica is in sync")
+    away = embedded(*REPLICATION, "--replicaof", "127.0.0.1", str(server.port), *announce)
+    settle(lambda: in_sync(away), "the replica is in sync")
     result, found = await examined(server.url)
     [clock] = found["replica clock"]
-    assert clock["verdict"] == "note"
     assert clock["text"].startswith("127.0.0.1:1 could not be queried")
-    assert clock["advice"]
-    assert problems(found) == []
-    assert result.code == 0
-    assert "FairSemaphore" in found
-
-
-@pytest.fixture
-def replica(embedded: StartServer, server: EmbeddedRedis) -> EmbeddedRedis:
-    """A synchronized replica."""
-    replica = embedded(*REPLICATION, "--replicaof", "127.0.0.1", str(server.port))
-    settle(lambda: in_sync(replica), "the replica is in sync")
-    return replica
-
-
-async def test_a_master_that_needs_no_replica_is_a_note(
-    server: EmbeddedRedis, replica: EmbeddedRedis, admin: Redis
-) -> None:
-    """If it is replaced and lives, there are two: what ends that, and how soon, is looked for."""
+    assert (clock["verdict"], bool(clock["advice"])) == ("note", True)
+    assert (problems(found), result.code) == ([], 0)
+    _, found = await examined(away.url)
+    assert found["role"][0]["verdict"] == "problem"
+    assert f"127.0.0.1:{server.port}" in found["role"][0]["text"]
+    assert "two masters" not in found
     for count, lag, verdict, says in [
         (0, 10, "note", "min-replicas-to-write is off"),
         (1, 0, "note", "min-replicas-to-write is off"),
@@ -257,30 +228,10 @@ async def test_a_master_that_needs_no_replica_is_a_note(
         await admin.config_set("min-replicas-max-lag", lag)
         await admin.config_set("min-replicas-to-write", count)
         settle(lambda: bool(ask(server, "SET", "key", "value", "PX", 1)), "it takes writes")
-        result, found = await examined(server.url)
-        [masters] = found["two masters"]
+        [masters] = (await examined(server.url))[1]["two masters"]
         assert masters["verdict"] == verdict
         assert re.search(says, masters["text"]), masters["text"]
         assert ("min-replicas-to-write 1" in masters["advice"]) == (verdict != "ok")
-        assert result.code == 0
-    _, found = await examined(replica.url)
-    assert "two masters" not in found
-
-
-async def test_a_master_that_sentinels_watch_may_be_replaced(server: EmbeddedRedis) -> None:
-    """Its replicas may be gone, or not be there yet."""
-    _, found = await examined(server.url)
-    assert "two masters" not in found
-    with embedded_sentinels(Replicated(server, ())) as flock:
-        url = f"redis+sentinel://127.0.0.1:{flock.sentinels[0].port}/{SERVICE}"
-        _, found = await examined(url)
-    [masters] = found["two masters"]
-    assert masters["verdict"] == "note"
-
-
-async def test_settings_that_may_not_be_read_are_said_to_be_unknown(
-    server: EmbeddedRedis, replica: EmbeddedRedis, admin: Redis
-) -> None:
     _, found = await examined(await as_user(admin, server.url, *acl_rules(), "+info"))
     [masters] = found["two masters"]
     assert masters["verdict"] == "unknown"
@@ -288,22 +239,17 @@ async def test_settings_that_may_not_be_read_are_said_to_be_unknown(
     assert "+config|get" in masters["advice"]
 
 
-async def test_a_clock_that_was_set_back_is_reported_later(
-    server: EmbeddedRedis, admin: Redis
-) -> None:
-    async with Redis.from_url(server.url) as redis:
-        permit = await FairSemaphore(redis, "jobs", 1).acquire()
-        await admin.hset("redsem:{jobs}:meta", "lead", 3_600_000_000)
-        _, found = await examined(server.url)
-        [semaphores] = found["semaphores"]
-        assert semaphores["verdict"] == "note"
-        assert "set back by 3.6e+03 s" in semaphores["text"]
-        await permit.release()
-        await redsem_async.aclose(redis)
+async def test_a_master_that_sentinels_watch_may_be_replaced(server: EmbeddedRedis) -> None:
+    """Its replicas may be gone, or not be there yet."""
+    assert "two masters" not in (await examined(server.url))[1]
+    with embedded_sentinels(Replicated(server, ())) as flock:
+        url = f"redis+sentinel://127.0.0.1:{flock.sentinels[0].port}/{SERVICE}"
+        [masters] = (await examined(url))[1]["two masters"]
+    assert masters["verdict"] == "note"
 
 
-async def test_versions_that_differ_are_a_note(server: EmbeddedRedis, admin: Redis) -> None:
-    """Of processes, each counted once, and of names that this version cannot use."""
+async def test_what_semaphores_recorded_is_told(server: EmbeddedRedis, admin: Redis) -> None:
+    """Versions, with each process counted once; a clock that was set back; and foreign keys."""
     async with Redis.from_url(server.url) as redis:
         for name in ("jobs", "more", "newer"):
             async with FairSemaphore(redis, name, 1):
@@ -311,6 +257,7 @@ async def test_versions_that_differ_are_a_note(server: EmbeddedRedis, admin: Red
         _, found = await examined(server.url)
         [versions] = found["versions"]
         assert (versions["verdict"], versions["text"]) == ("ok", f"{__version__} (1 process)")
+        await admin.hset("redsem:{jobs}:meta", "lead", 3_600_000_000)
         await admin.hset("redsem:{newer}:meta", "layout", "99")
         await admin.hset("redsem:{more}:meta", f"{'f' * 32}:client", '{"version":"98.0"}')
         await admin.zadd("redsem:{more}:hubs", {"f" * 32: 4e12})
@@ -319,22 +266,18 @@ async def test_versions_that_differ_are_a_note(server: EmbeddedRedis, admin: Red
         assert mixed["text"] == f"{__version__} (1 process), 98.0 (1 process)"
         text = "names in use with another layout: 1; 'newer' is stored in layout 99"
         assert text in refused["text"]
-        assert {finding["verdict"] for finding in (mixed, refused)} == {"note"}
-
-
-@pytest.mark.parametrize(
-    "written",
-    [("SET", "redsem:{foreign}:meta", "text"), ("HSET", "redsem:{foreign}:meta", "lead", "soon")],
-)
-async def test_foreign_keys_are_a_problem(
-    written: tuple[str, ...], server: EmbeddedRedis, admin: Redis
-) -> None:
-    await execute(admin, *written)
-    result, found = await examined(server.url)
-    [problem] = problems(found)
-    assert "'foreign'" in problem["text"]
-    assert {"FairSemaphore", "Semaphore"} <= set(found)
-    assert result.code == 1
+        [clock] = found["semaphores"]
+        assert "set back by 3.6e+03 s" in clock["text"]
+        assert {each["verdict"] for each in (mixed, refused, clock)} == {"note"}
+        await execute(admin, "SET", "redsem:{foreign}:meta", "text")
+        await execute(admin, "HSET", "redsem:{strange}:meta", "lead", "soon")
+        _, found = await examined(server.url)
+        assert {problem["text"].split()[0] for problem in problems(found)} == {
+            "'foreign'",
+            "'strange'",
+        }
+        assert {"FairSemaphore", "Semaphore"} <= set(found)
+        await redsem_async.aclose(redis)
 
 
 class Clock:

@@ -109,34 +109,22 @@ async def start(url: str) -> AsyncIterator[Start]:
         yield started
 
 
-@pytest.mark.parametrize(
-    ("script", "code"),
-    [("exit 0", 0), ("exit 3", 3), ("kill -TERM $$", 143), ("kill -KILL $$", 137)],
-)
 async def test_the_exit_code_is_that_of_the_command(
-    script: str, code: int, url: str, redis: Redis
+    start: Start, url: str, redis: Redis, tmp_path: Path
 ) -> None:
-    result = await program("run", "jobs", "--", "sh", "-c", script, REDIS_URL=url)
-    assert (result.code, result.out, result.err) == (code, "", "")
-    await all_free(FairSemaphore(redis, "jobs", 1))
-
-
-async def test_a_command_that_cannot_be_run(url: str, redis: Redis, tmp_path: Path) -> None:
-    """As shells have it, and the permit is free again."""
+    """Of one that cannot be run, it is as shells have it, also if nobody can be told."""
+    for script, code in (("exit 3", 3), ("kill -TERM $$", 143), ("kill -KILL $$", 137)):
+        result = await program("run", "jobs", "--", "sh", "-c", script, REDIS_URL=url)
+        assert (result.code, result.out, result.err) == (code, "", "")
     plain = tmp_path / "plain"
     plain.touch(0o600)
     for command, code in (("no-such-command", 127), ("", 127), (str(plain), 126)):
         result = await program("run", "jobs", "--", command, REDIS_URL=url)
         assert result.code == code
         assert result.error_line.startswith(f"redsem-async: {command}: ")
-    await all_free(FairSemaphore(redis, "jobs", 1))
-
-
-async def test_a_command_that_does_not_exist_without_stderr(start: Start) -> None:
-    """Nobody can be told, but the exit code is the same."""
     closed = ("sh", "-c", 'exec "$@" 2>&-', "sh")
-    wrapped = await start("jobs", "--", "no-such-command", before=closed)
-    assert await wrapped.ended() == 127
+    assert await (await start("jobs", "--", "no-such-command", before=closed)).ended() == 127
+    await all_free(FairSemaphore(redis, "jobs", 1))
 
 
 async def test_without_a_permit_nothing_is_started(url: str, redis: Redis) -> None:
@@ -197,27 +185,37 @@ async def test_the_environment_tells_of_the_permit(
     assert slotted.process.pid == holder.client.pid
 
 
-async def test_a_key_has_the_limit_that_other_clients_declare(url: str, redis: Redis) -> None:
-    """And another one has room."""
-    semaphore = FairSemaphore(redis, "llm", 4, key_limit=1)
-    async with semaphore.acquire(key="acme"):
-        for key, code in (("acme", 75), ("beta", 0)):
-            given = ("run", "--limit", "4", "--timeout", "0", "--key", key, "llm", "--", "true")
-            assert (await program(*given, REDIS_URL=url)).code == code
+async def test_keys_have_the_limit_that_is_given_or_declared(url: str, redis: Redis) -> None:
+    """And another key has room."""
+    given = ("run", "--limit", "4", "--timeout", "0", "--key")
+    async with FairSemaphore(redis, "llm", 4, key_limit=1).acquire(key="acme"):
+        for arguments, code in (
+            (("acme", "llm"), 75),
+            (("acme", "--key-limit", "1", "llm"), 75),
+            (("acme", "--key-limit", "2", "llm"), 0),
+            (("beta", "llm"), 0),
+        ):
+            result = await program(*given, *arguments, "--", "true", REDIS_URL=url)
+            assert result.code == code, arguments
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"limit": 3, "key_limit": 2, "share": True}, {"limit": 3, "clock": "local"}],
-    ids=["keys", "clock"],
+    [
+        {"limit": 3, "key_limit": 2, "share": True},
+        {"limit": 3, "clock": "local"},
+        {"slots": ["a", "b"]},
+    ],
+    ids=["keys", "clock", "slots"],
 )
-async def test_keys_and_clock_are_those_of_other_clients(
+async def test_keys_clock_and_slots_are_those_of_other_clients(
     options: dict[str, Any], url: str, redis: Redis
 ) -> None:
     """With others it would be refused."""
-    async with FairSemaphore(redis, "llm", **options).acquire(key=None):
-        result = await program("run", "--timeout", "0", "llm", "--", "true", REDIS_URL=url)
-        assert (result.code, result.err) == (0, "")
+    async with FairSemaphore(redis, "llm", **options).acquire(key=None) as permit:
+        result = await program("run", "--timeout", "0", "llm", "--", *SHOWS_SLOT, REDIS_URL=url)
+        slot = "none" if permit.slot is None else "ab".replace(str(permit.slot), "")
+        assert (result.code, result.out.strip(), result.err) == (0, slot, "")
 
 
 async def test_beside_a_service_it_takes_over_the_limit(start: Start, url: str) -> None:
@@ -266,16 +264,6 @@ async def is_dead(redis: Redis, name: str) -> bool:
     return found is not None and bool(found.clients) and not found.dead_in
 
 
-async def test_slots_are_those_of_other_clients(url: str, redis: Redis) -> None:
-    async with FairSemaphore(redis, "llm", slots=["a", "b"]) as permit:
-        result = await program("run", "--timeout", "0", "llm", "--", *SHOWS_SLOT, REDIS_URL=url)
-    assert (result.code, result.out.strip(), result.err) == (
-        0,
-        "ab".replace(str(permit.slot), ""),
-        "",
-    )
-
-
 async def test_the_class_is_that_of_other_clients(url: str, redis: Redis) -> None:
     arguments = ("run", "--limit", "2", "--timeout", "0")
     async with Semaphore(redis, "llm", 2):
@@ -307,13 +295,6 @@ async def test_a_server_that_is_not_up_yet_is_waited_for(
     assert await wrapped.ended() == 0
 
 
-async def test_a_key_limit_may_be_given(start: Start, url: str) -> None:
-    options = ("--limit", "4", "--key", "acme", "--key-limit", "1", "llm", "--")
-    first = await start(*options, *LISTENS)
-    await first.ready()
-    assert (await program("run", "--timeout", "0", *options, "true", REDIS_URL=url)).code == 75
-
-
 async def revoke(redis: Redis) -> None:
     """Take the permit of ``jobs`` away."""
     semaphore = FairSemaphore(redis, "jobs", 1)
@@ -321,26 +302,26 @@ async def revoke(redis: Redis) -> None:
     assert await semaphore.release(holder.id)
 
 
-@pytest.mark.parametrize("name", ["SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"])
-async def test_signals_are_passed_on(name: str, start: Start) -> None:
+async def test_signals_are_passed_on(start: Start) -> None:
     """And do not end the wrapper, which waits for the command."""
     wrapped = await start("jobs", "--", *LISTENS)
     await wrapped.ready()
-    wrapped.process.send_signal(getattr(signal, name))
-    assert await wrapped.says() == name
-    wrapped.process.send_signal(signal.SIGINT)
-    assert await wrapped.says() == "SIGINT"
+    for name in ("SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGINT"):
+        wrapped.process.send_signal(getattr(signal, name))
+        assert await wrapped.says() == name
     assert await wrapped.ended() == 7
 
 
 async def test_sigterm_reaches_the_whole_group(start: Start, redis: Redis) -> None:
-    """A shell that waits for a command does not pass it on."""
+    """A shell that waits for a command does not pass it on. The next request gets the permit."""
+    semaphore = FairSemaphore(redis, "jobs", 1)
     wrapped = await start("jobs", "--", "sh", "-c", '"$@"; exit $?', "sh", *LISTENS)
     await wrapped.ready()
+    [waiter] = await queued(semaphore)
     wrapped.process.terminate()
     assert await wrapped.says() == "SIGTERM"
     assert await wrapped.ended() == 143
-    await all_free(FairSemaphore(redis, "jobs", 1))
+    await (await soon(waiter)).release()
 
 
 async def test_an_ignored_signal_stays_ignored(start: Start) -> None:
@@ -379,19 +360,23 @@ async def test_a_signal_while_it_waits_ends_it(
         assert (await semaphore.status()).waiting == 0
 
 
-@pytest.mark.parametrize("how", ["revoke", "delete"])
+@pytest.mark.parametrize("how", ["revoke", "delete", "max_hold"])
 async def test_a_lost_permit_terminates_the_command(how: str, start: Start, redis: Redis) -> None:
-    wrapped = await start("jobs", "--", *LISTENS)
+    options = ("--lease", "0.4", "--max-hold", "0.6") if how == "max_hold" else ()
+    wrapped = await start(*options, "jobs", "--", *LISTENS)
     await wrapped.ready()
-    await (revoke(redis) if how == "revoke" else FairSemaphore(redis, "jobs", 1).delete())
+    if how == "revoke":
+        await revoke(redis)
+    elif how == "delete":
+        await FairSemaphore(redis, "jobs", 1).delete()
     assert await wrapped.says() == "SIGTERM"
     assert await wrapped.ended() == 7
     assert "lost the permit of 'jobs'" in await wrapped.errors()
 
 
-async def test_a_stopped_command_is_terminated_after_a_loss(start: Start, redis: Redis) -> None:
-    """It would not get the SIGTERM, and be killed without having cleaned up."""
-    wrapped = await start("--lease", "60", "jobs", "--", *LISTENS)
+async def test_after_a_loss_the_command_may_clean_up(start: Start, redis: Redis) -> None:
+    """One that is stopped would not get the SIGTERM. A shell ends at once, its child later."""
+    wrapped = await start("--lease", "60", "jobs", "--", *STUBBORN_IN_A_SHELL)
     pid = await wrapped.ready()
     os.kill(pid, signal.SIGSTOP)
     os.kill(pid, signal.SIGUSR1)
@@ -399,7 +384,11 @@ async def test_a_stopped_command_is_terminated_after_a_loss(start: Start, redis:
         await asyncio.wait_for(wrapped.says(), 0.2)
     await revoke(redis)
     assert {await wrapped.says(), await wrapped.says()} == {"SIGTERM", "SIGUSR1"}
-    assert await wrapped.ended() == 7
+    os.kill(pid, signal.SIGUSR2)
+    assert await wrapped.says() == "SIGUSR2"
+    assert wrapped.process.returncode is None
+    os.kill(pid, signal.SIGKILL)
+    assert await wrapped.ended() == 143
 
 
 @pytest.mark.parametrize(
@@ -416,19 +405,6 @@ async def test_after_a_loss_what_ignores_sigterm_is_killed(
         assert await wrapped.says() == "SIGTERM"
         assert await wrapped.says() == ""
     assert await wrapped.ended() == code
-
-
-async def test_a_child_of_a_shell_may_clean_up_after_a_loss(start: Start, redis: Redis) -> None:
-    """Until shortly before the lease ends, although the shell has ended at once."""
-    wrapped = await start("--lease", "60", "jobs", "--", *STUBBORN_IN_A_SHELL)
-    pid = await wrapped.ready()
-    await revoke(redis)
-    assert await wrapped.says() == "SIGTERM"
-    os.kill(pid, signal.SIGUSR1)
-    assert await wrapped.says() == "SIGUSR1"
-    assert wrapped.process.returncode is None
-    os.kill(pid, signal.SIGKILL)
-    assert await wrapped.ended() == 143
 
 
 async def test_an_outage_ends_the_command_before_its_lease(embedded: StartServer) -> None:
@@ -457,14 +433,6 @@ def _exists(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-async def test_max_hold_ends_the_command(start: Start) -> None:
-    options = ("--lease", "0.4", "--max-hold", "0.6")
-    wrapped = await start(*options, "jobs", "--", *LISTENS)
-    await wrapped.ready()
-    assert await wrapped.says() == "SIGTERM"
-    assert await wrapped.ended() == 7
 
 
 async def _killer_of(wrapped: Wrapped) -> int:
@@ -517,37 +485,24 @@ async def test_stdin_is_the_commands(url: str) -> None:
     assert done.returncode == 0
 
 
-async def test_others_wait_until_it_ends(start: Start, redis: Redis) -> None:
-    semaphore = FairSemaphore(redis, "jobs", 1)
-    wrapped = await start("jobs", "--", *LISTENS)
-    await wrapped.ready()
-    [waiter] = await queued(semaphore)
-    wrapped.process.terminate()
-    await (await soon(waiter)).release()
-    assert await wrapped.ended() == 7
-
-
 # -- in a terminal
 
 
-async def test_ctrl_c_in_a_terminal_reaches_the_command_once(url: str) -> None:
-    with terminal("run", "--url", url, "jobs", "--", *LISTENS, "stubborn") as shown:
+async def test_the_command_has_the_terminal(url: str) -> None:
+    """It is in the foreground, reads what is typed, and gets Ctrl-C once."""
+    code = f"import os; print(os.tcgetpgrp(0) == os.getpgrp(), input('name? '))\n{LISTENER}"
+    with terminal(
+        "run", "--url", url, "jobs", "--", sys.executable, "-c", code, "stubborn"
+    ) as shown:
+        await shown.shows("name? ")
+        shown.press("alice\n")
+        await shown.shows("True alice")
         await shown.shows("ready")
         shown.press(CTRL_C)
         await shown.shows("SIGINT")
         os.kill(shown.process.pid, signal.SIGUSR1)
         await shown.shows("SIGUSR1")
         assert shown.screen.count("SIGINT") == 1
-
-
-async def test_the_command_has_the_terminal(url: str) -> None:
-    """It is in the foreground, and reads what is typed."""
-    code = "import os; print(os.tcgetpgrp(0) == os.getpgrp(), input('name? '))"
-    with terminal("run", "--url", url, "jobs", "--", sys.executable, "-c", code) as shown:
-        await shown.shows("name? ")
-        shown.press("alice\n")
-        await shown.shows("True alice")
-        assert await shown.ended() == 0
 
 
 SHELL = ("/bin/sh", "-i")

@@ -94,11 +94,16 @@ async def test_a_killed_process_and_what_becomes_of_its_permits(
     await expect(page.locator("#legend")).to_have_text("lives: 3")
     for line in ("line", "limit"):
         await expect(page.locator(f"#use-chart path.{line}")).to_have_count(1)
+    await expect(page.locator("#marks li:visible")).to_have_text(
+        ["limit", "trouble", "trouble ended"]
+    )
     await is_served(waiter)
 
 
-async def test_an_operator_changes_the_limit(writable: Site, tabs: Tabs, redis: Redis) -> None:
-    """With the keyboard alone; those who wait are served."""
+async def test_an_operator_changes_the_limit_and_pauses(
+    writable: Site, tabs: Tabs, redis: Redis
+) -> None:
+    """With the keyboard alone; those who wait are served. Each change asks once."""
     sem = FairSemaphore(redis, "openai", 1, label="web")
     async with sem:
         waiter = asyncio.create_task(sem.acquire())
@@ -117,13 +122,28 @@ async def test_an_operator_changes_the_limit(writable: Site, tabs: Tabs, redis: 
         await page.keyboard.press("Enter")
         await expect(page.locator("#limit")).to_have_text("3")
         await expect(page.locator("#toasts")).to_contain_text("Limit 3.")
-        await expect(page.locator("#happened")).to_contain_text("set to 3. It was 1.")
+        await expect(page.locator("#happened")).to_contain_text("It was 1.")
         await is_served(waiter)
         await page.get_by_role("button", name="Set limit").click()
         await page.get_by_label("Remove the set limit").check()
         await page.get_by_role("dialog").get_by_role("button", name="Set the limit").click()
         await expect(page.locator("#limit")).to_have_text("1")
-    assert (await sem.status()).set_limit is None
+        await page.get_by_role("button", name="Pause").click()
+        await page.keyboard.press("Escape")
+        await expect(page.get_by_role("dialog")).to_have_count(0)
+        assert (await sem.status()).set_limit is None
+        await page.get_by_role("button", name="Pause").click()
+        dialog = page.get_by_role("dialog", name="Pause “openai”?")
+        await dialog.get_by_role("button", name="Pause").click()
+        await expect(page.locator("#label")).to_have_text("paused")
+        await expect(page.locator("#words")).to_contain_text(" ago by dashboard/")
+        waiter = asyncio.create_task(sem.acquire())
+        await expect(page.locator("#waiting")).to_have_text("1")
+        await expect(page.get_by_role("button", name="Resume")).to_be_focused()
+        await page.keyboard.press("Enter")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#happened")).to_contain_text("Resumed")
+    await is_served(waiter)
 
 
 async def test_large_numbers_fit(writable: Site, tabs: Tabs, redis: Redis) -> None:
@@ -150,35 +170,14 @@ OUTSIDE = """() => [...document.querySelectorAll('.chart')].flatMap((chart) =>
     .map((text) => text.textContent))"""
 
 
-async def test_an_operator_pauses_and_resumes(writable: Site, tabs: Tabs, redis: Redis) -> None:
-    """Each asks once; Escape changes nothing."""
-    sem = FairSemaphore(redis, "openai", 2)
-    async with sem:
-        page = await tabs.open(writable, "semaphore?name=openai")
-        await page.get_by_role("button", name="Pause").click()
-        await page.keyboard.press("Escape")
-        await expect(page.get_by_role("dialog")).to_have_count(0)
-        assert (await sem.status()).set_limit is None
-        await page.get_by_role("button", name="Pause").click()
-        dialog = page.get_by_role("dialog", name="Pause “openai”?")
-        await dialog.get_by_role("button", name="Pause").click()
-        await expect(page.locator("#label")).to_have_text("paused")
-        await expect(page.locator("#limits")).to_contain_text(" ago by dashboard/")
-        assert (await sem.status()).set_limit == 0
-        waiter = asyncio.create_task(sem.acquire())
-        await expect(page.locator("#waiting")).to_have_text("1")
-        await expect(page.get_by_role("button", name="Resume")).to_be_focused()
-        await page.keyboard.press("Enter")
-        await page.keyboard.press("Enter")
-        await is_served(waiter)
-        await expect(page.locator("#label")).to_have_text("free")
-        await expect(page.locator("#happened")).to_contain_text("Resumed")
-
-
 async def test_an_operator_revokes_a_permit(writable: Site, tabs: Tabs, redis: Redis) -> None:
+    """Ids are shown on demand."""
     sem = FairSemaphore(redis, "gpu", 1, label="trainer")
     permit = await sem.acquire()
     page = await tabs.open(writable, "semaphore?name=gpu")
+    await expect(page.locator("#holders tbody")).not_to_contain_text(permit.id)
+    await page.get_by_role("button", name="Show ids").click()
+    await expect(page.locator("#holders tbody")).to_contain_text(permit.id)
     await page.get_by_role("button", name="Revoke the permit").click()
     dialog = page.get_by_role("dialog", name="Revoke a permit of “gpu”?")
     await expect(dialog).to_contain_text("trainer")
@@ -212,7 +211,7 @@ async def test_hostile_text_is_shown_as_text(writable: Site, tabs: Tabs, redis: 
 
 
 async def test_what_is_not_there_is_explained(site: Site, tabs: Tabs, redis: Redis) -> None:
-    """An empty list, a filter that finds nothing, and a name that is not in use."""
+    """An empty list, a filter that finds nothing, an unused name, and an unknown address."""
     page = await tabs.open(site)
     await expect(page.get_by_role("heading", name="No semaphore is in use")).to_be_visible()
     await expect(page.locator("#unused")).to_contain_text("prefix redsem")
@@ -228,6 +227,12 @@ async def test_what_is_not_there_is_explained(site: Site, tabs: Tabs, redis: Red
         await expect(page.locator("#holders")).to_be_hidden()
         assert await violations(page) == []
         await page.get_by_role("link", name="search the list").click()
+        await page.get_by_role("link", name="gpu").click()
+        await expect(page.locator("#limit")).to_have_text("4")
+        await page.goto(f"{site.url}gpu")
+        assert await violations(page) == []
+        assert [problem[-11:] for problem in tabs.problems] == ["(Not Found)"]
+        tabs.problems.clear()
         await page.get_by_role("link", name="gpu").click()
         await expect(page.locator("#limit")).to_have_text("4")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-import redis as synchronous
+import redis as sync
 from fastapi import FastAPI
 from redis.asyncio import Redis
 from starlette.applications import Starlette
@@ -15,11 +15,8 @@ from starlette.requests import Request
 from starlette.routing import Mount
 
 from redsem_async import FairSemaphore, Semaphore, __version__
-from redsem_async._integrations.discovery import SemaphoreInfo
-from redsem_async._protocol.status import Client as Process
-from redsem_async._protocol.status import SemaphoreStatus, Waiter
 from redsem_async.dashboard import dashboard
-from redsem_async.dashboard._reading import Reading
+from redsem_async.dashboard._views import matcher
 from redsem_async.testing import EmbeddedRedis, MemoryBackend
 from tests.harness.clients import Connect
 from tests.harness.wait import cancelled, waiting
@@ -30,51 +27,44 @@ from tests.integrations.dashboard.site import PATIENCE, Site, first, serving
 HOSTILE = """<img src=x onerror=alert(1)>"'&</script>\u202e"""
 
 
-async def test_the_list_shows_trouble_first(site: Site, redis: Redis) -> None:
-    """Somebody who asks why everything waits looks at the first row."""
+async def test_the_list_shows_trouble_and_long_waits_first(site: Site, redis: Redis) -> None:
+    """Somebody who asks why everything waits looks at the first row. A full one is no trouble."""
     idle, half = FairSemaphore(redis, "idle", 4), Semaphore(redis, "half", 2)
     full = FairSemaphore(redis, "contended", 1, label="web")
-    paused = FairSemaphore(redis, "stopped", 3)
-    async with idle, half, full, paused:
-        await paused.pause()
-        tasks = await queued(full, 2)
-        view = await site.view(lambda view: view["waiting"] == 2 and view["total"] == 4)
+    slow = FairSemaphore(redis, "slow", 1, lease=0.5)
+    async with idle, half, full, slow:
+        await idle.pause()
+        tasks = [*await queued(slow), *await queued(full, 2)]
+        view = await site.view(lambda view: view["attention"] and view["waiting"] == 3)
         await cancelled(*tasks)
-    assert [row["name"] for row in view["rows"]] == ["stopped", "contended", "half", "idle"]
-    stopped, contended, half_row, _ = view["rows"]
-    assert (stopped["limit"], stopped["setLimit"], stopped["state"]) == (0, 0, "paused")
-    assert contended["held"] == contended["limit"] == 1
-    assert (contended["waiting"], contended["state"], contended["label"]) == (
-        2,
-        "waiting",
+    assert [row["name"] for row in view["rows"]] == ["slow", "idle", "contended", "half"]
+    long, stopped, contended, half_row = view["rows"]
+    assert (long["state"], long["attention"], long["oldest"] > 0.5) == (
         "queuing",
+        "long wait",
+        True,
     )
-    assert contended["oldest"] > 0
+    assert (stopped["limit"], stopped["setLimit"], stopped["state"]) == (0, 0, "paused")
+    assert (contended["held"], contended["limit"], contended["waiting"]) == (1, 1, 2)
+    assert (contended["state"], contended["attention"]) == ("queuing", None)
     assert (half_row["class"], half_row["held"], half_row["limit"]) == ("Semaphore", 1, 2)
-    assert (view["held"], view["waiting"]) == (4, 2)
-    assert view["attention"] == {"paused": 1, "waiting": 1}
+    assert (view["held"], view["waiting"], view["attention"]) == (4, 3, {"long wait": 1})
 
 
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        ("", ["mail", "tenant:acme", "tenant:globex"]),
-        ("TENANT", ["tenant:acme", "tenant:globex"]),
-        ("tenant:*", ["tenant:acme", "tenant:globex"]),
-        ("t*acm?", ["tenant:acme"]),
-        ("[sm]*", ["mail"]),
-        ("nobody", []),
+        ("", {"mail", "tenant:acme", "tenant:globex"}),
+        ("TENANT", {"tenant:acme", "tenant:globex"}),
+        ("tenant:*", {"tenant:acme", "tenant:globex"}),
+        ("t*acm?", {"tenant:acme"}),
+        ("[sm]*", {"mail"}),
+        ("nobody", set[str]()),
     ],
 )
-async def test_the_list_is_filtered(
-    words: str, names: list[str], site: Site, redis: Redis
-) -> None:
-    """By a part of the name, or by a glob."""
-    for name in ("mail", "tenant:acme", "tenant:globex"):
-        await FairSemaphore(redis, name, 1).set_limit(1)
-    view = await site.view(lambda view: view["total"] == 3, filter=words)
-    assert sorted(row["name"] for row in view["rows"]) == names
-    assert (view["matched"], view["total"]) == (len(names), 3)
+def test_a_filter_is_a_part_of_the_name_or_a_glob(words: str, names: set[str]) -> None:
+    known = ("mail", "tenant:acme", "tenant:globex")
+    assert {*filter(matcher(words), known)} == names
 
 
 async def test_a_list_has_as_many_rows_as_are_asked_for(site: Site, redis: Redis) -> None:
@@ -82,92 +72,81 @@ async def test_a_list_has_as_many_rows_as_are_asked_for(site: Site, redis: Redis
     for number in range(60):
         await FairSemaphore(redis, f"tenant-{number:02}", 1).pause()
     view = await site.view()
-    assert (len(view["rows"]), view["matched"], view["attention"]) == (50, 60, {"paused": 60})
+    assert (len(view["rows"]), view["matched"], view["attention"]) == (50, 60, {})
     view = await site.view(rows="55")
     assert len(view["rows"]) == 55
     for nonsense in ("-1", "1e9", "99999999", "x", "٣"):
         assert (await site.view(rows=nonsense))["matched"] == 60
 
 
-async def test_a_process_with_two_clients_of_redis_is_one_row(
-    site: Site, redis: Redis, connect: Connect
-) -> None:
-    """As one is that was idle, and has a new id since."""
-    sem = FairSemaphore(redis, "gpu", 3)
-    other = FairSemaphore(connect("redis://" + site_port(redis)), "gpu", 3)
-    async with sem.acquire(), other.acquire(permits=2):
-        [client] = (await site.view(name="gpu"))["clients"]
-        assert client["held"] == 3
-
-
 async def test_one_semaphore_is_shown_in_full(
-    site: Site, redis: Redis, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    site: Site, server: EmbeddedRedis, redis: Redis, connect: Connect, monkeypatch: Any
 ) -> None:
-    """Who holds it, who waits, and who declares which limit."""
-    sem = FairSemaphore(redis, "gpu", 2, label="trainer")
-    other = FairSemaphore(connect("redis://" + site_port(redis)), "gpu", 3, label="batch")
+    """Who holds it, who waits, and who declares which limit. A process is one row and one colour.
+
+    It may have several clients of Redis, or a new id since it was idle.
+    """
+    sem = FairSemaphore(redis, "gpu", 3, label="trainer")
+    second = await FairSemaphore(connect(server.url), "gpu", 3, label="trainer").acquire()
     first = await sem.acquire(permits=2)
     waiter = asyncio.create_task(sem.acquire())
     await waiting(sem, 1)
     with monkeypatch.context() as there:
         there.setattr("os.getpid", lambda: 1)
+        other = FairSemaphore(connect(server.url), "gpu", 4, label="batch")
         late = asyncio.create_task(other.acquire(permits=2))
         await waiting(sem, 2)
     view = await site.view(name="gpu")
-    [holder] = view["holders"]
+    holder = next(holder for holder in view["holders"] if holder["permits"] == 2)
     assert holder["client"]["label"] == "trainer"
-    assert (holder["permits"], holder["token"]) == (2, str(first.fencing_token))
+    assert holder["token"] == str(first.fencing_token)
     assert 0 < holder["left"] <= sem.lease
     assert [(w["position"], w["client"]["label"], w["permits"]) for w in view["waiters"]] == [
         (1, "trainer", 1),
         (2, "batch", 2),
     ]
     assert view["waiters"][0]["age"] >= view["waiters"][1]["age"] > 0
-    processes = {client["label"]: client for client in view["clients"]}
-    assert processes["trainer"]["limit"] == 2
-    assert processes["trainer"]["held"] == 2
-    assert (processes["batch"]["limit"], processes["batch"]["waiting"]) == (3, 1)
-    assert view["declared"] == [2, 3]
+    trainer, batch = sorted(view["clients"], key=lambda client: client["limit"])
+    assert (trainer["held"], trainer["waiting"]) == (3, 1)
+    assert (batch["limit"], batch["waiting"]) == (4, 1)
+    hues = [entry["client"]["hue"] for entry in (*view["holders"], *view["waiters"])]
+    assert hues == [trainer["hue"]] * 3 + [batch["hue"]]
+    assert trainer["hue"] != batch["hue"]
+    again = await site.view(name="gpu")
+    assert {client["hue"] for client in again["clients"]} == {*hues}, "another tab has the same"
+    assert view["declared"] == [3, 4]
     assert {client["version"] for client in view["clients"]} == {__version__}
     await cancelled(waiter, late)
-    await first.release()
+    for permit in (first, second):
+        await permit.release()
 
 
-async def test_a_name_with_another_layout_is_shown_with_what_to_do(
-    site: Site, redis: Redis
-) -> None:
-    """The page's own version cannot read it."""
-    async with FairSemaphore(redis, "newer", 1):
-        pass
-    await redis.hset("redsem:{newer}:meta", "layout", "99")
-    view = await site.view(name="newer")
-    assert view["state"] == "error"
-    assert f"layout 99 (used by redsem-async {__version__})" in view["words"]
-
-
-def site_port(redis: Redis) -> str:
-    """Host and port that *redis* connects to."""
-    options = redis.connection_pool.connection_kwargs
-    return f"{options['host']}:{options['port']}"
-
-
-async def test_keys_are_shown_with_their_use_and_limit(site: Site, redis: Redis) -> None:
+async def test_keys_are_shown_with_what_was_set_for_them(site: Site, redis: Redis) -> None:
     """And that requests wait for their keys, not for the overall limit."""
-    sem = FairSemaphore(redis, "llm", 10, key_limit=2)
+    sem = FairSemaphore(redis, "llm", 10, key_limit=2, share=True, label="api")
     await sem.set_limit(1, key="acme")
-    held = await sem.acquire(key="acme")
-    waiter = asyncio.create_task(sem.acquire(key="acme"))
-    await waiting(sem, 1)
-    view = await site.view(name="llm")
-    assert view["keyed"]
-    acme = {"key": "acme", "held": 1, "waiting": 1, "limit": 1, "setLimit": 1}
-    assert view["keys"] == [{**acme, "backOff": False}]
-    assert [holder["key"] for holder in view["holders"]] == ["acme"]
-    assert view["state"] == "keys"
-    listed = await site.view()
-    assert listed["rows"][0]["label"] == "keys full"
-    await cancelled(waiter)
-    await held.release()
+    async with sem.acquire(key="acme"):
+        waiter = asyncio.create_task(sem.acquire(key="acme"))
+        await waiting(sem, 1)
+        await sem.back_off(30, key="beta")
+        view = await site.view(name="llm")
+        [row] = (await site.view())["rows"]
+        await cancelled(waiter)
+    assert (view["mode"], [holder["key"] for holder in view["holders"]]) == (
+        "fair+share",
+        ["acme"],
+    )
+    acme, beta = view["keys"]
+    numbers = ("key", "held", "waiting", "limit", "setLimit", "backOff")
+    assert [acme[name] for name in numbers] == ["acme", 1, 1, 1, 1, None]
+    assert " s ago by api@" in acme["setOrigin"]
+    assert " s ago by api@" in beta["backOffOrigin"]
+    assert {(view["state"], view["who"]), (row["state"], row["who"])} == {("keys full", "acme")}
+    told = [text for _, _, text in view["history"]["events"]]
+    assert [text.partition(" by ")[0] for text in told] == [
+        "Key acme: the limit was set to 1",
+        "Key beta: a back-off of 30 s was started",
+    ]
 
 
 @pytest.mark.parametrize("kind", [FairSemaphore, Semaphore])
@@ -177,37 +156,12 @@ async def test_slots_are_shown_with_their_holders(
     """A `Semaphore` keeps no order, with slots or without."""
     sem = kind(redis, "gpu", slots=["cuda:0", "cuda:1"])
     async with sem, sem:
-        waiters = [asyncio.create_task(sem.acquire()) for _ in range(2)]
-        await waiting(sem, 2)
+        waiters = await queued(sem, 2)
         view = await site.view(name="gpu")
-        [row] = (await site.view())["rows"]
         await cancelled(*waiters)
-    assert view["slotted"]
     assert {holder["slots"] for holder in view["holders"]} == {"cuda:0", "cuda:1"}
-    assert (view["held"], view["limit"], view["waiting"]) == (2, 2, 2)
-    assert (len(view["waiters"]), view["moreWaiters"]) == (2, 0)
-    assert row["oldest"] is not None
-    assert view["clients"][0]["waiting"] == 2
-
-
-async def test_a_semaphore_that_shares_its_limit_is_read(site: Site, redis: Redis) -> None:
-    sem = FairSemaphore(redis, "shared", 3, share=True)
-    async with sem.acquire(key="acme"):
-        view = await site.view(name="shared")
-    assert (view["mode"], view["held"], view["keys"][0]["key"]) == ("fair+share", 1, "acme")
-
-
-async def test_long_lines_are_not_read_whole(site: Site, redis: Redis) -> None:
-    """The page says how many more there are."""
-    sem = FairSemaphore(redis, "crawl", 130)
-    permits = [await sem.acquire() for _ in range(130)]
-    tasks = await queued(sem, 150)
-    view = await site.view(name="crawl")
-    assert (len(view["holders"]), view["moreHolders"]) == (100, 30)
-    assert (len(view["waiters"]), view["moreWaiters"]) == (100, 50)
-    await cancelled(*tasks)
-    for permit in permits:
-        await permit.release()
+    assert (view["slotted"], view["held"], view["limit"], view["waiting"]) == (True, 2, 2, 2)
+    assert (len(view["waiters"]), view["moreWaiters"], view["oldest"] > 0) == (2, 0, True)
 
 
 async def test_many_keys_are_not_read_whole(site: Site, redis: Redis) -> None:
@@ -256,14 +210,19 @@ async def test_a_name_may_change_its_class(site: Site, redis: Redis) -> None:
 
 async def test_what_is_no_semaphore_is_said(site: Site, redis: Redis) -> None:
     """Keys of another program under the same prefix do not hide the others."""
+    async with FairSemaphore(redis, "newer", 1):
+        pass
+    await redis.hset("redsem:{newer}:meta", "layout", "99")
     await redis.set("redsem:{broken}:meta", "text")
     await redis.set(f"redsem:{{{'x' * 600}}}:limit", 1)  # no client takes such a name
     await redis.set("redsem:{number}:limit", "none")
     async with FairSemaphore(redis, "fine", 1):
-        view = await site.view(lambda view: view["total"] == 4)
-        one = await site.view(name="broken")
-    assert [row["state"] for row in view["rows"]] == ["error", "error", "error", "full"]
-    assert "do not hold a semaphore" in one["words"]
+        view = await site.view(lambda view: view["total"] == 5)
+    assert [row["state"] for row in view["rows"]] == [*["unreadable"] * 4, "full"]
+    assert view["attention"] == {"unreadable": 4}
+    assert "do not hold a semaphore" in (await site.view(name="broken"))["words"]
+    layout = f"layout 99 (used by redsem-async {__version__})"
+    assert layout in (await site.view(name="newer"))["words"]
 
 
 async def test_without_the_right_to_list_names(
@@ -347,6 +306,12 @@ async def test_it_is_mounted_anywhere(framework: str, redis: Redis) -> None:
     elif framework == "nested":
         app = Starlette(routes=[Mount("/ops", Starlette(routes=[Mount("/semaphores", own)]))])
     async with FairSemaphore(redis, "a/b?c", 1), serving(app, "/ops/semaphores/") as site:
+        unknown = await site.http.get("some/<i>")
+        assert unknown.status_code == 404
+        links = re.findall(r'href="([^"#]+)"', unknown.text)
+        assert '"../semaphore?name=some%2F%3Ci%3E"' in unknown.text
+        found = [await site.http.get(f"some/{html.unescape(link)}") for link in links]
+        assert {response.status_code for response in found} == {200}, links
         bare = await site.http.get(site.url.rstrip("/"), follow_redirects=True)
         assert str(bare.url) == site.url
         page = await site.page("a/b?c")
@@ -364,22 +329,14 @@ async def test_it_is_mounted_anywhere(framework: str, redis: Redis) -> None:
         ({"interval": 0.0}, "interval"),
         ({"interval": float("nan")}, "interval"),
         ({"prefix": ""}, "prefix"),
+        # Names of semaphores in memory cannot be listed.
+        *(({"redis": other}, r"redis\.asyncio") for other in (MemoryBackend(), sync.Redis(), "x")),
     ],
 )
 def test_invalid_arguments(wrong: dict[str, Any], error: str, redis: Redis) -> None:
+    options: dict[str, Any] = {"redis": redis, **wrong}
     with pytest.raises((ValueError, TypeError), match=error):
-        dashboard(redis, **wrong)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [MemoryBackend(), synchronous.Redis(), "redis://localhost"],
-    ids=["memory", "sync", "url"],
-)
-def test_it_needs_redis(other: Any) -> None:
-    """Names of semaphores in memory cannot be listed."""
-    with pytest.raises(TypeError, match=r"redis\.asyncio"):
-        dashboard(other)
+        dashboard(options.pop("redis"), **options)
 
 
 @pytest.mark.parametrize("options", [{"decode_responses": True}, {"protocol": 3}], ids=str)
@@ -415,49 +372,3 @@ async def test_who_may_not_view_sees_nothing(serve: Serve, redis: Redis) -> None
         assert (await site.view(name="public"))["held"] == 1
     assert asked[:3] == [("view", None), ("view", "secret"), ("view", None)]
     assert ("metrics", None) in asked
-
-
-# -- in words
-
-
-def reading(
-    *, limit: int = 4, held: int = 0, head: int = 1, info: SemaphoreInfo | None = None, **more: Any
-) -> Reading:
-    process = Process("ab" * 16, limit=limit)
-    info = info or SemaphoreInfo("x", "fair", "server", clients=(process,))
-    waiters = (Waiter("id", process, 0, 1.0, head),) if more.get("waiting") else ()
-    own: dict[str, Any] = {"waiting": 0, "set_limit": None, **more}
-    status = SemaphoreStatus(
-        "x", limit, held, max(0, limit - held), holders=(), waiters=waiters, **own
-    )
-    return Reading(info, status, None, 0.0)
-
-
-KEYED = SemaphoreInfo("x", "fair+keys", "server", clients=(Process("ab" * 16, limit=4),))
-SLOTS = SemaphoreInfo("x", "zset+slots", "server", clients=(Process("ab" * 16, limit=4),))
-
-
-@pytest.mark.parametrize(
-    ("given", "code", "words"),
-    [
-        (reading(), "idle", "No permit is in use"),
-        (reading(held=1), "free", "3 permits are free"),
-        (reading(held=3), "free", "1 permit is free"),
-        (reading(held=4), "full", "no request waits"),
-        (reading(held=6), "full", "2 above the limit of 4"),
-        (reading(held=4, waiting=2, retry_after=2.5), "waiting", "would wait about 2.5 s"),
-        (reading(held=4, waiting=2, retry_after=0.04), "waiting", "would wait less than 0.1 s"),
-        (reading(held=5, waiting=2), "waiting", "above the limit of 4"),
-        (reading(held=2, waiting=1, head=3), "waiting", "needs 3 permits, and 2 are free"),
-        (reading(held=2, waiting=1), "serving", "free for the next"),
-        (reading(held=2, waiting=5, head=5, info=SLOTS), "serving", "free for the next"),
-        (reading(held=2, waiting=1, info=KEYED), "keys", "requests' keys are at their limits"),
-        (reading(held=4, waiting=1, info=KEYED), "waiting", "All 4 permits"),
-        (reading(set_limit=0, waiting=3, held=1), "paused", "3 requests wait. 1 permit is still"),
-        (Reading(SemaphoreInfo("x"), None, "WRONGTYPE", 0.0), "error", "WRONGTYPE"),
-    ],
-)
-def test_what_it_waits_for_is_said(given: Reading, code: str, words: str) -> None:
-    """In a sentence that says what to do about it, or that there is nothing to do."""
-    state = given.state
-    assert (state.code, words in state.text) == (code, True), state

@@ -1,24 +1,32 @@
 """One path through a scenario: `enabled` says what could happen next, within the budget."""
 
+import asyncio
 import hashlib
+import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any
 
+from redsem_async import AcquireTimeout, BackendUnavailable, Permit, PermitLost
 from redsem_async._core.keys import Address
-from redsem_async._protocol.backend import AnyReply
-from redsem_async._protocol.errors import CommandError
-from redsem_async._protocol.operations import AnyOperation
-from tests.worlds.judge import Judge
-from tests.worlds.look import Look
-from tests.worlds.loop import RESOLUTION
-from tests.worlds.process import Link
-from tests.worlds.server import Edit, Memory
-from tests.worlds.world import PREFIX, Event, World
+from tests.worlds.judge import Broken, Judge, forgotten
+from tests.worlds.look import Look, Ran
+from tests.worlds.look import Permit as Held
+from tests.worlds.loop import RESOLUTION, running
+from tests.worlds.orders import BACK_OFF, DELETE, LIMIT, of_key
+from tests.worlds.process import Link, Process
+from tests.worlds.server import Memory
+from tests.worlds.world import PREFIX, Event, Violation, World
 
-from . import rules
-from .process import NAME, Member
-from .scenario import Budget, Scenario
+from .scenarios import NAME, Budget, Party, Scenario
 
+DETACHED = 0.5  # seconds
+SENT = 20.0
+TIMEOUT = 0.3
+AT_END, AN_ID = "at the end", "an id"
+DEEPEST = 150  # events of a path
+PROMPT = 0.1  # seconds in which somebody sees that a lease has ended
 _COSTS = {
     "tick": "ticks",
     "run late": "lates",
@@ -28,6 +36,188 @@ _COSTS = {
     "kill": "kills",
     "stop": "stops",
 }
+_numbers: dict[object, int] = {}
+
+
+class Job:
+    """A task of a process, which waits where the search decides.
+
+    What it does is a line of words, such as ``take:2@a>5 wait detach``: acquire two permits for
+    the key ``a`` with five seconds ahead, wait, and detach. What it holds then it gives back.
+    """
+
+    def __init__(self, process: "Member", line: str) -> None:
+        self.process = process
+        self.name = line
+        self.task: asyncio.Task[None] | None = None
+        self.waits_for: str | None = "to begin"
+        self.cancelled = False
+        self._going: asyncio.Future[str] | None = None
+
+    async def _run(self) -> None:
+        try:
+            with suppress(PermitLost):
+                await self._do_all()
+        except asyncio.CancelledError:
+            if not self.cancelled:
+                raise Violation(f"{self.process.name} was cancelled by nobody") from None
+        except BackendUnavailable:
+            if self.process.path.calm:
+                raise
+
+    async def _do_all(self) -> None:
+        held: list[Permit] = []
+        until = "to release"
+        try:
+            for word in self.name.split():
+                what, _, key = word.partition("@")
+                verb, _, number = what.partition(":")
+                if verb == "stay":
+                    until = AT_END
+                elif not await self._do(held, verb, number, *key.partition(">")[::2]):
+                    return
+        finally:
+            for permit in [p for p in held if p in self.process.permits]:
+                await self._pause(until)
+                try:
+                    await permit.release()
+                finally:
+                    self.process.permits.remove(permit)
+
+    async def _do(self, held: list[Permit], verb: str, number: str, key: str, ahead: str) -> bool:
+        """Carry out a word. Returns whether the job goes on."""
+        process, path = self.process, self.process.path
+        semaphore = process.semaphore
+        match verb:
+            case "take" | "try":
+                permits = int(number or 1)
+                asked: dict[str, Any] = {"permits": permits}
+                if "zset" not in path.scenario.mode:
+                    asked |= {"key": key or None, "ahead": float(ahead or 0)}
+                try:
+                    timeout = TIMEOUT if verb == "try" else None
+                    permit = await semaphore.acquire(timeout=timeout, **asked)
+                except AcquireTimeout:
+                    if verb == "try":
+                        return False
+                    raise
+                if permit.permits != permits:
+                    raise Violation(f"{process.name} got {permit.permits} permits, not {permits}")
+                held.append(permit)
+                process.permits.append(permit)
+            case "wait":
+                await self._pause("to go on")
+            case "detach":
+                await self._detach(held[-1], DETACHED)
+            case "detach-again":
+                try:
+                    await self._detach(held[-1], DETACHED)
+                finally:
+                    if held[-1] in process.permits:
+                        await self._detach(held[-1], DETACHED)
+            case "send":
+                path.ids.append(await self._detach(held[-1], SENT))
+            case "show":  # or send once more
+                path.ids.append(held[-1]._lease.id)
+            case "adopt":
+                held.append(await self._adopt(await self._pause(AN_ID)))
+            case "revoke":
+                await semaphore.release(await self._pause(AN_ID))
+            case _:
+                await self._order(held, verb, number, key)
+        return True
+
+    async def _order(self, held: list[Permit], verb: str, number: str, key: str) -> None:
+        process, orders = self.process, self.process.path.orders[NAME]
+        match verb:
+            case "limit":
+                limit, what = int(number) if number else None, of_key(key) if key else LIMIT
+                await orders.carry_out(process, process.semaphore, what, limit)
+            case "delete":
+                await orders.carry_out(process, process.semaphore, DELETE)
+            case "back-off":
+                orders.ordered(process, BACK_OFF)
+                held[-1].back_off(1.0)
+            case _:
+                assert verb == "end-back-off", verb
+                await process.semaphore.back_off(0)
+
+    async def _pause(self, before: str) -> str:
+        self.waits_for = before
+        self._going = self.process.loop.create_future()
+        return await self._going
+
+    async def _detach(self, permit: Permit, seconds: float) -> str:
+        """Detach. Where that fails, the permit is this process's as before."""
+        path = self.process.path
+        identity = await permit.detach(seconds)
+        self.process.permits.remove(permit)
+        path.detached[identity] = math.ceil((path.server_us + round(1e6 * seconds)) / 1000)
+        return identity
+
+    async def _adopt(self, identity: str) -> Permit:
+        """Adopt; where that says that the permit is lost, the server does not hold it."""
+        try:
+            permit = await self.process.semaphore.adopt(identity)
+        except PermitLost:
+            if identity in self.process.path.look().live:
+                raise Violation(f"{self.process.name} adopts what is held, as lost") from None
+            raise
+        self.process.permits.append(permit)
+        return permit
+
+    # -- for the search
+
+    @property
+    def in_call(self) -> bool:
+        return self.task is not None and not self.task.done() and self.waits_for is None
+
+    @property
+    def may_go(self) -> bool:
+        path = self.process.path
+        if self.waits_for == AN_ID:
+            return bool(path.ids)
+        return path.ending if self.waits_for == AT_END else self.waits_for is not None
+
+    def go(self) -> str:
+        what, self.waits_for = self.waits_for, None
+        text = self.process.path.ids.popleft() if what == AN_ID else ""
+        if self._going is None:
+            self.task = self.process.loop.create_task(self._run())
+        else:
+            self._going.set_result(text)
+        return text
+
+    def cancel(self) -> None:
+        assert self.task is not None
+        self.cancelled = True
+        with running(self.process.loop):
+            self.task.cancel()
+
+
+class Member(Process):
+    """A process with its jobs."""
+
+    def __init__(self, path: "Path", party: Party) -> None:
+        super().__init__(path)
+        self.path = path
+        self.may = party.may
+        self.permits: list[Permit] = []
+        self.semaphore = party.semaphore(self.backend, path.scenario.mode)
+        self.jobs = [Job(self, line) for line in party.jobs]
+        some = [int(digit) for digit in party.may if digit.isdigit()]
+        self.cancellable = [*range(len(self.jobs))] if "c" in party.may else some
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is on its way to or from it."""
+        link = self.link
+        on_way = link is not None and (link.going or link.coming)
+        return not on_way and all(dialled.done() for dialled in self.dials)
+
+    def noted(self, *what: object) -> None:
+        thing = self.seen, self.path.now, repr(what)
+        self.seen = _numbers.setdefault(thing, len(_numbers) + 1)
 
 
 class Path(World):
@@ -35,8 +225,8 @@ class Path(World):
 
     dials = False
 
-    def __init__(self, scenario: Scenario, memory: Memory, edits: tuple[Edit, ...] = ()) -> None:
-        super().__init__(1000.0, memory=memory, edits=edits)
+    def __init__(self, scenario: Scenario, memory: Memory) -> None:
+        super().__init__(1000.0, memory=memory)
         self.scenario = scenario
         self.budget: Budget = scenario.budget
         self.calm = True  # no link broke, nobody died or stood still
@@ -70,16 +260,16 @@ class Path(World):
 
     def _sure(self, process: Member) -> list[Event] | None:
         """What *process* does next, whatever others do meanwhile; None where that is not sure."""
-        budget, party, link = self.budget, process.party, process.link
-        if not process.runs or (party.dies and (budget.kills or budget.stops)):
+        budget, link = self.budget, process.link
+        if not process.runs or ("d" in process.may and (budget.kills or budget.stops)):
             return None
-        if any(job.waits_for == "an id" for job in process.jobs):
+        if any(job.waits_for == AN_ID for job in process.jobs):
             return None
         gos = [Event("go", process.index, k) for k, job in enumerate(process.jobs) if job.may_go]
         if not process.hubs:
             return gos or None
         cancels = budget.cancels and any(process.jobs[k].in_call for k in process.cancellable)
-        if gos or cancels or (party.breaks and budget.cuts):
+        if gos or cancels or ("b" in process.may and budget.cuts):
             return None
         if link is not None and link.coming:
             return [link.event("receive")]
@@ -105,43 +295,41 @@ class Path(World):
     def _unkind(self) -> Iterator[Event]:
         budget = self.budget
         for process in self.members:
-            if budget.lates:
-                late = (link for link in process.links if link.going and not link.open)
-                yield from (link.event("run late") for link in late)
+            for link in process.links if budget.lates else ():
+                if link.going and not link.open:
+                    yield link.event("run late")
             if process.alive:
                 yield from self._unkind_to(process)
         if budget.ticks and self.next_moment(self.scenario.grain) is not None:
             yield Event("tick")
 
     def _unkind_to(self, process: Member) -> Iterator[Event]:
-        budget, i = self.budget, process.index
-        party, link = process.party, process.link
-        if budget.kills and party.dies:
-            yield Event("kill", i)
-            if budget.unnoticed:
-                yield Event("kill", i, 1)
+        budget, i, link = self.budget, process.index, process.link
+        unnoticed = (0, 1) if budget.unnoticed else (0,)
+        if budget.kills and "d" in process.may:
+            yield from (Event("kill", i, which) for which in unnoticed)
         if process.stopped:
             return
-        if budget.stops and party.dies:
+        if budget.stops and "d" in process.may:
             yield Event("stop", i)
-        if budget.cuts and party.breaks and link is not None:
-            yield Event("cut", i)
-            if budget.unnoticed:
-                yield Event("cut", i, 1)
-        if budget.cancels:
-            for k in process.cancellable:
-                if process.jobs[k].in_call:
-                    yield Event("cancel", i, k)
-                    if link is not None and link.coming:
-                        yield Event("receive and cancel", i, k)
+        if budget.cuts and "b" in process.may and link is not None:
+            yield from (Event("cut", i, which) for which in unnoticed)
+        for k in process.cancellable if budget.cancels else ():
+            if process.jobs[k].in_call:
+                yield Event("cancel", i, k)
+                if link is not None and link.coming:
+                    yield Event("receive and cancel", i, k)
 
     # -- what happens
 
     def do(self, event: Event, *, rests: bool = True) -> None:
         what, who, which, _ = event
         process = self.members[who]
-        if what in _COSTS:
-            self._spend(what, unnoticed=which if what in ("cut", "kill") else 0)
+        if (name := _COSTS.get(what)) is not None:
+            unnoticed = self.budget.unnoticed - (which if what in ("cut", "kill") else 0)
+            left = {name: getattr(self.budget, name) - 1, "unnoticed": unnoticed}
+            self.budget = self.budget._replace(**left)
+            self.calm &= name in ("cancels", "ticks")
         match what:
             case "tick":
                 self.calm &= all(process.quiet for process in self.members)
@@ -169,31 +357,12 @@ class Path(World):
                 process.noted(event)
                 super().do(event)
 
-    def _spend(self, what: str, unnoticed: int) -> None:
-        name = _COSTS[what]
-        left = {name: getattr(self.budget, name) - 1}
-        left["unnoticed"] = self.budget.unnoticed - unnoticed
-        self.budget = self.budget._replace(**left)
-        if name not in ("cancels", "ticks"):
-            self.calm = False
-
     def on_way(self, event: Event) -> None:
         """It stays where it is until the search moves it; who closes a link says so at once."""
         if event.what == "notice":
             link = self.members[event.who].links[event.which]
             self.calm &= not (link.going or link.coming)
             link.open_there = link.unnoticed
-
-    def ran(
-        self,
-        link: Link,
-        command: AnyOperation,
-        hub: str,
-        before: Look,
-        answer: AnyReply | CommandError,
-        after: Look,
-    ) -> None:
-        rules.check_call(self, before, command, hub, answer, after)
 
     # -- time
 
@@ -209,9 +378,6 @@ class Path(World):
 
     def look(self, address: Address | None = None) -> Look:
         return super().look(address or self.address)
-
-    def holds(self, identity: str) -> bool:
-        return identity in self.look().live
 
     def pass_time(self, until: float) -> None:
         self.ticked = True
@@ -232,19 +398,11 @@ class Path(World):
         A process is what came to it, and when: it has no other input. The server is what it
         keeps. So orders of events that neither can distinguish are one state.
         """
-        standing = [self._standing(process) for process in self.members]
         all_of_it = (
-            self.now,
-            self.budget,
-            self.calm,
-            self.forgotten_since,
-            self.server.state,
-            self.detached,
-            self.orders[NAME].standing,
-            self.judge.last_token,
-            sorted(self.judge.taken.items()),
-            self.ids,
-            standing,
+            *(self.now, self.budget, self.calm, self.forgotten_since, self.server.state),
+            *(self.detached, self.orders[NAME].standing, self.judge.last_token),
+            *(sorted(self.judge.taken.items()), self.ids),
+            [self._standing(process) for process in self.members],
         )
         return hashlib.blake2b(repr(all_of_it).encode(), digest_size=16).digest()
 
@@ -257,6 +415,100 @@ class Path(World):
         late = tuple(len(each.going) for each in closed)
         ghosts = tuple(each.known for each in closed if each.open_there)
         return process.seen, there, late, ghosts
+
+    # -- what must hold: of each call, at each moment, and where nothing is on its way
+
+    def ran(self, link: Link, ran: Ran) -> None:
+        self._raise_first(self.judge.ran(ran))
+        if ran.done:
+            self._raise_first(self.orders[NAME].ran(ran))
+
+    def _raise_first(self, found: Iterable[Broken]) -> None:
+        for broken in found:
+            raise Violation(broken.named(self.name_of))
+
+    def check(self) -> None:
+        """Raise Violation where something is wrong at this moment."""
+        for what in self.violations:
+            raise Violation(what)
+        for process in [process for process in self.members if process.alive]:
+            for job in process.jobs:
+                if job.task is not None and job.task.done():
+                    self._check_end(job, job.task)
+        for identity, latest_ms in self.detached.items():
+            held = self.look().holders.get(identity)
+            if held is not None and held.expiry_ms > latest_ms and not self.late:
+                name = self.name_of(identity)
+                raise Violation(f"{name} was detached, and is held for longer than was said")
+        trusted = [
+            (lease.id, Held.trusted(lease, self.server_us_at(lease.trusted_until)))
+            for process in self.members
+            for permit in process.permits * process.alive
+            if permit.expires_in > 0
+            for lease in [permit._lease]
+        ]
+        self._raise_first(self.judge.trust(trusted, self.look().holders))
+
+    def _check_end(self, job: Job, task: "asyncio.Task[None]") -> None:
+        who = f"{job.process.name}'s {job.name}"
+        if task.cancelled():
+            raise Violation(f"{who} was cancelled by nobody")
+        if isinstance(error := task.exception(), Violation):
+            raise error
+        if error is not None:
+            raise Violation(f"{who} ended with {error!r}") from error
+
+    def check_depth(self, events: int) -> None:
+        if events > DEEPEST:
+            raise Violation("events beget events without end")
+
+    def check_quiet(self) -> None:
+        """Raise Violation where somebody is forgotten: nobody will come back to it."""
+        if not all(p.quiet and not p.stopped for p in self.members if p.alive):
+            return
+        for identity in self.look().live:
+            owner = self.owners[identity.partition(".")[0]]
+            ids = [permit._lease.id for permit in self.members[owner.index].permits]
+            if owner.alive and identity not in (*ids, *self.detached):
+                raise Violation(f"{self.name_of(identity)} is held, and nobody has it")
+        first = forgotten(self.look()) if self.calm else None
+        if first is None:
+            self.forgotten_since = None
+            return
+        if self.forgotten_since is None:
+            self.forgotten_since = self.now
+        if self.now >= self.forgotten_since + (PROMPT if self.ticked else 0.0):
+            raise Violation(f"{self.name_of(first.id)} waits for a permit that is free")
+
+    def check_end(self) -> None:
+        """Raise Violation where something is left."""
+        for job in [job for process in self.members if process.alive for job in process.jobs]:
+            if job.in_call:
+                raise Violation(f"{job.process.name}'s {job.name} is never answered")
+        for identity in self.look().live:
+            raise Violation(f"{self.name_of(identity)} is never given back")
+
+    def name_of(self, identity: str) -> str:
+        hub, _, number = identity.partition(".")
+        process = self.owners.get(hub)
+        if process is None:
+            return identity
+        nth = int(hub[16:], 16)
+        return f"{process.name}'s {number}" + (f" (hub {nth})" if nth > 1 else "")
+
+    def described(self, event: Event) -> str:
+        what, who, which, _ = event
+        process = self.members[who]
+        match what:
+            case "tick":
+                return "time passes"
+            case "go" | "cancel" | "receive and cancel":
+                job = process.jobs[which]
+                return f"{process.name}: {what} {job.name} {job.waits_for or ''}"
+            case "cut" | "kill" if which:
+                return f"{process.name}: {what}, and the server does not notice"
+            case _:
+                return f"{process.name}: {what}"
 
 
 def _dialling(process: Member) -> Iterator[Event]:

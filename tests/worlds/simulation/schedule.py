@@ -4,25 +4,23 @@ import asyncio
 import gc
 import itertools
 import random
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any
 
-from redsem_async import AnySemaphore, FairSemaphore, Semaphore
+from redsem_async import AnySemaphore, FairSemaphore, Semaphore, SemaphoreError
 from redsem_async._core.keys import Mode
 from redsem_async._core.lease import heartbeat_interval
 from tests.worlds.judge import forgotten
 from tests.worlds.look import Look
 from tests.worlds.loop import running
 from tests.worlds.process import Process
-from tests.worlds.shorten import kind_of, shortened
 from tests.worlds.stand_ins import in_place
-from tests.worlds.world import Violation
 
-from .actors import KEYS, Actor, Common, Habits
-from .holdings import Attempt
-from .walk import Operation, Walk, Weather
+from .actors import KEYS, Actor
+from .books import Attempt
+from .walk import Walk
 
 QUIET = 1.6  # seconds after which nothing is on its way any more, once all is healed
 PROMPT = 0.1  # seconds, beside some trips, in which a permit that became free finds a waiter
@@ -31,49 +29,42 @@ RECOVERY = 2.5  # after everything was wrong
 LOOK = 0.02  # seconds between two looks at that
 KEYED = 0.6  # of the schedules in fair mode
 SLOTTED = 0.3  # of all, where all clients declare the same limit
-TRIES = 100  # runs at most, to find a shorter one
 LONGEST_HOLDS = 0.15  # of the semaphores in a process
-
-
-@dataclass
-class Outcome:
-    """What a schedule was."""
-
-    seed: int
-    operations: int
-    grants: int
-    seconds: float
-    faults: Counter[str]
-    ends: Counter[str]
-    violations: list[str]
-    trace: list[str] | None
-    done: list[Operation]
+COLLECT = 25  # schedules between two collections of garbage
+_OFTEN = {"refuse": 0.2, "hang": 0.2, "overtaken": 0.3, "unanswered": 0.3}
+_UNKIND = (*_OFTEN, "lose reply", "lose", "run late", "half-open", "press")
+_count = itertools.count(1)
 
 
 class Schedule:
-    """Everything of one run, drawn from a seed."""
+    """Everything of one run, drawn from a seed.
 
-    def __init__(
-        self, seed: int, *, traced: bool = False, only: Sequence[Operation] | None = None
-    ) -> None:
-        attempts = None if only is None else {w for _, w in only if w.what == "attempt"}
-        struck = None if only is None else [o for o in only if o[1].what != "attempt"]
-        self.world = Walk(seed, traced=traced, struck=struck)
-        self.random = draw = self.world.random
+    Attributes:
+        calm: nothing goes wrong, but that tasks are cancelled.
+        gusty: and links break, which is put right at once.
+        rest: seconds between two attempts, at most.
+        work: seconds that a permit is held, at most.
+        detached: ids that may be adopted, by the semaphore's name.
+    """
+
+    def __init__(self, seed: int, *, traced: bool = False) -> None:
+        self.world = world = Walk(seed, traced=traced)
+        self.random = draw = world.random
         temper = draw.random()
-        self.calm = temper < 0.25  # nothing goes wrong, but that tasks are cancelled
-        self.gusty = 0.25 <= temper < 0.4  # and links break, which is put right at once
+        self.calm, self.gusty = temper < 0.25, 0.25 <= temper < 0.4
+        world.unruly = not self.calm
         self.lease = draw.choice((0.3, 1.0, 1.0, 3.0, 10.0))
         self.storm = draw.uniform(0.5, 4.0) * max(1.0, min(self.lease, 3.0))
-        self.world.weather = self._weather()
-        self.holdings = self.world.holdings
-        self.holdings.unruly = not self.calm
-        self.common = Common(self.world, self.holdings, self._habits(), attempts)
+        self.actors = itertools.count()
+        self.detached = defaultdict[str, list[str]](list)
+        self.over = False
+        self._draw_weather()
+        self._draw_habits()
         self.kind = draw.choice((Semaphore, FairSemaphore))
         self.mode: Mode = "zset" if self.kind is Semaphore else "fair"
-        if self.mode == "fair" and draw.random() < KEYED:
+        self.keyed = self.mode == "fair" and draw.random() < KEYED
+        if self.keyed:
             self.mode = draw.choice(("fair+keys", "fair+keys", "fair+share"))
-            self.common.keyed = True
         names = ["jobs", "more"][: draw.choice((1, 1, 1, 2))]
         self.limits = {name: draw.choice((1, 1, 2, 3, 5)) for name in names}
         self.mixed = draw.random() < 0.15
@@ -89,61 +80,48 @@ class Schedule:
 
     # -- what the seed decides
 
-    def _weather(self) -> Weather:
-        draw = self.random
-        weather = Weather(draw.choice((0.0001, 0.001, 0.01)))
-        if self.calm:
-            return weather
+    def _draw_weather(self) -> None:
+        draw, world = self.random, self.world
+        world.trip = draw.choice((0.0001, 0.001, 0.01))
         if self.gusty:
-            weather.chances |= {"lose reply": 0.03, "lose": 0.03}
-            return weather
-        weather.longest_delay = draw.choice((0.5, 5.0))
-        strength = draw.choice((0.003, 0.02, 0.06))
-        for kind in draw.sample(_UNKIND, draw.randint(0, 4)):
-            weather.chances[kind] = _OFTEN.get(kind, strength)
-        return weather
+            world.chances |= {"lose reply": 0.03, "lose": 0.03}
+        elif not self.calm:
+            world.longest_delay = draw.choice((0.5, 5.0))
+            strength = draw.choice((0.003, 0.02, 0.06))
+            kinds = draw.sample(_UNKIND, draw.randint(0, 4))
+            world.chances |= {kind: _OFTEN.get(kind, strength) for kind in kinds}
 
-    def _habits(self) -> Habits:
-        draw = self.random
+    def _draw_habits(self) -> None:
+        draw, rough = self.random, not (self.calm or self.gusty)
         actions = ["enter", "guard", "guard", "guard", "bare", "try"]
-        unusual = ["drop", "detach", "adopt", "look"]
-        if not (self.calm or self.gusty):
-            unusual += ["foreign", "delete", "close"]
+        unusual = ["drop", "detach", "adopt", "look", *["foreign", "delete", "close"] * rough]
         for action in draw.sample(unusual, draw.choice((0, 0, 1, 2))):
-            actions += [action] * (3 if action == "adopt" else 1)
-            if action == "adopt":
-                actions.append("detach")
-        if draw.random() < 0.2:
-            actions.append("limit")
+            actions += ["adopt", "adopt", "adopt", "detach"] if action == "adopt" else [action]
+        actions += ["limit"] * (draw.random() < 0.2)
         theme = draw.random()
-        hands_over = theme < 0.15
-        if hands_over:
+        lengths = 0.0, 0.02, 0.3
+        if theme < 0.15:  # permits are handed over
             actions = ["bare", "bare", "detach", "detach", "detach", "adopt", "adopt"]
-            if not (self.calm or self.gusty):
+            lengths = 0.3 * self.lease, 1.5 * self.lease, 1.5 * self.lease
+            if rough:
                 chance = draw.choice((0.0, 0.2))
-                self.world.weather.chances |= {"unanswered": chance, "overtaken": chance}
-        elif theme < 0.22 and not (self.calm or self.gusty):
+                self.world.chances |= {"unanswered": chance, "overtaken": chance}
+        elif theme < 0.22 and rough:
             actions = ["bare", "guard", "limit", "limit", "limit", "delete"]
-        overloads = draw.choice((0.0, 0.0, 0.0, 0.1))
-        if overloads:
-            actions.append("back off")
+        self.overloads = draw.choice((0.0, 0.0, 0.0, 0.1))
+        self.actions = [*actions, *["back off"] * (self.overloads > 0)]
         short = self.lease * 0.2
         timeouts: list[tuple[float | None, ...]] = [
             (None,),
             (None, 0.0, short, 2 * self.lease),
             (short / 4, short),
         ]
-        lengths = (0.3 * self.lease, 1.5 * self.lease) if hands_over else (0.0, 0.02, 0.3)
-        return Habits(
-            rest=draw.choice((0.0, 0.01, 0.5)),
-            work=draw.choice((*lengths, 1.5 * self.lease)),
-            timeouts=draw.choice(timeouts),
-            heaviest=draw.choice((1, 1, 3)),
-            cancelled=draw.choice((0.0, 0.1, 0.4)),
-            blocked=0.0 if self.calm or self.gusty else draw.choice((0.0, 0.0, 0.1)),
-            overloads=overloads,
-            actions=tuple(actions),
-        )
+        self.timeouts = draw.choice(timeouts)
+        self.rest = draw.choice((0.0, 0.01, 0.5))
+        self.work = draw.choice((*lengths, 1.5 * self.lease))
+        self.heaviest = draw.choice((1, 1, 3))
+        self.cancelled = draw.choice((0.0, 0.1, 0.4))  # probability
+        self.blocked = draw.choice((0.0, 0.0, 0.1)) * rough
 
     def _make_process(self, number: int) -> None:
         draw = self.random
@@ -154,29 +132,31 @@ class Schedule:
         for name, usual in self.limits.items():
             limit = draw.choice((1, 2, 4)) if self.mixed else usual
             lease = draw.choice((1.0, 2.0)) * self.lease if self.mixed else self.lease
-            interval = None if draw.random() < 0.8 else lease * draw.uniform(0.1, 0.95)
-            semaphores.append(
-                self.kind(
-                    process.backend,
-                    name,
-                    None if self.slotted else limit,
-                    slots=list(range(limit)) if self.slotted else None,
-                    **self._options_of_keys(limit, lease),
-                    lease=lease,
-                    refresh_interval=interval,
-                    timeout=draw.choice((None, 2 * lease)),
-                    max_waiters=None if draw.random() < 0.8 else draw.randint(0, 3),
-                    cancel_on_loss=draw.random() < 0.8,
-                )
+            options = self._options_of_keys(limit, lease)
+            options |= {"slots": range(limit)} if self.slotted else {"limit": limit}
+            semaphore = self.kind(
+                process.backend,
+                name,
+                **options,
+                lease=lease,
+                refresh_interval=None if draw.random() < 0.8 else lease * draw.uniform(0.1, 0.95),
+                timeout=draw.choice((None, 2 * lease)),
+                max_waiters=None if draw.random() < 0.8 else draw.randint(0, 3),
+                cancel_on_loss=draw.random() < 0.8,
             )
-        self._make_actors(process)
+            semaphores.append(semaphore)
+        for _ in range(draw.choice((1, 2, 2, 4, 8))):
+            attempts = draw.randint(1, 15 if self.eager else 5)
+            self.attempts += attempts
+            actor = Actor(self, process, semaphores)
+            self.workers.append((process, process.start(actor.run(attempts))))
 
     def _options_of_keys(self, limit: int, lease: float) -> dict[str, Any]:
         """What only a semaphore with keys takes. Clients declare other limits for a key."""
         draw, options = self.random, dict[str, Any]()
         if draw.random() < LONGEST_HOLDS:
             options["max_hold"] = draw.uniform(1.2, 4.0) * lease
-        if "+" not in self.mode:
+        if not self.keyed:
             return options
         of_key = {key: draw.choice((1, 1, 2, max(limit, 1))) for key in KEYS}
         if self.mode == "fair+keys" or draw.random() < 0.5:
@@ -189,52 +169,31 @@ class Schedule:
             options["max_waiters_per_key"] = draw.randint(0, 2)
         return options
 
-    def _make_actors(self, process: Process) -> None:
-        draw, semaphores = self.random, self.semaphores[process]
-        actors = draw.choice((1, 2, 2, 4, 8))
-        for _ in range(actors):
-            actor = Actor(self.common, process, semaphores)
-            attempts = draw.randint(1, 15 if self.eager else 5)
-            self.attempts += attempts
-            self.workers.append((process, process.start(actor.run(attempts))))
-
     # -- the run
 
-    def run(self) -> Outcome:
+    def run(self) -> Walk:
         world = self.world
         if self.calm or self.gusty:
             world.after(LOOK, self._look_for_idle_permits)
         else:
             world.storm(self.storm, self.lease)
-        if not world.run(self.storm, self._all_done):
-            self._heal()
-            patience = 30 + 20 * self.lease + sum(5.0 for _ in self.workers)
-            work = self.attempts * self.common.habits.work
-            if not world.run(patience + work, self._all_done):
-                stuck = [str(attempt) for attempt in self.holdings.pending]
+        done = world.run(self.storm, self._all_done)
+        self._heal()
+        if not done:
+            patience = 30 + 20 * self.lease + 5.0 * len(self.workers)
+            if not world.run(patience + self.attempts * self.work, self._all_done):
+                stuck = [str(a) for books in world.books.values() for a in books.pending]
                 self._unless_violated(f"not everybody was served: {stuck}")
-        else:
-            self._heal()
         world.note("everybody is done")
-        self.common.over = True
+        self.over = True
         world.run(QUIET)
         self._see_that_nothing_is_taken()
-        world.run(60 + 4 * self.lease, self._idle)
+        world.run(60 + 4 * self.lease, lambda: all(process.idle for process in world.processes))
         self._see_that_nothing_is_left()
-        if not world.violations:
-            self.holdings.judge_longest_holds()
-        self.world.end()
-        return Outcome(
-            world.seed,
-            self.world.operations,
-            sum(judge.grants for judge in self.world.judges.values()),
-            world.now,
-            world.faults,
-            Counter(self.holdings.ends),
-            world.violations,
-            world.trace,
-            sorted([*world.struck, *self.common.begun]),
-        )
+        for books in world.books.values() if not world.violations else ():
+            books.judge_longest_holds()
+        world.end()
+        return world
 
     def _unless_violated(self, otherwise: str) -> None:
         if not self.world.violations:
@@ -252,31 +211,40 @@ class Schedule:
 
     async def _lift_limits(self, process: Process) -> None:
         """A paused semaphore serves nobody, and is not to blame."""
-        while not self.common.over:
+        while not self.over:
             for semaphore in self.semaphores[process]:
                 limits = self.world.orders[semaphore.name].limits
                 for what in [what for what, limit in limits.items() if limit is not None]:
-                    await self.common.order(process, semaphore, what)
+                    await self.order(process, semaphore, what)
             await asyncio.sleep(0.5)
+
+    async def order(
+        self, process: Process, semaphore: AnySemaphore, what: str, limit: int | None = None
+    ) -> None:
+        """Set a limit, of all or of a key, or delete."""
+        with suppress(SemaphoreError):
+            await self.world.orders[semaphore.name].carry_out(process, semaphore, what, limit)
+            self.world.fault(f"order of a {what.partition(' ')[0]}")
 
     def _look_for_idle_permits(self) -> None:
         """A free permit and somebody alive who waits for it find each other, in bounded time."""
         world = self.world
-        for name, look in self.world.looks.items():
-            judge = self.world.judge(name)
-            since, grants = self._idle_since.get(name, (world.now, -1))
-            waiting = self._could_be_served(name, look) if not self.common.over else []
-            if not waiting or grants != judge.grants:  # somebody got one meanwhile
+        if self.over:
+            return
+        for name, look in world.looks.items():
+            grants = world.books[name].grants
+            since, before = self._idle_since.get(name, (world.now, -1))
+            waiting = self._could_be_served(name, look)
+            if not waiting or before != grants:  # somebody got one meanwhile
                 since = world.now
-            self._idle_since[name] = since, judge.grants
+            self._idle_since[name] = since, grants
             if world.now - since > self._prompt(waiting):
                 world.violated(f"there is room in {name} since {since:.3f} for {waiting[0]}")
-        if not self.common.over:
-            world.after(LOOK, self._look_for_idle_permits)
+        world.after(LOOK, self._look_for_idle_permits)
 
     def _could_be_served(self, name: str, look: Look) -> list[Attempt]:
         """Those who wait, where there is room for one whose turn it is."""
-        pending = [a for a in self.holdings.pending if a.semaphore.name == name and a.waits]
+        pending = [attempt for attempt in self.world.books[name].pending if attempt.waits]
         if not pending or look.has_lost_facts:
             return []
         room = look.room()
@@ -300,76 +268,51 @@ class Schedule:
     def _survives(self, identity: str) -> bool:
         """Whether its process lives, and was not closed while the server was unreachable."""
         owner = self.world.owners.get(identity.partition(".")[0])
-        closed = self.holdings.unruly and owner in self.holdings.closed
+        closed = self.world.unruly and owner in self.world.closed
         return owner is not None and owner.alive and not closed
 
     def _see_that_nothing_is_taken(self) -> None:
         """Everybody has let go: the server knows, long before any lease ends."""
         for name, look in self.world.looks.items():
-            judge = self.world.judge(name)
-            excused = judge.revived | judge.detached
-            for identity, held in look.live.items():
-                if self._survives(identity) and identity not in excused:
-                    self._unless_violated(f"{name}: {identity} is still held ({held})")
             # What is of a process that counts as dead is dropped by the next call.
-            waiting = [w.id for w in look.line if w.alive_until > look.now]
-            for identity in waiting:
-                if self._survives(identity) and identity not in judge.revived_line:
-                    self._unless_violated(f"{name}: {identity} is still in line")
-
-    def _idle(self) -> bool:
-        return all(process.idle for process in self.world.processes)
+            waiting = {w.id: w for w in look.line if w.alive_until > look.now}
+            for identity, what in (look.live | waiting).items():
+                if self._survives(identity) and identity not in self.world.books[name].excused:
+                    self._unless_violated(f"{name}: {identity} is still there: {what}")
 
     def _see_that_nothing_is_left(self) -> None:
         for process, task in self.workers:
             if process.alive and task.done() and (error := task.exception()) is not None:
                 self.world.violated(f"a worker of {process.name} ended with {error!r}", error)
-        for process in self.world.processes:
-            if not process.alive:
-                continue
+        for process in [process for process in self.world.processes if process.alive]:
             if not process.idle:
-                timer = process.loop.next_timer()
-                tasks = len(process.loop.tasks)
-                self._unless_violated(
-                    f"{process.name} does not come to rest: {tasks} tasks, {timer}"
-                )
+                left = f"{len(process.loop.tasks)} tasks, {process.loop.next_timer()}"
+                self._unless_violated(f"{process.name} does not come to rest: {left}")
             for remote in process.remotes:
                 kept = (
                     *(remote.requests, remote.leases, remote.waiting, remote.undo),
                     *(remote.refreshes, remote.releases),
                 )
-                left = [len(things) for things in kept]
                 with running(process.loop):  # by whose clock a back-off may be over
-                    active = remote.active
-                if active or any(left):
-                    self._unless_violated(f"{process.name} keeps {left} for {remote.address.name}")
+                    if remote.active or any(kept):
+                        name = remote.address.name
+                        self._unless_violated(f"{process.name} keeps {kept} for {name}")
             if any(link.open for link in process.links):
                 self._unless_violated(f"{process.name} keeps a link")
-
-
-_OFTEN = {"refuse": 0.2, "hang": 0.2, "overtaken": 0.3, "unanswered": 0.3}
-_UNKIND = (*_OFTEN, "lose reply", "lose", "run late", "half-open", "press")
-
-# -- running a seed
-
-COLLECT = 25  # schedules between two collections of garbage
-_count = itertools.count(1)
 
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def simulate(
-    seed: int, *, traced: bool = False, only: Sequence[Operation] | None = None
-) -> Outcome:
-    """Run the schedule of *seed*: the same each time; or *only* some of its operations."""
+def simulate(seed: int, *, traced: bool = False) -> Walk:
+    """Run the schedule of *seed*: the same each time."""
     collecting = gc.isenabled()
     gc.disable()  # what is collected when would depend on what ran before
     if next(_count) % COLLECT == 0:
         gc.collect()
     try:
-        schedule = Schedule(seed, traced=traced, only=only)
+        schedule = Schedule(seed, traced=traced)
         with in_place(_now, random.Random(seed + 1), schedule.world):
             return schedule.run()
     finally:
@@ -377,18 +320,9 @@ def simulate(
             gc.enable()
 
 
-def explain(outcome: Outcome) -> Violation:
-    """What to raise for a run that broke a promise: how, shortened, and how to see it again."""
-
-    def same(some: Sequence[Operation]) -> Sequence[Operation] | None:
-        again = simulate(outcome.seed, only=some)
-        found = bool(again.violations) and kind_of(again.violations[0]) == wanted
-        return again.done if found else None
-
-    wanted = kind_of(outcome.violations[0])
-    done = shortened(outcome.done, same, TRIES)
-    again = simulate(outcome.seed, traced=True, only=done)
-    lines = [f"operations: {len(done)} of {len(outcome.done)} operations are enough:"]
-    lines += [f"{moment:12.6f} {' '.join(map(str, event))}" for moment, event in done]
-    seed = f"REDSEM_SEED={outcome.seed} repeats it"
-    return Violation("\n".join([*outcome.violations, *lines, *(again.trace or []), seed]))
+def explain(world: Walk) -> AssertionError:
+    """What to raise for a run that broke a promise: how, and how to see it again."""
+    trace = simulate(world.seed, traced=True).trace or ()
+    return AssertionError(
+        "\n".join([*world.violations, *trace, f"REDSEM_SEED={world.seed} repeats it"])
+    )

@@ -7,8 +7,8 @@ import pytest
 
 from tests.worlds.simulation.schedule import explain, simulate
 
-CHUNKS = 16
-SCHEDULES = 150  # of each chunk
+CHUNKS = 24
+SCHEDULES = 100  # of each chunk
 
 FAULTS = {
     *("acquire sent again", "answer BUSY", "answer READ_ONLY", "backed off", "back-off by hand"),

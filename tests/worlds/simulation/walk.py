@@ -1,36 +1,27 @@
-"""The random driver: moments and faults are drawn from a seed.
-
-What strikes is an operation, with its moment, and so is what the tasks of processes do. A run may
-be repeated with some of them left out: what it does not draw from is the same as before.
-"""
+"""The random driver: moments and faults are drawn from a seed."""
 
 import heapq
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 
 import redsem_async._protocol.operations as op
 from redsem_async._core.keys import permit_id
-from redsem_async._protocol.backend import AnyReply
-from redsem_async._protocol.errors import CommandError, ErrorKind
-from redsem_async._protocol.pushes import Deleted, Granted, Revoked
+from redsem_async._protocol.errors import ErrorKind
+from redsem_async._protocol.pushes import Deleted, Revoked
 from redsem_async._protocol.replies import Reply
-from tests.worlds.look import Look
+from tests.worlds.look import Ran
 from tests.worlds.loop import RESOLUTION
 from tests.worlds.process import Link, Process
 from tests.worlds.world import Event, World
 
-from .holdings import Holdings
-from .judge import Around, Judge
+from .books import Books
 
 # Calls that change something, and would change it twice.
 ONCE = op.Adopt, op.StartBackOff, op.Delete, op.Detach, op.SetLimit
 TURN = 2e-6  # seconds that a turn of a loop takes: time goes on even when all are busy
-RETURNED = 0.5  # seconds after which a grant that nobody wants was given back
-PATIENCE = 3.3  # seconds without an answer, after which every link is given up
 LONG_GONE = 20.0  # seconds after which a server knows at last that a link is
 WINDOW = 0.5  # seconds
 MOST_IDLE_CALLS = 300  # in so many seconds
@@ -39,47 +30,44 @@ STORMS = (
     *("stop", "kill", "stall", "BUSY", "READ_ONLY", "NO_MEMORY", "REFUSED", "forget", "flush"),
     *("refuse all", "cut all", "deafen all", "evict"),
 )
-
-Operation = tuple[float, Event]
-"""What strikes at a moment, or what one task does in an attempt, which has a number."""
+_USUAL = {"run", "receive", "connect", "notice", "go on", "relieve"}
 
 
-@dataclass
-class Weather:
-    """How unkind the network is."""
+class _BooksOf(dict[str, Books]):
+    def __init__(self, world: "Walk") -> None:
+        self._world = world
 
-    trip: float = 0.001  # seconds one way, about
-    chances: dict[str, float] = field(default_factory=dict[str, float])
-    longest_delay: float = 5.0  # seconds that a command may be on its way on a closed link
+    def __missing__(self, name: str) -> Books:
+        books = self[name] = Books(self._world, name)
+        return books
 
 
 class Walk(World):
     """One run of several processes.
 
-    Args:
-        struck: the faults of it, if it is repeated.
-
     Attributes:
+        trip: seconds one way, about.
+        chances: how unkind the network is, by the kind of fault.
+        longest_delay: seconds that a command may be on its way on a closed link.
         faults: how often each kind happened.
-        struck: those faults that another run may do without.
+        ends: of attempts.
+        unruly: something happened that may keep the server from answering.
     """
 
     turn_takes = TURN
 
-    def __init__(
-        self, seed: int, *, traced: bool = False, struck: Sequence[Operation] | None = None
-    ) -> None:
+    def __init__(self, seed: int, *, traced: bool = False) -> None:
         super().__init__(0.0, traced=traced)
         self.seed = seed
         self.random = random.Random(seed)
-        self.weather = Weather()
-        self.holdings = Holdings(self)
-        self.judges: dict[str, Judge] = {}
-        self.faults: Counter[str] = Counter()
-        self.struck: list[tuple[float, Event]] = []
-        self.repeats = struck is not None
-        self.healed = False
+        self.trip, self.longest_delay = 0.001, 5.0
+        self.chances: dict[str, float] = {}
+        self.books = _BooksOf(self)
+        self.faults, self.ends = Counter[str](), Counter[str]()
+        self.closed = set[Process]()
+        self.unruly = self.out_of_memory = self.healed = False
         self.operations = 0
+        self.refused_at = -math.inf
         self._chance = random.Random(f"weather of {seed}")
         self._trips: dict[tuple[str, int, int], tuple[random.Random, float]] = {}
         self._due: list[tuple[float, int, Event | Callable[[], None]]] = []
@@ -88,21 +76,8 @@ class Walk(World):
         self._stalled_until = self._refusing_until = 0.0
         self._hung = set[tuple[int, int]]()  # attempts to connect that have no answer
         self._forgot_at = -math.inf  # and what was sent before names scripts that are not there
-        self._troubled_at = self.refused_at = -math.inf
-        self._idle_since = 0.0
-        self._idle_calls = 0
+        self._idle_since, self._idle_calls = 0.0, 0
         self._ran: dict[tuple[str, int], int] = {}  # acquires, by the link that they came on
-        for moment, event in struck or ():
-            self.at(moment, partial(self._strike, event))
-
-    @property
-    def trip(self) -> float:
-        return self.weather.trip
-
-    def judge(self, name: str) -> Judge:
-        if name not in self.judges:
-            self.judges[name] = Judge(self, name)
-        return self.judges[name]
 
     def fault(self, kind: str) -> None:
         self.faults[kind] += 1
@@ -124,15 +99,13 @@ class Walk(World):
         while not self.violations:
             if until():
                 return True
-            moment = min(
-                self._due[0][0] if self._due else math.inf,
-                *(process.next_moment() for process in self.processes),
-            )
+            due = self._due[0][0] if self._due else math.inf
+            moment = min(due, *(process.next_moment() for process in self.processes))
             if moment > deadline or moment == math.inf:
-                self.now = max(self.now, deadline) if math.isfinite(deadline) else self.now
+                self.now = max(self.now, deadline)
                 return until()
             self.now = max(self.now, moment)
-            if self._due and self._due[0][0] <= self.now:
+            if due <= self.now:
                 event = heapq.heappop(self._due)[2]
                 if isinstance(event, Event):
                     self._happen(event)
@@ -151,7 +124,7 @@ class Walk(World):
                 moment += trip
                 for kind in ("refuse", "hang"):
                     if self._strikes(kind):
-                        self.plan(moment, Event(kind, event.who))
+                        self.at(moment, partial(self.strike, Event(kind, event.who)))
             case "go on" | "relieve":
                 moment = self.now + event.seconds
             case "notice":
@@ -187,17 +160,11 @@ class Walk(World):
     # -- faults
 
     def _strikes(self, kind: str) -> bool:
-        chance = 0.0 if self.repeats or self.healed else self.weather.chances.get(kind, 0.0)
+        chance = 0.0 if self.healed else self.chances.get(kind, 0.0)
         return chance > 0 and self._chance.random() < chance
 
-    def plan(self, moment: float, event: Event) -> None:
-        """Have a fault strike, unless a run is repeated, which knows its own."""
-        if not self.repeats:
-            self.at(moment, partial(self._strike, event))
-
-    def _strike(self, event: Event) -> None:
+    def strike(self, event: Event) -> None:
         if not self.healed:
-            self.struck.append((self.now, event))
             self.do(event)
 
     def _is_struck(self, link: Link, command: op.AnyOperation) -> bool:
@@ -207,20 +174,20 @@ class Walk(World):
         if not link.open:
             return False
         if self._strikes("press"):
-            self._strike(Event("press", who, 0, 5 * self.trip))
+            self.do(Event("press", who, 0, 5 * self.trip))
         if self._strikes("lose"):
-            self._strike(Event("lose", who))
-            self._strike(Event("cut", who, draw.randrange(2)))
+            self.do(Event("lose", who))
+            self.do(Event("cut", who, draw.randrange(2)))
         elif self._strikes("overtaken" if once else "run late"):
-            self._strike(Event("cut", who, 0, draw.uniform(0.0, self.weather.longest_delay)))
+            self.do(Event("cut", who, 0, draw.uniform(0.0, self.longest_delay)))
             self.at(link.blocked_until, link.event("run"))
             return True
         elif self._strikes("half-open"):
-            self._strike(_half_open(draw, who))
+            self.do(_half_open(draw, who))
         elif once and self._strikes("unanswered"):
-            self.plan(soon, _half_open(draw, who))
+            self.at(soon, partial(self.strike, _half_open(draw, who)))
         elif self._strikes("lose reply"):
-            self.plan(soon, Event("cut", who, draw.randrange(2)))
+            self.at(soon, partial(self.strike, Event("cut", who, draw.randrange(2))))
         return not link.going
 
     def storm(self, seconds: float, lease: float) -> None:
@@ -230,7 +197,7 @@ class Walk(World):
             for _ in range(draw.choice((1, 1, 2, 4))):
                 moment = draw.random() * seconds
                 for event in self._of_storm(kind, draw, lease):
-                    self.plan(moment, event)
+                    self.at(moment, partial(self.strike, event))
 
     def _of_storm(self, kind: str, draw: random.Random, lease: float) -> list[Event]:
         who, some = draw.randrange(len(self.processes)), draw.random()
@@ -260,7 +227,7 @@ class Walk(World):
             case "stall":
                 self._stalled_until = max(self._stalled_until, self.now + seconds)
             case "trouble":
-                self.holdings.out_of_memory |= TROUBLES[which] is ErrorKind.NO_MEMORY
+                self.out_of_memory |= TROUBLES[which] is ErrorKind.NO_MEMORY
                 self._trouble[TROUBLES[which]] = self.now + seconds
             case "forget":
                 self._forgot_at = self.now
@@ -271,7 +238,7 @@ class Walk(World):
                 else:
                     of = self.server.evict(which)
                 for name in [name for name in before if of in (None, name)]:
-                    self.judge(name).forgot_some(before[name], self.looks[name])
+                    self.books[name].forgot_some(before[name], self.looks[name])
             case "refuse all":
                 self._refusing_until = self.now + seconds
                 for process in self.processes:
@@ -282,12 +249,8 @@ class Walk(World):
             case "kill":
                 if sum(process.alive for process in self.processes) > 1:
                     super().do(event)
-                    self.holdings.killed(self.processes[who])
-            case "deafen":
-                for link in self.processes[who].links:
-                    if link.open and not link.deaf:
-                        self._watch_silence(link)
-                super().do(event)
+                    for books in self.books.values():
+                        books.killed(self.processes[who])
             case _:
                 super().do(event, rests=rests)
 
@@ -320,40 +283,22 @@ class Walk(World):
             found = [kind for kind in found if kind is not ErrorKind.REFUSED]
         if not found and sent <= self._forgot_at:
             found = [ErrorKind.RETRY_NOW]
-        if not found:
-            return None
-        self.fault(f"answer {found[0].name}")
-        self._troubled_at = self.now
-        if found[0] is ErrorKind.REFUSED:
-            self.refused_at = self.now
-        return found[0]
+        for kind in found[:1]:
+            self.fault(f"answer {kind.name}")
+            if kind is ErrorKind.REFUSED:
+                self.refused_at = self.now
+        return found[0] if found else None
 
-    def ran(
-        self,
-        link: Link,
-        command: op.AnyOperation,
-        hub: str,
-        before: Look,
-        answer: AnyReply | CommandError,
-        after: Look,
-    ) -> None:
+    def ran(self, link: Link, ran: Ran) -> None:
         self.operations += 1
-        name = command.semaphore.address.name
-        judge = self.judge(name)
-        if isinstance(command, op.Acquire) and not isinstance(answer, CommandError):
-            judge.arrived(command, hub)
-        around = Around(frozenset(self.notified), frozenset(self.reached), not link.open)
-        if judge.ran(before, command, hub, answer, after, around, self.holdings.trusted(name)):
+        name = ran.call.semaphore.address.name
+        changed = self.books[name].ran(ran, late=not link.open)
+        # Calls that change nothing may be made now and then, and not as fast as it goes.
+        if changed or self.now - self._idle_since > WINDOW:
             self._idle_since, self._idle_calls = self.now, 0
-        self._see_that_nothing_spins()
-
-    def _see_that_nothing_spins(self) -> None:
-        """Calls that change nothing may be made now and then, and not as fast as it goes."""
-        if self.now - self._idle_since > WINDOW:
-            self._idle_since, self._idle_calls = self.now, 0
-        self._idle_calls += 1
-        if self._idle_calls > MOST_IDLE_CALLS:
-            self.violated(f"{self._idle_calls} calls in {WINDOW} s changed nothing")
+        self._idle_calls += not changed
+        few = self._idle_calls <= MOST_IDLE_CALLS
+        self.unless(few, f"{self._idle_calls} calls in {WINDOW} s changed nothing")
 
     def _note_lateness(self, link: Link, call: op.AnyOperation) -> None:
         if not link.open:
@@ -366,53 +311,25 @@ class Walk(World):
                 self.fault("late duplicate" if ran_on > link.number else "acquire sent again")
 
     def turned(self, process: Process) -> None:
-        self.holdings.look(process)
+        for books in self.books.values():
+            books.look(process)
 
     def heard(self, link: Link, content: object, command: op.AnyOperation | None) -> None:
-        """See what becomes of what is granted, or taken."""
-        hub = link.listener.hub_id
+        """See what becomes of what is taken."""
+        lost: list[int] = []
         match content:
-            case Granted():
-                for number, _ in content.grants:
-                    facts = content.name, permit_id(hub, number), link.process.stalled_so_far
-                    self.after(RETURNED, partial(self._see_whose, link, *facts))
             case Revoked():
-                for number in content.numbers:
-                    self.holdings.gone(permit_id(hub, number))
+                lost = [*content.numbers]
             case Deleted():
-                self.holdings.deleted(link.process, content.name)
+                self.books[content.name].gone(link.process)
             case Reply() if isinstance(command, op.Refresh):
-                for number, held in zip(command.numbers, content.answers, strict=True):
-                    if not held:
-                        self.holdings.gone(permit_id(hub, number))
+                pairs = zip(command.numbers, content.answers, strict=True)
+                lost = [number for number, held in pairs if not held]
             case _:
                 pass
-
-    def _see_whose(self, link: Link, name: str, identity: str, stalled: float) -> None:
-        """What a process was granted and nobody holds there was given back, if that could be."""
-        process = link.process
-        sound = link.open and not link.deaf and process.alive
-        possible = sound and process.stalled_so_far == stalled
-        answered = max(self._troubled_at, self._stalled_until) < self.now - RETURNED
-        if possible and answered and identity not in self.holdings.ids:
-            held = identity in self.looks[name].live
-            self.unless(not held, f"{process.name} keeps {identity} for nobody")
-
-    def _watch_silence(self, link: Link) -> None:
-        stalled = link.process.stalled_so_far
-        self.after(PATIENCE, partial(self._see_that_it_was_noticed, link, stalled))
-
-    def _see_that_it_was_noticed(self, link: Link, stalled: float) -> None:
-        """A process that ran, and received nothing for so long, has given the link up."""
-        if link.open and link.process.alive:
-            ran = link.process.stalled_so_far == stalled
-            silent = bool(link.unanswered) and link.unanswered[0] < self.now - PATIENCE
-            believes = f"{link.process.name} still believes in a link that is silent"
-            self.unless(not (ran and silent), believes)
-            self._watch_silence(link)
-
-
-_USUAL = {"run", "receive", "connect", "notice", "go on", "relieve"}
+        ids = {permit_id(link.listener.hub_id, number) for number in lost}
+        for books in self.books.values() if ids else ():
+            books.gone(link.process, ids)
 
 
 def _half_open(draw: random.Random, who: int) -> Event:

@@ -3,64 +3,37 @@
 import argparse
 import asyncio
 import sys
+from dataclasses import asdict
 
 from tests.worlds.soak.plan import FAULTS, Plan
-from tests.worlds.soak.run import Report, soak
-
-OPTIONS = {
-    "processes": "",
-    "tasks": "of each process",
-    "names": "of semaphores",
-    "seed": "",
-    "pause": "s between faults",
-    "rest": "s between stays",
-    "hold": "s, longest as a rule",
-}
+from tests.worlds.soak.run import Soak
 
 
 def main() -> int:
     default = Plan()
     parser = argparse.ArgumentParser(prog="tests.worlds.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=default.seconds / 60)
-    for name, what in OPTIONS.items():
-        value: float = getattr(default, name)
-        parser.add_argument(f"--{name}", type=type(value), default=value, help=what)
+    value: float
+    for name, value in asdict(default).items():
+        if name not in ("seconds", "faults"):
+            parser.add_argument(f"--{name}", type=type(value), default=value)
     parser.add_argument("--faults", nargs="*", default=FAULTS, metavar="FAULT", choices=FAULTS)
-    parser.add_argument("--operations", type=int, help="end when so many were checked")
     given = vars(parser.parse_args())
-    report = asyncio.run(soak(Plan(seconds=60 * given.pop("minutes"), **given)))
-    show(report)
-    return 1 if report.violations or report.never_happened else 0
-
-
-def show(report: Report) -> None:
-    checker = report.checker
-    facts: dict[str, object] = {
-        "time": f"{report.seconds:,.0f} s, {report.plan.processes} processes",
-        "scripts in the journal": checker.scripts.total(),
-        "operations checked": checker.operations,
-        "checked per second": round(checker.operations / max(report.checking, 1e-9)),
-        "grants": checker.grants,
-        "stays of clients": f"{report.stays:,}, {checker.history.joined:,} joined",
-        "faults caused": report.faults.total(),
-        "violations": checker.findings.counts.total(),
-        "semaphores with every permit": report.tried,
-        "left over": len(report.leftovers),
-        "keys left, that expire": f"{report.keys_left:,}, within {report.longest_ttl:,.0f} s",
-        "growth": len(report.growth),
-        **{f"fault: {what}": count for what, count in report.faults.most_common()},
-        **{f"script: {what}": count for what, count in checker.scripts.most_common()},
-        **{f"outcome: {what}": count for what, count in report.outcomes.most_common()},
-    }
-    for number, (early, late) in enumerate(report.sizes):
-        facts[f"process {number}"] = f"{early}, later {late}"
-    for what, value in facts.items():
-        print(f"{what:32} {value:,}" if isinstance(value, int) else f"{what:32} {value}")
-    for fault in report.never_happened:
-        print(f"never happened: {fault}")
+    soak = Soak(Plan(seconds=60 * given.pop("minutes"), **given))
+    asyncio.run(soak.run())
+    checker = soak.checker
+    print(f"{soak.seconds:,.0f} s, {checker.scripts.total():,} scripts,", end=" ")
+    print(
+        f"{checker.operations:,} operations, {checker.grants:,} grants, {checker.joined:,} stays"
+    )
+    for title, counts in (("fault", soak.faults), ("outcome", soak.outcomes)):
+        print(*(f"{title}: {what} {count:,}" for what, count in counts.most_common()), sep="\n")
+    missing = [fault for fault in soak.plan.faults if not soak.faults[fault]]
+    print(*(f"never happened: {fault}" for fault in missing), sep="\n")
     for trace in checker.traces:
         print("what led to a violation:", *trace, sep="\n")
-    print(*report.violations[:50], sep="\n")
+    print(*checker.wrong[:50], f"violations: {checker.counts.total()}", sep="\n")
+    return bool(missing or checker.counts)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from redsem_async import AnySemaphore, FairSemaphore, Semaphore
 from redsem_async._core.config import Clock
@@ -12,36 +12,21 @@ from redsem_async._core.keys import Mode, with_slots
 PREFIX = "redsem:soak"
 HIGHEST_LIMIT = 8
 KEYS = ("acme", "ü: %41;", "globex")
+LONGEST_LEASE = 3.0
 _MODES: tuple[Mode, ...] = (
     *("zset", "fair", "zset", "fair+keys"),
     *("zset", "fair", "zset", "fair+share"),
 )
-LONGEST_LEASE = 3.0
-
-Fault = Literal[
-    "client kill",
-    "kill all subscribers",
-    "script flush",
-    "client pause",
-    "short stop",
-    "long stop",
-    "kill -9",
-    "blocked loop",
-    "dropped connection",
-    "cut before it ran",
-    "lost reply",
-    "late reply",
-    "half-open",
-    "mute server",
-    "delay",
-    "refused connections",
-    "late duplicate",
-    "flushall",
-    "restart",
-]
-FAULTS: tuple[Fault, ...] = get_args(Fault)
-
-ON_THE_WAY = FAULTS[FAULTS.index("dropped connection") : FAULTS.index("flushall")]
+ON_THE_WAY = (
+    *("dropped connection", "cut before it ran", "lost reply", "late reply", "half-open"),
+    *("mute server", "delay", "refused connections", "late duplicate"),
+)
+ALL_LOST = "flushall", "restart"
+FAULTS = (
+    *("client kill", "script flush", "client pause", "stop", "kill -9", "blocked loop"),
+    *ON_THE_WAY,
+    *ALL_LOST,
+)
 
 
 @dataclass(frozen=True)
@@ -53,15 +38,13 @@ class Plan:
     tasks: int = 12  # of each process
     names: int = 2000
     seed: int = 0
-    faults: Sequence[Fault] = FAULTS
+    faults: Sequence[str] = FAULTS
     pause: float = 0.5  # seconds between two faults, about
     rest: float = 0.02  # seconds that a task does nothing between two stays, at most
     hold: float = 0.03  # seconds for which a permit is held, as a rule, at most
-    operations: int | None = None  # enough: ends when so many were checked
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """A semaphore, as all processes know it."""
 
     name: str
@@ -78,61 +61,32 @@ class Place:
     def keyed(self) -> bool:
         return "+keys" in self.mode or "+share" in self.mode
 
-    @property
-    def slotted(self) -> bool:
-        return self.mode.endswith("+slots")
-
-    @property
-    def key_ceiling(self) -> int:
-        """The same for one key."""
-        return self.key_limit + self.mutable
-
-    @property
-    def ceiling(self) -> int:
-        """The most that may be held at a time, whatever limit is in force."""
-        most = self.limit + self.mixed  # no limit that is set makes more slots
-        return HIGHEST_LIMIT if self.mutable and not self.slotted else most
-
-    def declared(self, process: int) -> int:
-        return self.limit + (self.mixed and process % 2)
-
     def semaphore(self, client: Any, process: int) -> AnySemaphore:
-        limit = self.declared(process)
-        own: dict[str, Any] = {"slots": range(limit)} if self.slotted else {"limit": limit}
+        limit = self.limit + (self.mixed and process % 2)
+        own: dict[str, Any] = {"limit": limit}
+        if self.mode.endswith("+slots"):
+            own = {"slots": range(limit)}
         if self.keyed:
             own |= {"key_limit": self.key_limit, "share": "+share" in self.mode}
         kind = Semaphore if self.mode.startswith("zset") else FairSemaphore
-        return kind(
-            client,
-            self.name,
-            **own,
-            lease=self.lease,
-            prefix=PREFIX,
-            clock=self.clock,
-        )
+        return kind(client, self.name, **own, lease=self.lease, prefix=PREFIX, clock=self.clock)
 
 
 def places(plan: Plan) -> list[Place]:
-    """The semaphores, the busiest first: half of them without a line, a quarter with keys.
-
-    A third of them has slots.
-    """
-    dice = random.Random(plan.seed)
-    known = [
-        Place(
+    """The semaphores, the busiest first: a quarter with keys, a third with slots."""
+    dice, known = random.Random(plan.seed), list[Place]()
+    for number in range(plan.names):
+        mode = _MODES[number % len(_MODES)]
+        place = Place(
             name=f"place-{number}",
-            mode=_MODES[number % len(_MODES)],
+            mode=with_slots(mode) if number % 3 == 2 else mode,
             limit=dice.choice((1, 1, 2, 3, 5, HIGHEST_LIMIT - 1)),
             lease=dice.choice((0.5, 1.0, 2.0, LONGEST_LEASE)),
             weighted=dice.random() < 0.3,
             mixed=dice.random() < 0.1,
-            mutable=dice.random() < (0.5 if "+" in _MODES[number % len(_MODES)] else 0.1),
+            mutable=dice.random() < (0.5 if "+" in mode else 0.1),
             clock="local" if dice.random() < 0.05 else "server",
             key_limit=dice.choice((1, 1, 2, 3)),
         )
-        for number in range(plan.names)
-    ]
-    return [
-        replace(place, mode=with_slots(place.mode)) if number % 3 == 2 else place
-        for number, place in enumerate(known)
-    ]
+        known.append(place)
+    return known
