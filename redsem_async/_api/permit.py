@@ -17,13 +17,12 @@ from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Slot
 from redsem_async._core.errors import BackendError, PermitLost, SemaphoreError
 from redsem_async._core.lease import Outcome, reply_timeout
-from redsem_async._hub.estimates import usual_hold
+from redsem_async._hub.calls import BackOffCall
+from redsem_async._hub.deadlines import usual_hold
 from redsem_async._hub.introduction import signature
 from redsem_async._hub.model import BlockGuard, Confirmed, Lease, LeaseState, PendingRelease
-from redsem_async._hub.pending import BackOffCall
 from redsem_async._hub.refresher import Refresher
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
-from redsem_async._protocol.operations import StartBackOff
 
 from .options import refuse_pickling
 from .remarks import log_cut, log_dropped
@@ -206,8 +205,8 @@ class Permit:
             pause = terms.max_back_off
         if pause:
             pause_ms, by = math.ceil(1000 * pause), signature(terms.label)
-            operation = StartBackOff(pause_ms, lease.token, key=of_key, by=by)
-            call, loop = BackOffCall(operation, now + pause), self._bound.loop
+            call = BackOffCall(pause_ms, lease.token, key=of_key, by=by, ends=now + pause)
+            loop = self._bound.loop
             if _running_loop() is loop:
                 remote.back_off(call)
             else:
@@ -300,11 +299,13 @@ class Permit:
             raise
         return self.id
 
-    async def __aenter__(self, *, ends_with_task: bool = False) -> Self:
-        """Guard a block. From here on, the loss of the permit cancels the current task.
+    async def __aenter__(self) -> Self:
+        """Guard a block. From here on, the loss of the permit cancels the current task."""
+        self._guard_block()
+        return self
 
-        With *ends_with_task* it is not refreshed any more once that task has ended.
-        """
+    def _guard_block(self, *, ends_with_task: bool = False) -> None:
+        """With *ends_with_task*, it is not refreshed any more once the current task has ended."""
         task = asyncio.current_task(self._loop())
         lease = self._lease
         if task is None:
@@ -321,7 +322,6 @@ class Permit:
         self._guarded = BlockGuard(lease, task, self._cancel_on_loss)
         if ends_with_task:
             lease.ends_with = weakref.ref(task)
-        return self
 
     async def __aexit__(
         self,

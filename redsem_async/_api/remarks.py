@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+import math
 import traceback
 
 from redsem_async._core.clock import now as clock
@@ -20,25 +21,24 @@ def line_outside() -> str | None:
     return None
 
 
+def _log(remote: RemoteSemaphore, event: str, text: str, *args: object, **facts: object) -> None:
+    now, name = clock(), remote.name
+    if now - remote.logged_at.get(event, -math.inf) >= LOGGED_EVERY:
+        remote.logged_at[event] = now
+        logger.warning(text, name, *args, extra={"event": event, "semaphore": name, **facts})
+
+
 def log_dropped(remote: RemoteSemaphore, acquired_at: str | None) -> None:
     """A permit was garbage-collected while it was held."""
-    now = clock()
-    if now - remote.drop_logged_at >= LOGGED_EVERY:
-        remote.drop_logged_at = now
-        where = f", acquired at {acquired_at}," if acquired_at else ""
-        text = (
-            "a permit of %r%s was garbage-collected without being released, so it no longer limits"
-            " anything: use 'async with', or keep the Permit until its release"
-        )
-        name, extra = remote.address.name, {"event": "dropped", "acquired_at": acquired_at}
-        logger.warning(text, name, where, extra={**extra, "semaphore": name})
+    where = f", acquired at {acquired_at}," if acquired_at else ""
+    text = (
+        "a permit of %r%s was garbage-collected without being released, so it no longer limits"
+        " anything: use 'async with', or keep the Permit until its release"
+    )
+    _log(remote, "dropped", text, where, acquired_at=acquired_at)
 
 
 def log_cut(remote: RemoteSemaphore, pause: float) -> None:
     """A back-off was to last for longer than the semaphore allows."""
-    now = clock()
-    if now - remote.cut_logged_at >= LOGGED_EVERY:
-        remote.cut_logged_at = now
-        name = remote.address.name
-        text = "a back-off of %r for %.1f s was shortened to max_back_off"
-        logger.warning(text, name, pause, extra={"event": "back-off cut", "semaphore": name})
+    text = "a back-off of %r for %.1f s was shortened to max_back_off"
+    _log(remote, "back-off cut", text, pause)

@@ -1,21 +1,25 @@
 """What all semaphores have in common. `acquire` gives permits."""
 
 import asyncio
+import math
 from collections.abc import Coroutine
 from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Unpack
 
 from redsem_async._core import config
+from redsem_async._core.clock import now as clock
 from redsem_async._core.config import FairOptions, Terms
 from redsem_async._core.errors import AcquireTimeout
 from redsem_async._core.keys import Address, Mode, parse_permit_id, with_slots
-from redsem_async._hub.estimates import usual_hold
+from redsem_async._hub.calls import BackOffCall, DeleteCall, SetLimitCall, StatusCall
+from redsem_async._hub.commands import ReapCall
+from redsem_async._hub.deadlines import usual_hold
 from redsem_async._hub.hub import hub_for
 from redsem_async._hub.introduction import signature
-from redsem_async._hub.remote_semaphore import Taken
+from redsem_async._hub.model import Request
 from redsem_async._observers.registry import observers
-from redsem_async._protocol.operations import Delete, KeyTerms, Reap, SetLimit
-from redsem_async._protocol.status import SemaphoreStatus, Status, StatusReply, Viewer
+from redsem_async._protocol.operations import KeyTerms
+from redsem_async._protocol.status import SemaphoreStatus, StatusReply, Viewer
 
 from .awaitables import Acquisition, AwaitableBool
 from .options import backend_of, how_to_call, key_terms, refuse_pickling
@@ -200,24 +204,35 @@ class AnySemaphore:
                 raise TypeError("ahead= needs a FairSemaphore: only its queue has head starts")
             ahead = config.duration_of(ahead, "ahead", config.MOST_AHEAD)
         of_key = None if key is None else key_terms(terms, key, permits)
-        return Acquisition(self._acquire(most, permits, ahead, of_key, cancel))
+        return Acquisition(self._acquire(cancel, most, permits, ahead, of_key))
 
     async def _acquire(
         self,
-        timeout: float | None,
-        permits: int,
-        ahead: float,
-        key: KeyTerms | None,
         cancel_on_loss: bool,  # noqa: FBT001 - keywords cost time
+        timeout: float | None = None,
+        permits: int = 1,
+        ahead: float = 0.0,
+        key: KeyTerms | None = None,
+        adopted: str | None = None,
     ) -> Permit:
+        """Acquire a permit, or take over *adopted*."""
         bound, terms = self._bound(), self._terms
-        taken = await bound.remote.acquire(terms, timeout, permits, ahead, key)
-        return self._permit(bound, taken, cancel_on_loss=cancel_on_loss)
+        remote = bound.remote
+        if adopted is None:
+            request = remote.acquire(terms, timeout, permits, ahead, key)
+        else:
+            request = remote.adopt(terms, adopted)
+        try:
+            await request
+        except BaseException:
+            remote.abandon(request)
+            raise
+        return self._permit(bound, request, cancel_on_loss=cancel_on_loss)
 
     _acquire.__qualname__ = "acquire"  # as Python reports one that was not awaited
 
-    def _permit(self, bound: Bound, taken: Taken, *, cancel_on_loss: bool) -> Permit:
-        lease, since, waited = taken
+    def _permit(self, bound: Bound, request: Request, *, cancel_on_loss: bool) -> Permit:
+        lease, since, waited = bound.remote.taken(request)
         bound.refresher.add(lease, bound.remote, since)
         acquired_at = line_outside() if bound.loop.get_debug() else None
         return Permit(bound, lease, since, waited, cancel_on_loss, acquired_at)
@@ -248,10 +263,16 @@ class AnySemaphore:
         terms = self._terms
         if terms.keyed:
             key_terms(terms, ..., 1)  # raises
+        # As `_acquire` does, which would be one more coroutine for each waiter.
         bound = self._bound()
-        taken = await bound.remote.acquire(terms, terms.timeout)
-        permit = self._permit(bound, taken, cancel_on_loss=terms.cancel_on_loss)
-        await permit.__aenter__(ends_with_task=True)
+        request = bound.remote.acquire(terms, terms.timeout)
+        try:
+            await request
+        except BaseException:
+            bound.remote.abandon(request)
+            raise
+        permit = self._permit(bound, request, cancel_on_loss=terms.cancel_on_loss)
+        permit._guard_block(ends_with_task=True)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         if entered is None:
             self._entered.add(permit)
         else:
@@ -311,14 +332,9 @@ class AnySemaphore:
         """
         if not isinstance(permit_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"adopt() needs the id of a permit, not {type(permit_id).__name__}")
-        return Acquisition(self._adopt(permit_id))
-
-    async def _adopt(self, permit_id: str) -> Permit:
-        bound, terms = self._bound(), self._terms
-        taken = await bound.remote.adopt(terms, permit_id)
-        return self._permit(bound, taken, cancel_on_loss=terms.cancel_on_loss)
-
-    _adopt.__qualname__ = "adopt"
+        adoption: Any = self._acquire(self._terms.cancel_on_loss, adopted=permit_id)
+        adoption.__qualname__ = "adopt"
+        return Acquisition(adoption)
 
     # -- status
 
@@ -382,7 +398,8 @@ class AnySemaphore:
         remote, terms = self._bound().remote, self._terms
         usual, of_key = usual_hold(remote), terms.declared_limit
         viewer = Viewer(terms.limit, terms.slots, terms.lease, usual, of_key)
-        return await remote.call(Status(max_entries, after, viewer, begin))
+        reply: StatusReply = await remote.call(StatusCall(max_entries, after, viewer, begin))
+        return reply
 
     async def set_limit(self, limit: int | None, *, key: str | None = None) -> None:
         """Set a limit that overrides all declared limits. ``None`` removes it.
@@ -422,8 +439,8 @@ class AnySemaphore:
     async def _set_limit(
         self, limit: int | Literal["pause", "resume"] | None, key: str | None = None
     ) -> None:
-        operation = SetLimit(limit, key=key, by=signature(self._terms.label))
-        await self._bound().remote.call(operation)
+        call = SetLimitCall(limit, key=key, by=signature(self._terms.label))
+        await self._bound().remote.call(call)
 
     async def back_off(self, seconds: float, *, key: str | None = None) -> None:
         """Grant no permits for *seconds*, in any process. 0 ends a back-off.
@@ -441,7 +458,8 @@ class AnySemaphore:
         """
         key = None if key is None else self._terms.checked_key(key)
         pause = config.duration_of(seconds, "seconds", config.LONGEST_BACK_OFF)
-        await self._bound().remote.back_off_for(pause, key, signature(self._terms.label))
+        ms, ends, by = math.ceil(1000 * pause), clock() + pause, signature(self._terms.label)
+        await self._bound().remote.call(BackOffCall(ms, key=key, by=by, ends=ends))
 
     async def reap(self) -> int:
         """Remove expired holders and dead waiters, serve the queue, and return the number removed.
@@ -453,7 +471,7 @@ class AnySemaphore:
         """
         reaped, more = 0, True
         while more:
-            answer = await self._bound().remote.call(Reap())
+            answer = await self._bound().remote.call(ReapCall())
             count = answer.answers[0]
             assert isinstance(count, int)
             reaped += count
@@ -472,7 +490,7 @@ class AnySemaphore:
         Raises:
             SemaphoreError: see `AnySemaphore`. If cancelled, it may still take effect.
         """
-        await self._bound().remote.call(Delete())
+        await self._bound().remote.call(DeleteCall())
 
     # -- the hub
 
@@ -488,9 +506,7 @@ class AnySemaphore:
         stand_in, terms = STAND_INS[-1] if STAND_INS else None, self._terms
         hub = hub_for(stand_in or self._backend)
         remote = hub.semaphore(self._address, terms.label)
-        introduction, limit = remote.introduction, terms.key_limit
-        introduction.terms = terms
-        introduction.declared_of_keys = None if callable(limit) else limit
+        remote.introduction.terms = terms
         bound = Bound(remote, hub.refresher, hub.identity.loop)
         if stand_in is None:
             self._last_bound = bound

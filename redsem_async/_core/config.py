@@ -67,7 +67,7 @@ class Terms:
 
     Attributes:
         keyed: whether requests may have a key.
-        lease_ms: the lease in milliseconds, for the server.
+        lease_ms: the lease in milliseconds, for the server (max_hold_ms likewise).
         margin: seconds by which trust ends earlier than the lease.
         patience_ms: the patience of a request with a key, for the server. 0 without *share*.
     """
@@ -117,9 +117,11 @@ class Terms:
         self.label: str | None = None if label is None else text(label, "label")
         self.cancel_on_loss: bool = flag(cancel_on_loss, "cancel_on_loss")
         self.max_hold: float | None = None
+        self.max_hold_ms: int | None = None
         if max_hold is not None:
             bounds = f"at least the lease of {least} s and at most {LONGEST_LEASE:.0f} s"
             self.max_hold = bounded(max_hold, "max_hold", self.lease, LONGEST_LEASE, bounds)
+            self.max_hold_ms = math.ceil(1000 * self.max_hold)
         self.max_back_off: float = duration_of(max_back_off, "max_back_off", LONGEST_LEASE)
         self.share: bool = flag(share, "share")
         self.keyed: bool = self.share or key_limit is not None

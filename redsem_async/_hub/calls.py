@@ -4,8 +4,10 @@ A change, that is a set limit, a deletion or a back-off, has rules of its own (s
 """
 
 import logging
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import cast
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Slot
@@ -14,64 +16,42 @@ from redsem_async._core.keys import permit_id
 from redsem_async._core.lease import trusted_until
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import (
+    Abandon,
     Adopt,
-    AnyOperation,
     Delete,
     Detach,
     KeyTerms,
-    Reap,
     SetLimit,
     StartBackOff,
 )
 from redsem_async._protocol.replies import AdoptReply, Reply
 from redsem_async._protocol.status import Status
 
-from .commands import AnyBatch, Batch, apply_common
-from .model import RequestState
-from .pending import AdoptCall, BackOffCall, Call, ChangeCall, DetachCall
+from .commands import Batch, CallBatch, apply_common
+from .model import Call, Lease, LeaseState, Request, RequestState
 from .state import SemaphoreState
 
 logger = logging.getLogger("redsem_async")
 
 
-def back_off(state: SemaphoreState, call: BackOffCall) -> None:
-    """Write *call*, or join it to one that waits to be written, before what serves a waiter."""
-    known = (each for each in state.calls if isinstance(each, BackOffCall))
-    if not any(each.join(call) for each in known):
-        state.calls.append(call)
-
-
-def given_up(state: SemaphoreState, call: Call) -> None:
-    """The caller waits no more. An unsent call never will be sent, and does not keep the hub."""
-    if call in state.calls and not call.in_flight:
-        withdraw(state, call)
-
-
-def withdraw(state: SemaphoreState, call: Call) -> None:
-    """*call* is no longer wanted, and not in flight."""
-    if call in state.calls:
-        state.calls.remove(call)
-    if call.was_sent and isinstance(call, ChangeCall | DetachCall):
-        state.undo.append(call)  # its bytes may be somewhere still
-    else:
-        state.call_ended(call)
+def _unsent(state: SemaphoreState) -> list[CallBatch]:
+    return [call for call in cast("list[CallBatch]", state.calls) if not call.in_flight]
 
 
 def drop_unwanted(state: SemaphoreState) -> None:
     """Withdraw the calls that are not written any more, such as back-offs that are over."""
-    for call in list(state.calls):
-        if not (call.in_flight or call.wanted):
-            withdraw(state, call)
+    for call in _unsent(state):
+        if not call.wanted:
+            call.withdraw()
 
 
-def next_call(state: SemaphoreState) -> Call | None:
+def next_call(state: SemaphoreState) -> CallBatch | None:
     """The next call to write. A change, if one may be written now."""
-    unsent = [call for call in state.calls if not call.in_flight]
-    others = (call for call in unsent if not isinstance(call, ChangeCall))
+    others = (call for call in _unsent(state) if not isinstance(call, ChangeCall))
     return next_change(state) or next(others, None)
 
 
-def next_change(state: SemaphoreState) -> ChangeCall | None:
+def next_change(state: SemaphoreState) -> "ChangeCall | None":
     """The first change that is not in flight, if it may be written now."""
     first = True
     for change in [each for each in state.calls if isinstance(each, ChangeCall)]:
@@ -85,150 +65,73 @@ def next_change(state: SemaphoreState) -> ChangeCall | None:
 
 def backs_off(state: SemaphoreState) -> bool:
     """Whether a permit's back-off waits to be written, ahead of all that would serve a waiter."""
-    changes = (each for each in state.calls if isinstance(each, ChangeCall) and not each.in_flight)
+    changes = (each for each in _unsent(state) if isinstance(each, ChangeCall))
     return any(change.future is None and change.wanted for change in changes)
 
 
-def fail(state: SemaphoreState, call: Call, error: SemaphoreError) -> None:
-    """No reply will come, or it was refused."""
-    if not isinstance(call, AdoptCall):
-        call.settle(error)
-    elif call.wanted:
-        state.refuse(call.request, error)
-
-
-def fail_all(state: SemaphoreState, error: Callable[[], SemaphoreError]) -> None:
+def fail_calls(state: SemaphoreState, error: Callable[[], SemaphoreError]) -> None:
     """End every call, because no reply will come."""
-    for call in list(state.calls):
-        fail(state, call, error())
-        withdraw(state, call)
+    for call in cast("list[CallBatch]", state.calls[:]):
+        call.fail(error())
+        call.withdraw()
 
 
-class CallBatch(Batch[Any, Call]):
-    """The command of one call."""
-
-    @staticmethod
-    def take(state: SemaphoreState, call: Call) -> AnyBatch:
-        """The command of *call*, which is written now."""
-        call.in_flight = True
-        if call.numbered or (isinstance(call, ChangeCall) and not call.number):
-            call.number = state.identity.new_number()
-        asked = call.due() if isinstance(call, BackOffCall) else call.operation
-        kind = _BATCHES[type(asked)]
-        facts = {name: getattr(asked, name) for name in asked.__match_args__}
-        if call.number:
-            facts["call"] = call.number
-        batch = kind(**facts)
-        batch.items, batch.semaphore = [call], state
-        batch.state = state
-        batch.written()
-        return batch
-
-    def written(self) -> None:
-        """The command is written now, with its number."""
-
-    def apply(self, reply: Any, now: float) -> None:
-        call = self.items[0]
-        call.settle(reply)
-        self.state.call_ended(call)
-
-    def refused(self, error: SemaphoreError, now: float) -> None:
-        call = self.items[0]
-        fail(self.state, call, error)
-        self.state.call_ended(call)
-
-    def write_again(self, *, arrived: bool) -> None:
-        call = self.items[0]
-        call.was_sent |= arrived
-        call.in_flight = False
-        if not call.wanted:
-            withdraw(self.state, call)
-
-
-class StatusBatch(CallBatch, Status):
+@dataclass(eq=False)
+class StatusCall(CallBatch, Status):
     """A status."""
 
 
-class ReapBatch(CallBatch, Reap):
-    """A reap, which a caller asked for, or which continues one that stopped early."""
+@dataclass(eq=False, kw_only=True)
+class DetachCall(CallBatch, Detach):
+    """A detach. From when it is written *lease* is trusted for *expires* seconds at most.
 
-    def apply(self, reply: Reply, now: float) -> None:
-        on_our_own = self.items[0].future is None
-        apply_common(self.state, reply, self.sent_at, now, continues=on_our_own, decides=False)
-        super().apply(reply, now)
+    Like an adoption, it draws a number each time it is written. It may be carried out twice while
+    its caller waits, and not after the server knows a higher number.
+    """
 
-
-class DetachBatch(CallBatch, Detach):
-    """A detach."""
-
-    def written(self) -> None:
-        call = self.items[0]
-        assert isinstance(call, DetachCall)
-        if not call.unsettled:
-            call.unsettled = True
-            call.lease.unsettled += 1
-        call.lease.shorten(trusted_until(call.expires, sent_at=clock(), left=call.expires))
-
-
-class ChangeBatch(CallBatch):
-    """A set limit, a deletion or a back-off."""
-
-    def apply(self, reply: Reply, now: float) -> None:
-        apply_common(self.state, reply, self.sent_at, now, decides=False)
-        super().apply(reply, now)
-
-    def write_again(self, *, arrived: bool) -> None:
-        calls, change = self.state.calls, self.items[0]
-        change.in_flight = False
-        change.was_sent |= arrived
-        if not change.was_sent:
-            change.number = 0
-            if change.future is None and change in calls:  # others may be in flight
-                calls.remove(change)
-                calls.append(change)
-
-
-class SetLimitBatch(ChangeBatch, SetLimit):
-    """A set limit."""
-
-
-class DeleteBatch(ChangeBatch, Delete):
-    """A deletion."""
-
-    def apply(self, reply: Reply, now: float) -> None:
-        super().apply(reply, now)
-        self.state.deleted()
-
-
-class BackOffBatch(ChangeBatch, StartBackOff):
-    """A back-off. It is not written again once it is over."""
-
-    def apply(self, reply: Reply, now: float) -> None:
-        super().apply(reply, now)
-        if reply.answers[0]:
-            for notifier in observers.notifiers:
-                facts = {"seconds": self.pause_ms / 1000, "key": self.key}
-                notifier.semaphore("backed_off", self.state.address, **facts)
-
-    def refused(self, error: SemaphoreError, now: float) -> None:
-        super().refused(error, now)
-        if self.items[0].future is None:
-            facts = {"event": "not backed off", "semaphore": self.state.name}
-            logger.warning("no back-off of %r: %s", self.state.name, error, extra=facts)
-
-
-class AdoptBatch(CallBatch, Adopt):
-    """An adoption. It takes over another process's permit, under a number of this one's."""
+    made_void = True
+    lease: Lease
+    expires: float
+    unsettled: bool = False
 
     def written(self) -> None:
-        state, call = self.state, self.items[0]
-        assert isinstance(call, AdoptCall)
-        request = call.request
+        self.call = self.state.identity.new_number()
+        if not self.unsettled:
+            self.unsettled = True
+            self.lease.unsettled += 1
+        self.lease.shorten(trusted_until(self.expires, sent_at=clock(), left=self.expires))
+
+    def ended(self) -> None:
+        super().ended()
+        if self.unsettled:
+            self.unsettled, lease = False, self.lease
+            lease.detach_settled(clock())
+            held = lease.state is LeaseState.HELD and not lease.unsettled
+            if not self.wanted and held:  # and was not detached once more meanwhile
+                _ = self.state.refresh(lease)
+
+
+@dataclass(eq=False, kw_only=True)
+class AdoptCall(CallBatch, Adopt):
+    """An adoption. *request* takes over another process's permit, under a number of this one's."""
+
+    request: Request
+
+    @property
+    def wanted(self) -> bool:
+        return self.request.state <= RequestState.SENT
+
+    def fail(self, error: SemaphoreError) -> None:
+        if self.wanted:
+            self.state.refuse(self.request, error)
+
+    def written(self) -> None:
+        state, request = self.state, self.request
+        self.call = request.call = state.identity.new_number()
         if not request.number:
             request.number, request.hub_id = state.identity.new_number(), state.identity.id
         state.requests[request.number] = request
         request.written()
-        request.call = call.number
         self.new, self.hub_info = request.number, state.introduction.take()
 
     @property
@@ -236,10 +139,8 @@ class AdoptBatch(CallBatch, Adopt):
         return self.slots
 
     def apply(self, reply: AdoptReply, now: float) -> None:
-        state, call = self.state, self.items[0]
-        assert isinstance(call, AdoptCall)
-        state.call_ended(call)
-        request, sent_at = call.request, self.sent_at
+        self.ended()
+        state, request, sent_at = self.state, self.request, self.sent_at
         if request.state is not RequestState.SENT:
             return  # its caller left, and an abandon is on its way
         if reply.holding is None:
@@ -261,19 +162,142 @@ class AdoptBatch(CallBatch, Adopt):
         state.hand_out(request, lease)
 
     def write_again(self, *, arrived: bool) -> None:
-        call = self.items[0]
-        assert isinstance(call, AdoptCall)
-        if call.request.state is RequestState.SENT:
-            call.request.ask_again()
+        if self.request.state is RequestState.SENT:
+            self.request.ask_again()
         super().write_again(arrived=arrived)
 
 
-_BATCHES: dict[type[AnyOperation], type[CallBatch]] = {
-    Adopt: AdoptBatch,
-    Delete: DeleteBatch,
-    Detach: DetachBatch,
-    Reap: ReapBatch,
-    SetLimit: SetLimitBatch,
-    StartBackOff: BackOffBatch,
-    Status: StatusBatch,
-}
+class ChangeCall(CallBatch):
+    """A set limit, a deletion or a back-off, which is carried out once at most.
+
+    The server carries out no number that is not above the last one. So a change keeps its number
+    for as long as it may have been carried out, and no other is written meanwhile.
+    """
+
+    made_void = True
+    call: int
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other change is in flight with it. A permit's back-offs may be, at first."""
+        return self.was_sent or self.future is not None
+
+    @property
+    def keeps_connection(self) -> bool:
+        return self.wanted or self.was_sent
+
+    def written(self) -> None:
+        self.call = self.call or self.state.identity.new_number()
+
+    def apply(self, reply: Reply, now: float) -> None:
+        apply_common(self.state, reply, self.sent_at, now, decides=False)
+        super().apply(reply, now)
+
+    def write_again(self, *, arrived: bool) -> None:
+        calls = self.state.calls
+        self.in_flight = False
+        self.was_sent |= arrived
+        if not self.was_sent:
+            self.call = 0
+            if self.future is None and self in calls:  # others may be in flight
+                calls.remove(self)
+                calls.append(self)
+
+
+@dataclass(eq=False)
+class SetLimitCall(ChangeCall, SetLimit):
+    """A set limit."""
+
+
+@dataclass(eq=False)
+class DeleteCall(ChangeCall, Delete):
+    """A deletion."""
+
+    def apply(self, reply: Reply, now: float) -> None:
+        super().apply(reply, now)
+        self.state.deleted()
+
+
+@dataclass(eq=False, kw_only=True)
+class BackOffCall(ChangeCall, StartBackOff):
+    """A back-off until *ends*, by the clock of this process.
+
+    One that is written later is shorter. One that is over is not written any more, unless its
+    caller waits for the reply.
+    """
+
+    ends: float
+
+    @property
+    def wanted(self) -> bool:
+        return super().wanted and (self.future is not None or clock() < self.ends)
+
+    def ask(self, state: SemaphoreState) -> None:
+        known = (each for each in state.calls if isinstance(each, BackOffCall))
+        if not any(each.join(self) for each in known):
+            super().ask(state)
+
+    def join(self, other: "BackOffCall") -> bool:
+        """Back off for *other*, too. False if that is of another key, or an operator's."""
+        if self.alone or other.alone or self.in_flight or self.key != other.key:
+            return False
+        assert self.token is not None
+        assert other.token is not None
+        self.token = max(self.token, other.token)
+        self.ends = max(self.ends, other.ends)
+        return True
+
+    def written(self) -> None:
+        super().written()
+        left = math.ceil(1000 * (self.ends - clock()))
+        self.pause_ms = max(1, left) if self.pause_ms else 0
+
+    def apply(self, reply: Reply, now: float) -> None:
+        super().apply(reply, now)
+        if reply.answers[0]:
+            for notifier in observers.notifiers:
+                facts = {"seconds": self.pause_ms / 1000, "key": self.key}
+                notifier.semaphore("backed_off", self.state.address, **facts)
+
+    def refused(self, error: SemaphoreError, now: float) -> None:
+        super().refused(error, now)
+        if self.future is None:
+            facts = {"event": "not backed off", "semaphore": self.state.name}
+            logger.warning("no back-off of %r: %s", self.state.name, error, extra=facts)
+
+
+class AbandonBatch(Batch[Reply, Request | Call], Abandon):
+    """Requests and calls of callers that left."""
+
+    __slots__ = ("items", "state")
+
+    @classmethod
+    def take(cls, state: SemaphoreState) -> "AbandonBatch":
+        """The next batch. There is one."""
+        most = state.max_batch
+        items, state.undo = state.undo[:most], state.undo[most:]
+        requests = [each for each in items if isinstance(each, Request)]
+        void = [each.call for each in items if isinstance(each, Request | DetachCall)]
+        changes = [each.call for each in items if isinstance(each, ChangeCall)]
+        queued = [request.queued for request in requests]
+        batch = cls(queued, max(void, default=0), max(changes, default=0))
+        batch.items, batch.semaphore, batch.state = items, state, state
+        return batch
+
+    def apply(self, reply: Reply, now: float) -> None:
+        self._forget()
+        for each in self.items:
+            if isinstance(each, CallBatch):
+                each.ended()
+        apply_common(self.state, reply, self.sent_at, now, decides=False)
+
+    def refused(self, error: SemaphoreError, now: float) -> None:
+        self._forget()  # what the server has of them ends with its lease
+
+    def _forget(self) -> None:
+        for each in self.items:
+            if isinstance(each, Request):
+                self.state.requests.pop(each.number, None)
+
+    def write_again(self, *, arrived: bool) -> None:
+        self.state.undo[:0] = self.items

@@ -9,9 +9,10 @@ in `calls`.
 import logging
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from heapq import heappop
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Slot, Terms
@@ -27,7 +28,6 @@ from redsem_async._core.lease import Outcome, heartbeat_interval
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.hub_info import UNCHANGED
 from redsem_async._protocol.operations import (
-    Abandon,
     Acquire,
     Heartbeat,
     Operation,
@@ -49,10 +49,9 @@ from redsem_async._protocol.replies import (
 )
 
 from . import deadlines
-from .estimates import retry_after_of, timed_out
-from .model import Lease, PendingRefresh, PendingRelease, QueueReport, Request, RequestState
+from .deadlines import retry_after_of, timed_out
+from .model import Call, Lease, PendingRefresh, PendingRelease, QueueReport, Request, RequestState
 from .moments import STAGGER
-from .pending import Call, ChangeCall
 from .state import SemaphoreState
 
 logger = logging.getLogger("redsem_async")
@@ -140,6 +139,80 @@ class Batch(Operation[R], Generic[R, T]):
 AnyBatch = Batch[Any, Any]
 
 
+class CallBatch(Batch[Any, Any], Call):
+    """The command of one call, which is that call.
+
+    Attributes:
+        made_void: it must not be carried out once its caller has left.
+    """
+
+    items: Sequence[Any] = ()
+    state: SemaphoreState
+    made_void: ClassVar[bool] = False
+
+    def ask(self, state: SemaphoreState) -> None:
+        """Have it written."""
+        self.semaphore = self.state = state
+        state.calls.append(self)
+
+    def take(self) -> AnyBatch:
+        """The command, which is written now."""
+        self.in_flight = True
+        self.written()
+        return self
+
+    def written(self) -> None:
+        """The command is written now. Those that have a number draw it."""
+
+    def apply(self, reply: Any, now: float) -> None:
+        self.settle(reply)
+        self.ended()
+
+    def refused(self, error: SemaphoreError, now: float) -> None:
+        self.fail(error)
+        self.ended()
+
+    def write_again(self, *, arrived: bool) -> None:
+        self.was_sent |= arrived
+        self.in_flight = False
+        if not self.wanted:
+            self.withdraw()
+
+    def fail(self, error: SemaphoreError) -> None:
+        """No reply will come, or it was refused."""
+        self.settle(error)
+
+    def withdraw(self) -> None:
+        """It is no longer wanted, and not in flight."""
+        state = self.state
+        if not (self.was_sent and self.made_void):
+            self.ended()
+            return
+        if self in state.calls:
+            state.calls.remove(self)
+        state.undo.append(self)  # its bytes may be somewhere still
+
+    def given_up(self) -> None:
+        """Its caller waits no more. If it is unsent, it never will be sent."""
+        if self in self.state.calls and not self.in_flight:
+            self.withdraw()
+
+    def ended(self) -> None:
+        """It got its reply, was refused or made void, so it is not carried out any more."""
+        if self in self.state.calls:
+            self.state.calls.remove(self)
+
+
+@dataclass(eq=False)
+class ReapCall(CallBatch, Reap):
+    """A reap, which a caller asked for, or which continues one that stopped early."""
+
+    def apply(self, reply: Reply, now: float) -> None:
+        on_our_own = self.future is None
+        apply_common(self.state, reply, self.sent_at, now, continues=on_our_own, decides=False)
+        super().apply(reply, now)
+
+
 class AcquireBatch(Batch[Reply, Request], Acquire):
     """Requests that ask for permits, all with the same terms."""
 
@@ -194,8 +267,7 @@ class AcquireBatch(Batch[Reply, Request], Acquire):
             info,
             terms.slots,
         )
-        batch.items, batch.semaphore = requests, state
-        batch.state = state
+        batch.items, batch.semaphore, batch.state = requests, state, state
         in_flight.append(numbers[-1])
         return batch
 
@@ -296,8 +368,7 @@ class HeartbeatBatch(Batch[Reply, Request], Heartbeat):
         asked = _asked_about(state)
         lease_ms = math.ceil(1000 * state.longest_lease)
         batch = cls(lease_ms, [each.queued for each in asked], state.introduction.take())
-        batch.items, batch.semaphore = asked, state
-        batch.state = state
+        batch.items, batch.semaphore, batch.state = asked, state, state
         return batch
 
     def apply(self, reply: Reply, now: float) -> None:
@@ -364,8 +435,7 @@ class ReleaseBatch(Batch[Reply, PendingRelease], Release):
         if hold is not None and now >= state.hold_told_at + TELL_HOLD:
             state.hold_told_at, hold_ms = now, math.ceil(1000 * max(hold, 0.0))
         batch = cls(owner, numbers, hold_ms, waits, own)
-        batch.items, batch.semaphore = pending, state
-        batch.state = state
+        batch.items, batch.semaphore, batch.state = pending, state, state
         return batch
 
     def apply(self, reply: Reply, now: float) -> None:
@@ -396,23 +466,15 @@ class RefreshBatch(Batch[Reply, PendingRefresh], Refresh):
         """The next batch. There is one."""
         refreshes = state.refreshes
         first = next(iter(refreshes.values())).lease.terms
-        alike = (p for p in refreshes.values() if refreshed_alike(p.lease.terms, first))
+        alike = (each for each in refreshes.values() if _refreshed_alike(each.lease.terms, first))
         items = list(islice(alike, MAX_REFRESHES))
         if any(pending.lease.permits > 1 for pending in items):
             items = items[:MAX_HEAVY_REFRESHES]
         for pending in items:
             del refreshes[pending.lease.number]
-        batch = cls.of([pending.lease for pending in items])
-        batch.items, batch.semaphore = items, state
-        batch.state = state
+        batch = cls([each.lease.number for each in items], first.lease_ms, first.max_hold_ms)
+        batch.items, batch.semaphore, batch.state = items, state, state
         return batch
-
-    @classmethod
-    def of(cls, leases: Sequence[Lease]) -> "RefreshBatch":
-        """The operation that refreshes *leases*, which are refreshed alike."""
-        terms = leases[0].terms
-        numbers = [lease.number for lease in leases]
-        return cls(numbers, terms.lease_ms, max_hold_ms_of(terms))
 
     def apply(self, reply: Reply, now: float) -> None:
         for pending, held in zip(self.items, reply.answers, strict=True):
@@ -434,46 +496,6 @@ class RefreshBatch(Batch[Reply, PendingRefresh], Refresh):
 
     def _settle(self, pending: PendingRefresh, outcome: Outcome, now: float) -> None:
         self.state.refreshed(pending, outcome, self.sent_at, now)
-
-
-class AbandonBatch(Batch[Reply, Request | Call], Abandon):
-    """Requests and calls of callers that left."""
-
-    __slots__ = ("items", "state")
-
-    @classmethod
-    def take(cls, state: SemaphoreState) -> "AbandonBatch":
-        """The next batch. There is one."""
-        most = state.max_batch
-        items, state.undo = state.undo[:most], state.undo[most:]
-        requests = [each for each in items if isinstance(each, Request)]
-        calls = [each for each in items if isinstance(each, Call)]
-        void = [request.call for request in requests]
-        void += [call.number for call in calls if not isinstance(call, ChangeCall)]
-        changes = [call.number for call in calls if isinstance(call, ChangeCall)]
-        queued = [request.queued for request in requests]
-        batch = cls(queued, max(void, default=0), max(changes, default=0))
-        batch.items, batch.semaphore = items, state
-        batch.state = state
-        return batch
-
-    def apply(self, reply: Reply, now: float) -> None:
-        self._forget()
-        for each in self.items:
-            if isinstance(each, Call):
-                self.state.call_ended(each)
-        apply_common(self.state, reply, self.sent_at, now, decides=False)
-
-    def refused(self, error: SemaphoreError, now: float) -> None:
-        self._forget()  # what the server has of them ends with its lease
-
-    def _forget(self) -> None:
-        for each in self.items:
-            if isinstance(each, Request):
-                self.state.requests.pop(each.number, None)
-
-    def write_again(self, *, arrived: bool) -> None:
-        self.state.undo[:0] = self.items
 
 
 # -- what a reply brings about besides its answers
@@ -509,10 +531,9 @@ def apply_common(
     """
     for number, token in reply.granted:
         state.granted(number, token, None, sent_at, reply.slots.get(number, ()))
-    if reply.next_ms == 0 and continues:
-        unsent = (call.operation for call in state.calls if not call.in_flight)
-        if not any(isinstance(operation, Reap) for operation in unsent):
-            state.calls.insert(0, Call(Reap()))
+    reaps = (each for each in state.calls if isinstance(each, ReapCall) and not each.in_flight)
+    if reply.next_ms == 0 and continues and not any(reaps):
+        ReapCall().ask(state)
     if waiting := state.waiting:
         moment = None
         if reply.next_ms is not None:
@@ -557,12 +578,7 @@ def _asked_about(state: SemaphoreState) -> Sequence[Request]:
     return list(asked)
 
 
-def max_hold_ms_of(terms: Terms) -> int | None:
-    """The ``max_hold``, for the server."""
-    return None if terms.max_hold is None else math.ceil(1000 * terms.max_hold)
-
-
-def refreshed_alike(one: Terms, other: Terms) -> bool:
+def _refreshed_alike(one: Terms, other: Terms) -> bool:
     """Whether one command may refresh permits with these terms."""
     return one is other or (one.lease_ms == other.lease_ms and one.max_hold == other.max_hold)
 

@@ -7,7 +7,7 @@ from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import SemaphoreClosed, SemaphoreError
 from redsem_async._core.lease import liveness_timeout, reply_timeout
 
-from . import calls
+from .calls import fail_calls
 from .commands import fail_releases
 from .model import Lease, LeaseState, Request
 from .state import SemaphoreState
@@ -71,7 +71,7 @@ def fail_waiting(state: SemaphoreState, error: Callable[[], SemaphoreError]) -> 
 def fail_all(state: SemaphoreState, error: Callable[[], SemaphoreError]) -> None:
     """End everything that waits for a reply, because none will come."""
     fail_waiting(state, error)
-    calls.fail_all(state, error)
+    fail_calls(state, error)
     for pending in state.releases.values():
         fail_releases(state, pending, error())
     state.releases.clear()

@@ -11,19 +11,27 @@ from contextlib import suppress
 from functools import partial
 from weakref import WeakSet, WeakValueDictionary
 
+from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import SemaphoreClosed
-from redsem_async._core.keys import Address
+from redsem_async._core.keys import Address, new_hub_id
 from redsem_async._observers.registry import observers
-from redsem_async._protocol.backend import Backend, Node
+from redsem_async._protocol.backend import Backend, ConnectionRejected, Link, Node
 
-from .endings import fail_all, fail_waiting
-from .identity import HubIdentity
+from .endings import close, fail_all, fail_waiting
+from .identity import HubIdentity, start_task
+from .model import Lease
 from .pipeline import Pipeline
-from .reconnect import Connector
+from .redirects import Redirects
 from .refresher import Refresher
 from .remote_semaphore import RemoteSemaphore
-from .shutdown import FINAL, release_all
 from .state import SemaphoreState
+
+IDLE = 5.0  # seconds for which an idle connection is kept
+DRAIN = 10.0  # seconds for the tasks that were cancelled together with the connector's
+FINAL = 1.0  # seconds for what is left to be sent
+
+_CONNECTORS: WeakSet["asyncio.Task[None]"] = WeakSet()
+"""The tasks of every hub that keep connections. They do not wait for each other."""
 
 
 class Hub:
@@ -58,20 +66,14 @@ class Hub:
     def _pipeline_at(self, node: Node) -> Pipeline:
         connector = self._connectors.get(node)
         if connector is None:
-            connector = self._connectors[node] = Connector(
-                self.identity,
-                self.backend,
-                node,
-                move=self._move,
-                open_ones=self._open_ones,
-                closed=self._closed,
-            )
+            connector = self._connectors[node] = Connector(self, node)
         return connector.pipeline
 
-    def _open_ones(self) -> set[Connector]:
+    def open_ones(self) -> "set[Connector]":
+        """The connectors that keep a connection."""
         return {connector for connector in self._connectors.values() if connector.open}
 
-    def _move(self, semaphore: SemaphoreState, node: Node) -> None:
+    def move(self, semaphore: SemaphoreState, node: Node) -> None:
         """Another node keeps the semaphore."""
         for connector in self._connectors.values():
             connector.pipeline.semaphores.pop(semaphore.address, None)
@@ -84,13 +86,13 @@ class Hub:
         pipeline.expect_lease(semaphore.shortest_lease)
         pipeline.settle(semaphore)
 
-    async def _closed(self, connector: Connector) -> None:
+    def closed(self, connector: "Connector") -> None:
         """*connector* has closed its connection. After the last one the hub gets a new id."""
         pipeline = connector.pipeline
         if not pipeline.semaphores and pipeline.outage.logged_since is None:
             self._connectors.pop(connector.node, None)
-        if not self._open_ones():
-            self.identity.renew()
+        if not self.open_ones():
+            self.identity.id = new_hub_id()
 
     # -- the end
 
@@ -176,3 +178,179 @@ def known_hub(backend: Backend) -> Hub | None:
     """The hub of the owner of *backend* in the running loop, if there is one."""
     # A hub keeps both alive, so neither number can come to mean something else meanwhile.
     return _BY_OWNER.get((id(backend.owner), id(asyncio.get_running_loop())))
+
+
+class Connector:
+    """Connects a pipeline, again and again, in a task that comes and goes with the work.
+
+    The connection to one server is kept for as long as there is work, and a while longer.
+    """
+
+    def __init__(self, hub: Hub, node: Node) -> None:
+        identity = self._identity = hub.identity
+        self._hub = hub
+        self._loop = identity.loop
+        self.node: Node = node
+        redirects = Redirects(identity.loop, hub.backend, node, hub.move)
+        self.pipeline: Pipeline = Pipeline(identity, node, redirects, self._start)
+        self._begun = False  # the task runs, and will clean up
+
+    @property
+    def open(self) -> bool:
+        """Whether a connection is kept, or being opened."""
+        return self.pipeline.state.keeper is not None
+
+    def leave(self) -> None:
+        """Close the connection, if there is one, as soon as there is nothing to do."""
+        self.pipeline.leaving = self.open
+        self.pipeline.stirred.set()
+
+    def _start(self) -> None:
+        if not self.open:
+            task = start_task(self._loop, self._run(), "redsem-hub")
+            self.pipeline.state.keeper = task
+            _CONNECTORS.add(task)
+
+    async def _run(self) -> None:
+        """Hold a connection open."""
+        pipeline = self.pipeline
+        self._begun = True
+        try:
+            while True:
+                pipeline.stirred.clear()
+                if pipeline.state.link is None:
+                    await self._connect()
+                if pipeline.state.link is None and not pipeline.has_work():
+                    break
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(IDLE):
+                        await pipeline.stirred.wait()
+                unused = pipeline.leaving or clock() - pipeline.active_at >= IDLE
+                if unused and not pipeline.has_work():
+                    break
+        except asyncio.CancelledError:
+            if not self._identity.closing:
+                await self._drain()
+            raise
+        finally:
+            if not self._loop.is_closed():
+                await self._end()
+
+    async def _connect(self) -> None:
+        pipeline, state = self.pipeline, self.pipeline.state
+        link: Link | None = None
+        explore: asyncio.Task[None] | None = None
+        if pipeline.lost:
+            # Meanwhile, and not before, because other nodes may be silent where this one is not.
+            pipeline.lost = False
+            explore = self._explore()
+        try:
+            while pipeline.has_work():
+                state.no_push, state.round_trip = False, math.inf
+                try:
+                    link = await self.node.connect(pipeline)
+                    break
+                except Exception as error:  # noqa: BLE001 - the network's, or of the user's making
+                    if isinstance(error, ConnectionRejected) and not self._identity.admitted:
+                        for semaphore in list(pipeline.semaphores.values()):
+                            fail_all(semaphore, partial(semaphore.route.rejected, error))
+                            pipeline.settle(semaphore)
+                    else:
+                        explore = explore or self._explore()
+                        await asyncio.wait([explore])
+                        explore = None
+                        pipeline.outage.begin(error, ends_not_waiting=True)
+                pipeline.probe.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(next(pipeline.outage.attempts)):
+                        await pipeline.probe.wait()
+        finally:
+            if explore is not None:
+                explore.cancel()
+        if link is not None:
+            pipeline.connected(link)
+
+    def _explore(self) -> "asyncio.Task[None]":
+        pipeline = self.pipeline
+        exploring = pipeline.redirects.explore(pipeline.semaphores)
+        return start_task(self._loop, exploring, "redsem-explore")
+
+    # -- the end of a program that does not close its clients
+    #
+    # ``asyncio.run`` cancels every task at its end. Those that hold a permit release it then, and
+    # that may take a while. When none of them is left, the rest is released.
+
+    async def _drain(self) -> None:
+        """Send what the tasks that were cancelled together with this one still say."""
+        known = self._hub.open_ones()
+        with suppress(asyncio.CancelledError):
+            await self._wait_for_others()
+            release_all(self.pipeline)
+            await self._send_the_rest()
+            # Where a semaphore turned out to have moved to. The loop does not wait for those.
+            for other in self._hub.open_ones() - known:
+                await other.pipeline.until_quiet(self._loop.time() + FINAL)
+                await other.close()
+
+    async def _wait_for_others(self) -> None:
+        """Wait until no other task is left, and keep the permits that they hold."""
+        pipeline, loop = self.pipeline, self._loop
+        deadline = loop.time() + DRAIN
+        while pipeline.has_work() and (left := deadline - loop.time()) > 0:
+            # No difference of sets, because other threads may add and drop connectors' tasks.
+            others = [task for task in asyncio.all_tasks() if task not in _CONNECTORS]
+            if not others:
+                break
+            await self._reconnect(min(left, FINAL))
+            intervals = (lease.terms.refresh_interval for _, lease in _held(pipeline))
+            pause = min(left, pipeline.reply_timeout, *intervals)
+            waited = [*others, pipeline.quiet()]
+            await asyncio.wait(waited, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+            for semaphore, lease in _held(pipeline):
+                _ = semaphore.refresh(lease)
+                pipeline.settle(semaphore)
+
+    async def _send_the_rest(self) -> None:
+        deadline = self._loop.time() + FINAL
+        while self.pipeline.has_work() and (left := deadline - self._loop.time()) > 0:
+            await self._reconnect(left)
+            await asyncio.wait([self.pipeline.quiet()], timeout=left)
+
+    async def _reconnect(self, seconds: float) -> None:
+        if self.pipeline.state.link is None:
+            with suppress(Exception):
+                async with asyncio.timeout(seconds):
+                    await self._connect()
+
+    # -- closing
+
+    async def _end(self) -> None:
+        """Close the connection."""
+        self.pipeline.state.keeper, self._begun = None, False
+        link = self.pipeline.forget()
+        self._hub.closed(self)
+        if link is not None:
+            await link.close()
+
+    async def close(self) -> None:
+        """End at once, because nothing is left to be sent."""
+        state = self.pipeline.state
+        if state.keeper is not None:
+            task, state.keeper = state.keeper, None
+            begun = self._begun
+            task.cancel()
+            await asyncio.wait([task])
+            if not begun:
+                await self._end()
+
+
+def release_all(pipeline: Pipeline) -> None:
+    """Release every permit. Their holders lose them."""
+    for semaphore, lease in _held(pipeline):
+        close(semaphore, lease)
+        pipeline.settle(semaphore)
+
+
+def _held(pipeline: Pipeline) -> list[tuple[SemaphoreState, Lease]]:
+    semaphores = list(pipeline.semaphores.values())
+    return [(each, lease) for each in semaphores for lease in each.holding()]

@@ -2,19 +2,13 @@
 
 import asyncio
 import random
-from typing import Protocol
+from collections.abc import Coroutine
+from contextvars import Context
+from typing import Any
 
 from redsem_async._core.keys import new_hub_id
 
-from .model import Lease
-
-
-class Blocked(Protocol):
-    """Knows when the event loop was blocked."""
-
-    def blocked_for(self, lease: Lease) -> float | None:
-        """How long it was blocked when trust in *lease* ended. None if it ran."""
-        ...
+from .moments import Stalls
 
 
 class HubIdentity:
@@ -38,12 +32,8 @@ class HubIdentity:
         self.closing: bool = False
         self.admitted: bool = False
         self.warned_of_no_push: bool = False
-        self.stalls: Blocked
+        self.stalls: Stalls = Stalls()
         self.last_number: int = 0
-
-    def renew(self) -> None:
-        """Take a new id. Permits of the old one are no longer this process's."""
-        self.id = new_hub_id()
 
     def new_number(self) -> int:
         """Draw a number for a request or a call when it is written, so in the wire's order."""
@@ -54,6 +44,16 @@ class HubIdentity:
         """Once to twice *time*, at random, so that no two processes act at once."""
         return time * (1 + random.random())
 
-    def drew(self, number: int) -> bool:
-        """Whether *number* was drawn here."""
-        return number <= self.last_number
+
+def start_task(
+    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None], name: str
+) -> "asyncio.Task[None]":
+    """Start *coroutine* in an empty context, and in silence if *loop* is closed before its end.
+
+    The context of the caller who happens to start it would stay alive as long as the task.
+    """
+    # Not with the argument `context`, which a task factory of Python 3.11 need not know.
+    task = Context().run(loop.create_task, coroutine, name=name)
+    untyped: Any = task
+    untyped._log_destroy_pending = False  # noqa: SLF001 - there is no public way
+    return task

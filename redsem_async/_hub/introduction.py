@@ -16,13 +16,11 @@ class Introduction:
 
     Attributes:
         terms: those of the semaphore object that was used last.
-        declared_of_keys: what it declares for each key. None for nothing, or for a function.
         sent: whether a command carried it, and the server may be expected to remember.
     """
 
     def __init__(self, route: Route, label: str | None) -> None:
         self.terms: Terms | None = None
-        self.declared_of_keys: int | None = None
         self.sent: bool = False
         self._route = route
         self._label = label
@@ -32,8 +30,9 @@ class Introduction:
         if self.sent:
             return UNCHANGED
         self.sent = True
-        terms, of_keys = self.terms, self.declared_of_keys
+        terms = self.terms
         assert terms is not None
+        of_keys = terms.key_limit
         description = describe(
             label=self._label,
             host=socket.gethostname(),
@@ -43,7 +42,7 @@ class Introduction:
             limit=terms.limit,
             lease=terms.lease,
             refresh_interval=round(terms.refresh_interval, 3),
-            **({} if of_keys is None else {"key_limit": of_keys}),
+            **({"key_limit": of_keys} if isinstance(of_keys, int) else {}),
         )
         link = self._route.link
         return HubInfo(description, NO_PUSH if link.no_push else link.uncounted * UNCOUNTED)

@@ -23,7 +23,12 @@ from redsem_async._core.config import Terms
 from redsem_async._core.errors import PermitLost, SemaphoreError
 from redsem_async._core.keys import Address, permit_id
 from redsem_async._core.lease import Outcome
-from redsem_async._protocol.operations import KeyTerms, QueuedRequest, RequestOptions
+from redsem_async._protocol.operations import (
+    KeyTerms,
+    Operation,
+    QueuedRequest,
+    RequestOptions,
+)
 from redsem_async._protocol.replies import Reply
 
 
@@ -80,7 +85,7 @@ class Lease:
         guard: of the block that is cancelled when its permit is lost.
         ends_with: the task of its block, after whose end nothing refreshes it.
         wakes_on_loss: futures of those that wait for its loss.
-        refreshed_at: when its first refresh is due, while that is noted. See `refresher`.
+        noted_at: when the refresher looks at it next.
     """
 
     address: Address
@@ -97,7 +102,7 @@ class Lease:
     adopted: bool
     renewable_after: float
     unsettled: int
-    refreshed_at: float | None
+    noted_at: float | None
     lost_reason: str | None
     guard: "BlockGuard | None"
     ends_with: "weakref.ref[asyncio.Task[Any]] | None"
@@ -122,7 +127,7 @@ class Lease:
             self.hold_ends = since + terms.max_hold - terms.margin
             self.trusted_until = min(trusted_until, self.hold_ends)
         self.adopted, self.renewable_after, self.unsettled = False, -math.inf, 0
-        self.refreshed_at = self.lost_reason = None
+        self.noted_at = self.lost_reason = None
         self.guard = self.ends_with = self.wakes_on_loss = None
 
     # -- transitions
@@ -224,7 +229,8 @@ class Lease:
             self.renewable_after = now
 
 
-ENTERED: ContextVar[tuple[tuple[int, Lease], ...]] = ContextVar("entered", default=())
+Blocks = tuple[tuple[int, Lease], ...]
+ENTERED: ContextVar[Blocks] = ContextVar("entered", default=())
 """The leases whose blocks the current task is inside, or was created inside. Each comes with the
 id of the task that entered it, because the task itself may be dropped."""
 
@@ -316,6 +322,8 @@ class Request(asyncio.Future[None]):
         replies_since: set when the deadline has come. The reply to any command sent since then
             decides the request.
         order: of its call among all calls, for those that began at the same moment.
+        around: the blocks in which it was made, if it may wait forever for the permit of one.
+        task: the id of the task that made it there.
     """
 
     address: Address
@@ -340,6 +348,8 @@ class Request(asyncio.Future[None]):
     look_at: float = math.inf
     replies_since: float | None = None
     order: int = field(default_factory=_calls.__next__)
+    around: "Blocks" = ()
+    task: int = 0
 
     def __post_init__(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.Future.__init__(self, loop=loop)  # pyright: ignore[reportUnknownMemberType]
@@ -467,5 +477,40 @@ class PendingRelease:
     def settle(self, answer: bool | SemaphoreError) -> None:  # noqa: FBT001 - the answer it is
         """Pass on whether the permit was held until then, or why that is not known."""
         self.answer = answer
+        if self.future is not None and not self.future.done():
+            self.future.set_result(answer)
+
+
+@dataclass(eq=False, kw_only=True)
+class Call(Operation[Any]):
+    """An operation that is not batched. `calls` has its kinds.
+
+    Attributes:
+        future: of the caller that waits for the reply, if one does.
+        was_sent: sent before, without a reply.
+        in_flight: written, without a reply yet.
+    """
+
+    future: "asyncio.Future[Any] | None" = None
+    was_sent: bool = False
+    in_flight: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        return self is other  # as two calls of one operation differ
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether to send it, again or at all. Not when its caller has got an error."""
+        return self.future is None or not self.future.cancelled()
+
+    @property
+    def keeps_connection(self) -> bool:
+        return self.wanted
+
+    def settle(self, answer: object) -> None:
+        """Pass the reply on, or the error that says why there is none."""
         if self.future is not None and not self.future.done():
             self.future.set_result(answer)

@@ -109,13 +109,15 @@ class Redirects:
     def suspend(self, semaphore: SemaphoreState, error: Exception) -> None:
         """Write nothing of *semaphore* for a moment, because no server carries it out yet."""
         redirect = semaphore.route.redirected()
-        redirect.begin(error, clock())
+        redirect.since = clock() if redirect.error is None else redirect.since
+        redirect.error = error
         fail_not_waiting(semaphore)
         semaphore.writer.settle(semaphore)
         if not redirect.suspended:
+            redirect.suspended = True
             self.ready.suspend(semaphore)
             # Not for long, because its leases continue meanwhile.
-            moment = min(redirect.suspend(), semaphore.shortest_lease / 10)
+            moment = min(next(redirect.suspensions), semaphore.shortest_lease / 10)
             self._loop.call_later(moment, self._resume, semaphore, context=Context())
 
     def _resume(self, semaphore: SemaphoreState) -> None:
@@ -133,5 +135,5 @@ class Redirects:
         """The server carried a command of *semaphore* out."""
         if redirect := semaphore.route.redirect:
             redirect.error, redirect.count = None, 0
-            if redirect.over:
+            if redirect.target is None and not redirect.suspended:
                 semaphore.route.redirect = None

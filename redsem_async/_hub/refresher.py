@@ -6,17 +6,14 @@ many permits travel in one command.
 """
 
 import asyncio
-import math
 from contextvars import Context
-from typing import NamedTuple
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.lease import Outcome
 
-from .identity import HubIdentity
+from .identity import HubIdentity, start_task
 from .model import Lease, LeaseState, Wakeup
 from .state import SemaphoreState
-from .tasks import start_task
 
 _RETRY = 0.1  # of the refresh interval, after a refresh that has no reply
 
@@ -36,11 +33,10 @@ class Refresher:
 
     def __init__(self, identity: HubIdentity) -> None:
         self._loop = identity.loop
-        self._stalls = identity.stalls = Stalls()
-        self._due: dict[float, dict[Lease, SemaphoreState]] = {}
+        self._stalls = identity.stalls
+        self._noted: dict[float, dict[Lease, SemaphoreState]] = {}
         self._wakeups: dict[float, list[Wakeup]] = {}
         self._tasks: dict[Lease, asyncio.Task[None]] = {}
-        self._trust_ends: dict[Lease, asyncio.TimerHandle] = {}  # of those with a task
 
     def add(self, lease: Lease, semaphore: SemaphoreState, now: float) -> None:
         """Keep *lease* refreshed from *now* on."""
@@ -49,51 +45,58 @@ class Refresher:
         due = refresh_due(since, terms.refresh_interval)
         if due < now or lease.trusted_until <= due:
             due = now  # granted late, so that there would be nothing left to refresh
-        group = self._due.get(due)
+        group = self._noted.get(due)
         if group is None:
             self._stalls.loop_runs(now)
-            self._stalls.expect(due)
-            group = self._due[due] = {}
-            self._loop.call_later(due - now, self._start, due, context=Context())
+            group = self._new_group(due, now)
         group[lease] = semaphore
-        lease.refreshed_at = due
+        lease.noted_at = due
 
     def remove(self, lease: Lease) -> None:
         """Stop refreshing."""
-        due, lease.refreshed_at = lease.refreshed_at, None
-        if due is not None and (group := self._due.get(due)) is not None:
+        noted_at, lease.noted_at = lease.noted_at, None
+        if noted_at is not None and (group := self._noted.get(noted_at)) is not None:
             group.pop(lease, None)
-        elif self._tasks and (task := self._tasks.pop(lease, None)) is not None:
+        if self._tasks and (task := self._tasks.pop(lease, None)) is not None:
             task.cancel()
-            if (timer := self._trust_ends.pop(lease, None)) is not None:
-                timer.cancel()
 
-    def _start(self, due: float) -> None:
-        self._stalls.timer_runs(due)
-        for lease, semaphore in self._due.pop(due).items():
-            # Decided here and not by the task, because this may come after a long stall, and the
-            # body has to be cancelled before it continues.
-            if semaphore.lose_unless_trusted(lease):
-                continue
-            task = start_task(self._loop, self._refresh(lease, semaphore), "redsem-refresh")
-            self._tasks[lease] = task
-            self._check_trust(lease, semaphore)
+    def _new_group(self, at: float, now: float) -> dict[Lease, SemaphoreState]:
+        """For the leases to look at at that time, with one timer for all of them."""
+        self._stalls.expect(at)
+        self._loop.call_later(at - now, self._look, at, context=Context())
+        return self._noted.setdefault(at, {})
 
-    def _check_trust(self, lease: Lease, semaphore: SemaphoreState) -> None:
-        """Look again when trust ends, unless it is refreshed by then.
+    def _look(self, at: float) -> None:
+        """The first refresh of each lease that is noted is due, or trust in it ends.
 
-        By a timer, because timers run before the tasks that became ready in the same turn.
+        In a timer and not in the tasks, because this may come after a long stall, and the body has
+        to be cancelled before it continues. Timers run before the tasks that became ready in the
+        same turn.
         """
-        if semaphore.lose_unless_trusted(lease):
-            self.remove(lease)
-            if lease.is_nobodys:  # no task here releases it
-                if lease.state is not LeaseState.ENDED:
-                    _ = semaphore.give_back(lease, clock(), trusted=False)
-                semaphore.writer.settle(semaphore)
-        else:
-            left = lease.trusted_until - clock()
-            timer = self._loop.call_later(left, self._check_trust, lease, semaphore)
-            self._trust_ends[lease] = timer
+        self._stalls.timer_runs(at)
+        now = clock()
+        for lease, semaphore in self._noted.pop(at).items():
+            if semaphore.lose_unless_trusted(lease):
+                self._lost(lease, semaphore)
+                continue
+            if lease not in self._tasks:
+                task = start_task(self._loop, self._refresh(lease, semaphore), "redsem-refresh")
+                self._tasks[lease] = task
+            interval, end = lease.terms.refresh_interval, lease.trusted_until
+            if (before := refresh_due(end - interval, interval)) > now:
+                end = before
+            group = self._noted.get(end)
+            if group is None:
+                group = self._new_group(end, now)
+            group[lease] = semaphore
+            lease.noted_at = end
+
+    def _lost(self, lease: Lease, semaphore: SemaphoreState) -> None:
+        self.remove(lease)
+        if lease.is_nobodys:  # no task here releases it
+            if lease.state is not LeaseState.ENDED:
+                _ = semaphore.give_back(lease, clock(), trusted=False)
+            semaphore.writer.settle(semaphore)
 
     async def _refresh(self, lease: Lease, semaphore: SemaphoreState) -> None:
         interval = lease.terms.refresh_interval
@@ -124,59 +127,3 @@ class Refresher:
         for wakeup in self._wakeups.pop(due):
             if not wakeup.done():
                 wakeup.set_result(None)
-
-
-class Gap(NamedTuple):
-    """A time in which no timer of refreshes ran. From *due* on one should have."""
-
-    start: float
-    due: float
-    end: float
-
-
-class Stalls:
-    """When one event loop was blocked."""
-
-    def __init__(self) -> None:
-        self._ran_at = clock()  # the loop, as far as is known
-        self._gap = Gap(self._ran_at, self._ran_at, self._ran_at)  # the last one
-        self._due: set[float] = set()
-
-    def loop_runs(self, now: float) -> None:
-        """Note that the loop runs. If a timer is late, it may have been blocked until now."""
-        if now < self._earliest():
-            self._ran_at = now
-
-    def expect(self, due: float) -> None:
-        """A timer of refreshes was set."""
-        self._due.add(due)
-
-    def timer_runs(self, due: float) -> None:
-        """Note that the loop runs. If it was blocked, all that was due meanwhile runs now."""
-        now = clock()
-        self._due.discard(due)
-        if due > self._ran_at:
-            self._gap = Gap(self._ran_at, due, now)
-        self._ran_at = now
-
-    def blocked_for(self, lease: Lease) -> float | None:
-        """How long the loop was blocked when trust in *lease* ended. None if it ran.
-
-        It was blocked if a refresh timer is, or was, so late that trust had to end. If little
-        trust was left before that, refreshes had failed, so the loop is not the cause. May be
-        called in any thread.
-        """
-        gap, trusted, terms = self._gap, lease.trusted_until, lease.terms
-        due, now = self._earliest(), clock()
-        if self._ran_at < due < now:  # it is blocked still, or runs again just now
-            gap = Gap(self._ran_at, due, now)
-        spare = terms.lease - terms.refresh_interval - terms.margin
-        late = gap.end - gap.due >= min(spare, terms.lease / 4)
-        failed = trusted - gap.start < 0.9 * spare
-        if late and not failed and trusted <= gap.end and trusted < lease.hold_ends:
-            return gap.end - gap.start
-        return None
-
-    def _earliest(self) -> float:
-        """When the next timer is due."""
-        return min(self._due.copy(), default=math.inf)

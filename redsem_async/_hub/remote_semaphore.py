@@ -5,17 +5,14 @@ that wait for the server raise BackendError if it refuses, or cannot be asked.
 """
 
 import asyncio
-import logging
 import math
-from collections.abc import Coroutine
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Terms
 from redsem_async._core.errors import (
     AcquireTimeout,
-    BlockedBy,
     PermitLost,
     SemaphoreClosed,
     SemaphoreError,
@@ -23,43 +20,18 @@ from redsem_async._core.errors import (
 from redsem_async._core.keys import parse_permit_id
 from redsem_async._core.lease import Outcome, clock_margin, reply_timeout
 from redsem_async._observers.registry import observers
-from redsem_async._protocol.operations import (
-    Adopt,
-    Delete,
-    Detach,
-    KeyTerms,
-    Operation,
-    SetLimit,
-    StartBackOff,
-)
+from redsem_async._protocol.operations import KeyTerms
 from redsem_async._protocol.replies import Reply
 
-from . import calls
-from .commands import max_hold_ms_of
-from .estimates import blocked_by_of
+from .calls import AdoptCall, BackOffCall, DetachCall
+from .commands import CallBatch
+from .deadlines import holders_around, note_nested
 from .model import ENTERED, Confirmed, Lease, LeaseState, PendingRelease, Request
-from .pending import AdoptCall, BackOffCall, Call, ChangeCall, DetachCall
 from .state import SemaphoreState
-
-logger = logging.getLogger("redsem_async")
-
-R = TypeVar("R")
-
-Taken = tuple[Lease, float, float]
-"""A lease that a task got, since when, and how many seconds it waited for it."""
 
 
 class RemoteSemaphore(SemaphoreState):
-    """The semaphore at *address*, as the pipeline *writer* reaches it.
-
-    Attributes:
-        drop_logged_at: when a dropped permit was logged last (cut_logged_at for a back-off).
-        nested_logged: it was logged that a task may wait for itself.
-    """
-
-    drop_logged_at: float = -math.inf
-    cut_logged_at: float = -math.inf
-    nested_logged: bool = False
+    """The semaphore at *address*, as the pipeline *writer* reaches it."""
 
     # -- requests
 
@@ -70,8 +42,8 @@ class RemoteSemaphore(SemaphoreState):
         permits: int = 1,
         ahead: float = 0.0,
         key: KeyTerms | None = None,
-    ) -> Coroutine[Any, Any, Taken]:
-        """Ask for permits. Await the result. Cancelled at any moment, it leaves nothing behind."""
+    ) -> Request:
+        """Ask for permits. Await the result, and then call `taken`, or else `abandon`."""
         started = clock()
         deadline, waits = math.inf, timeout is None or timeout > 0
         if timeout is not None:
@@ -86,12 +58,12 @@ class RemoteSemaphore(SemaphoreState):
             self.writer.probe_now()
         self.ask(request)
         self.writer.settle(self, asked=True)
-        if timeout is None and ENTERED.get() and self._holders_around(request):
-            return self._nested(request)
-        return self._outcome(request)
+        if timeout is None and ENTERED.get():
+            note_nested(self, request)
+        return request
 
-    def adopt(self, terms: Terms, permit_id: str) -> Coroutine[Any, Any, Taken]:
-        """Take over a permit by its id. Await the result. Cancelled, it releases the permit."""
+    def adopt(self, terms: Terms, permit_id: str) -> Request:
+        """Take over a permit by its id. Await the result as that of `acquire`."""
         started, loop = clock(), self.identity.loop
         deadline = started + 2 * reply_timeout(terms.lease)
         request = Request(self.address, terms, 1, started, False, loop, deadline)  # noqa: FBT003
@@ -101,32 +73,30 @@ class RemoteSemaphore(SemaphoreState):
         if self.identity.closing:
             raise _refused(request, SemaphoreClosed(self.name))
         owner, old = known
-        longest, slots = max_hold_ms_of(terms), terms.slots
-        operation = Adopt(owner, old, 0, terms.lease_ms, max_hold_ms=longest, slots=slots)
-        self.calls.append(AdoptCall(operation, request))
+        call = AdoptCall(owner, old, 0, terms.lease_ms, request=request)
+        call.max_hold_ms, call.slots = terms.max_hold_ms, terms.slots
+        call.ask(self)
         self.deadlines.look_again(request, deadline)
         self.writer.settle(self)
-        return self._outcome(request)
+        return request
 
-    async def _outcome(self, request: Request) -> Taken:
-        """Wait until *request* is served or refused."""
-        try:
-            await request
-        except BaseException:
-            # The server may have granted it, or may yet: whatever exists is released.
-            self.leave(request)
-            self.writer.settle(self)
-            for notifier in observers.notifiers:
-                notifier.ended("abandoned", request, clock() - request.started)
-            raise
+    def abandon(self, request: Request) -> None:
+        """Its caller was cancelled. What the server has granted, or may yet, is released."""
+        self.leave(request)
+        self.writer.settle(self)
+        for notifier in observers.notifiers:
+            notifier.ended("abandoned", request, clock() - request.started)
+
+    def taken(self, request: Request) -> tuple[Lease, float, float]:
+        """The lease that *request* got, since when, and how many seconds it waited for it."""
         lease = request.lease
         if request.error is not None or lease is None or lease.state is LeaseState.ENDED:
             # Without an error it was released by a close before its caller could run.
             error = request.error or SemaphoreClosed(self.name)
             if isinstance(error, AcquireTimeout):
-                holders = self._holders_around(request, error.blocked_by)
-                nested = id(asyncio.current_task()) in holders
-                error = replace(error, nested=True) if nested else error
+                holders = holders_around(self, request, ENTERED.get(), error.blocked_by)
+                if id(asyncio.current_task()) in holders:
+                    error = replace(error, nested=True)
             raise _refused(request, error)
         now = clock()
         waited = now - request.started
@@ -136,44 +106,6 @@ class RemoteSemaphore(SemaphoreState):
             if lease.state is LeaseState.LOST:  # before its caller came to know of the grant
                 notifier.permit("lost", lease, reason=lease.lost_reason, cancels=False)
         return lease, now, waited
-
-    async def _nested(self, request: Request) -> Taken:
-        """Wait as `_outcome`, and log after a lease if the task seems to wait for itself."""
-        loop, task = self.identity.loop, id(asyncio.current_task())
-        remark = loop.call_later(request.terms.lease, self._log_nested, request, task)
-        try:
-            return await self._outcome(request)
-        finally:
-            remark.cancel()
-
-    def _log_nested(self, request: Request, task: int) -> None:
-        blocked_by = blocked_by_of(request)
-        holders = self._holders_around(request, blocked_by)
-        if self.nested_logged or not holders or blocked_by in ("paused", "back_off"):
-            return
-        self.nested_logged = True
-        holder = "it holds one itself" if task in holders else "the task that created it holds one"
-        text = (
-            "a task has waited %.3g s for a permit of %r while %s, and the wait never ends unless"
-            " that one is released: release it first, acquire all permits at once (permits=...),"
-            " or pass a timeout"
-        )
-        waited = clock() - request.started
-        extra = {"event": "nested", "semaphore": self.name, "waited": waited}
-        logger.warning(text, waited, self.name, holder, extra=extra)
-
-    def _holders_around(self, request: Request, blocked_by: BlockedBy = "limit") -> list[int]:
-        """The tasks that hold a permit in whose block the current task is, or was created.
-
-        By their ids. *request* of the current task may wait for such a permit forever.
-        """
-        return [
-            task
-            for task, lease in ENTERED.get()
-            if lease.state is LeaseState.HELD
-            and self.leases.get(lease.number) is lease
-            and (blocked_by != "key" or lease.key == request.key)
-        ]
 
     # -- permits
 
@@ -207,14 +139,13 @@ class RemoteSemaphore(SemaphoreState):
 
     async def detach(self, lease: Lease, expires: float) -> None:
         """Have the server keep a held permit for *expires* seconds more, and let go of it."""
-        future: asyncio.Future[Any] = self.identity.loop.create_future()
-        longest = max_hold_ms_of(lease.terms)
-        operation = Detach(lease.number, math.ceil(1000 * expires), max_hold_ms=longest)
+        expires_ms = math.ceil(1000 * expires)
+        call = DetachCall(lease.number, expires_ms, lease=lease, expires=expires)
+        call.max_hold_ms = lease.terms.max_hold_ms
         # Once it is written, the permit is trusted for no longer than that.
         left = lease.trusted_until - clock()
         bounds = (expires - clock_margin(expires), reply_timeout(self.shortest_lease), left)
-        call = DetachCall(operation, future, lease, expires)
-        reply: Reply = await self._answered(call, future, max(0.0, min(bounds)))
+        reply: Reply = await self._answered(call, max(0.0, min(bounds)))
         if not reply.answers[0]:
             self.gone(lease, "the server no longer holds it")
             self.writer.settle(self)
@@ -230,25 +161,16 @@ class RemoteSemaphore(SemaphoreState):
 
     def back_off(self, call: BackOffCall) -> None:
         """Have every process grant nothing for some time. No task waits for the reply."""
-        calls.back_off(self, call)
+        call.ask(self)
         self.writer.settle(self)
 
-    async def back_off_for(self, seconds: float, key: str | None, by: str) -> None:
-        """Have all processes grant nothing for *seconds*, 0 for no back-off. *by* is who asks."""
-        future: asyncio.Future[Any] = self.identity.loop.create_future()
-        operation = StartBackOff(math.ceil(1000 * seconds), key=key, by=by)
-        call = BackOffCall(operation, clock() + seconds, future)
-        await self._answered(call, future, reply_timeout(min(self.shortest_lease, 10.0)))
+    async def call(self, call: CallBatch) -> Any:
+        """Send *call*, and wait for its reply within a bounded time."""
+        return await self._answered(call, reply_timeout(min(self.shortest_lease, 10.0)))
 
-    async def call(self, operation: Operation[R]) -> R:
-        """Send an operation that is not batched, and wait for its reply within a bounded time."""
-        future: asyncio.Future[Any] = self.identity.loop.create_future()
-        timeout = reply_timeout(min(self.shortest_lease, 10.0))
-        kind = ChangeCall if isinstance(operation, SetLimit | Delete) else Call
-        return cast("R", await self._answered(kind(operation, future), future, timeout))
-
-    async def _answered(self, call: Call, future: "asyncio.Future[Any]", timeout: float) -> Any:
-        self.calls.append(call)
+    async def _answered(self, call: CallBatch, timeout: float) -> Any:
+        future = call.future = self.identity.loop.create_future()
+        call.ask(self)
         self.writer.settle(self)
         try:
             await asyncio.wait([future], timeout=timeout)
@@ -256,7 +178,7 @@ class RemoteSemaphore(SemaphoreState):
                 raise self.route.silent(timeout)
         finally:
             if future.cancel():
-                calls.given_up(self, call)
+                call.given_up()
                 self.writer.settle(self)
         answer = future.result()
         if isinstance(answer, SemaphoreError):

@@ -63,10 +63,10 @@ class Redirect:
         count: redirections in a row.
         error: why no node carries out a command now, if so.
         since: when that began.
-        suspended: whether nothing is written for a moment.
+        suspended: whether nothing is written for a moment, as long as *suspensions* say.
     """
 
-    __slots__ = ("_suspensions", "count", "error", "once", "since", "suspended", "target")
+    __slots__ = ("count", "error", "once", "since", "suspended", "suspensions", "target")
 
     def __init__(self) -> None:
         self.target: Node | None = None
@@ -75,23 +75,7 @@ class Redirect:
         self.error: Exception | None = None
         self.since: float = 0.0
         self.suspended: bool = False
-        self._suspensions: Iterator[float] = delays(random.random, longest=MAX_SUSPENSION)
-
-    def begin(self, error: Exception, now: float) -> None:
-        """No node carries out a command, because of *error*."""
-        if self.error is None:
-            self.since = now
-        self.error = error
-
-    def suspend(self) -> float:
-        """Begin to write nothing. Returns for how many seconds."""
-        self.suspended = True
-        return next(self._suspensions)
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing is left of it."""
-        return self.target is None and self.error is None and not self.suspended
+        self.suspensions: Iterator[float] = delays(random.random, longest=MAX_SUSPENSION)
 
 
 class Route:

@@ -49,6 +49,7 @@ from redsem_async._protocol.pushes import Deleted, Granted, Push, Recheck, Revok
 from .identity import HubIdentity
 from .introduction import Introduction
 from .model import (
+    Call,
     Confirmed,
     Lease,
     LeaseState,
@@ -58,7 +59,6 @@ from .model import (
     RequestState,
 )
 from .moments import Deadlines, Heartbeats
-from .pending import Call, DetachCall
 from .route import LinkState, Route
 
 logger = logging.getLogger("redsem_async")
@@ -109,6 +109,8 @@ class SemaphoreState(SemaphoreRef):
         overdue: requests whose deadline has come, so that the next reply decides.
         deadlines: when to look at which request.
         by_message: leases that a message granted, and when they are refreshed to confirm it.
+        nested: requests of tasks that may wait for themselves, which is logged after a lease.
+        logged_at: when a remark was logged last, by what it is about.
         outlasted: by an outage, so that the server forgets those that leave.
 
         shortest_lease: of any request so far, in seconds (longest_lease likewise).
@@ -149,6 +151,8 @@ class SemaphoreState(SemaphoreRef):
         self.overdue: dict[Request, None] = {}
         self.deadlines: Deadlines = Deadlines()
         self.by_message: deque[tuple[float, Lease]] = deque()
+        self.nested: deque[Request] = deque()
+        self.logged_at: dict[str, float] = {}
         self.outlasted: bool = False
         self.shortest_lease: float = math.inf
         self.longest_lease: float = 0.0
@@ -172,8 +176,9 @@ class SemaphoreState(SemaphoreRef):
         if self.releases:
             size += sum(map(len, self.releases.values()))
         if self.refreshes or self.undo or self.calls or self.heartbeats.due:
-            unsent = sum(call.keeps_connection and not call.in_flight for call in self.calls)
-            size += len(self.refreshes) + len(self.undo) + unsent + self.heartbeats.due
+            size += len(self.refreshes) + len(self.undo) + self.heartbeats.due
+            for call in self.calls:
+                size += call.keeps_connection and not call.in_flight
         if self.waiting:
             at = self.heartbeats.look_at
         else:
@@ -184,6 +189,10 @@ class SemaphoreState(SemaphoreRef):
             while by_message and by_message[0][1].state > LeaseState.HELD:
                 by_message.popleft()
             at = min(at, by_message[0][0]) if by_message else at
+        if nested := self.nested:
+            while nested and not nested[0].pending:
+                _ = nested.popleft()
+            at = min(at, nested[0].started + nested[0].terms.lease) if nested else at
         return size, at
 
     @property
@@ -298,7 +307,7 @@ class SemaphoreState(SemaphoreRef):
         """
         request = self.requests.get(number)
         if request is None:
-            if number not in self.leases and self.identity.drew(number):
+            if number not in self.leases and number <= self.identity.last_number:
                 # No caller waits with that number any more.
                 self.give_back_unknown(self.identity.id, number)
             return
@@ -494,20 +503,6 @@ class SemaphoreState(SemaphoreRef):
         return (
             lease.doubt if blocked is None else f"the event loop was blocked for {blocked:.3g} s"
         )
-
-    # -- calls
-
-    def call_ended(self, call: Call) -> None:
-        """The call got its reply, was refused or made void, so it is not carried out any more."""
-        if call in self.calls:
-            self.calls.remove(call)
-        if isinstance(call, DetachCall) and call.unsettled:
-            call.unsettled = False
-            lease = call.lease
-            lease.detach_settled(clock())
-            held = lease.state is LeaseState.HELD and not lease.unsettled
-            if not call.wanted and held:  # and was not detached once more meanwhile
-                _ = self.refresh(lease)
 
     # -- time, push messages, connections
 

@@ -16,10 +16,10 @@ from redsem_async._protocol.errors import CommandError, ErrorKind
 from .connection import Connection
 from .dial import (
     ClusterClient,
+    Destination,
     Endpoint,
     Pool,
     SingleClient,
-    Target,
     checked_client,
     dial,
     known_nodes,
@@ -54,7 +54,7 @@ class RedisNode:
     place: str
     _known: Met | None = None
 
-    async def _connect(self, target: Target, listener: Listener) -> Connection:
+    async def _connect(self, target: Destination, listener: Listener) -> Connection:
         opened = await dial(target, None if self._known else _asker(listener))
         if self._known is None and opened.met is not None:
             self._known = opened.met
@@ -97,13 +97,13 @@ class ClusterNode(RedisNode):
         return await self._connect(self.target, listener)
 
     @property
-    def target(self) -> Target:
+    def target(self) -> Destination:
         """The node, with the settings of the user's client."""
         node, *_ = self._backend.client.nodes_manager.startup_nodes.values()
         host, port = self.endpoint
         settings = node.connection_kwargs | {"host": host, "port": port}
         settings.pop("redis_connect_func", None)  # a replica would answer reads, and we write
-        return Target(node.connection_class, settings, clustered=True)
+        return Destination(node.connection_class, settings, clustered=True)
 
 
 class ClusterBackend:

@@ -28,7 +28,7 @@ from redsem_async._protocol.errors import ErrorKind
 
 from .faults import command_error
 from .inquiry import Asker, Met, inquire
-from .resp import Reader
+from .resp import ReplyReader
 
 OLDEST, NEWEST = "5.2", "8.1"  # redis-py that the tests run with
 
@@ -66,12 +66,12 @@ class Opened(NamedTuple):
     received: bytes  # before we took it over
     no_push: str | None  # why no messages that can be relied on come over it, if so
     sharded: bool  # whether messages travel within a shard of a cluster
-    keep: object  # for as long as the transport is open
-    replies: Reader  # it may have read a part of what comes next
+    keep: asyncio.StreamWriter | None  # it would close the transport when it goes
+    replies: ReplyReader  # it may have read a part of what comes next
     met: Met | None  # what is known of the server, since it was asked
 
 
-class Target(NamedTuple):
+class Destination(NamedTuple):
     """What to connect to, and how, as a connection class of redis-py's with its arguments."""
 
     connection_class: Callable[..., Any]
@@ -116,9 +116,9 @@ def place_of(pool: Pool) -> str:
     return f"Redis at {settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
 
 
-def target_of(pool: Pool) -> Target:
+def target_of(pool: Pool) -> Destination:
     """What *pool* connects to."""
-    return Target(pool.connection_class, pool.connection_kwargs)
+    return Destination(pool.connection_class, pool.connection_kwargs)
 
 
 def on_close(
@@ -160,7 +160,7 @@ def known_nodes(client: ClusterClient) -> list[Endpoint]:
     return [(node.host, int(node.port)) for node in list(nodes)]
 
 
-async def slots_at(target: Target) -> list[tuple[int, int, list[Endpoint]]]:
+async def slots_at(target: Destination) -> list[tuple[int, int, list[Endpoint]]]:
     """First slot, last slot, and master and replicas of each range, as a node knows them."""
     connection = await _connected(target, protocol=2)
     try:
@@ -178,7 +178,7 @@ async def slots_at(target: Target) -> list[tuple[int, int, list[Endpoint]]]:
 # -- connecting
 
 
-async def dial(target: Target, asker: Asker | None = None) -> Opened:
+async def dial(target: Destination, asker: Asker | None = None) -> Opened:
     """Connect to *target*, but speaking RESP3 and without socket timeouts.
 
     With *asker* it asks what the server is like, which costs a trip. It takes CONNECT_TIMEOUT at
@@ -213,7 +213,7 @@ async def dial(target: Target, asker: Asker | None = None) -> Opened:
         raise ConnectionRejected(f"rejects this client: {error}") from error
 
 
-def _is_of_hello(error: Exception, target: Target) -> bool:
+def _is_of_hello(error: Exception, target: Destination) -> bool:
     """Whether the server refuses HELLO, and may take the same login in RESP2."""
     if isinstance(error, errors.AuthenticationError):
         # Some servers that do not know HELLO want a login first. HELLO was to bring it.
@@ -247,9 +247,9 @@ class _Untimed(CredentialProvider):
             self._limit.reschedule(asyncio.get_running_loop().time() + CONNECT_TIMEOUT)
 
 
-async def _open(target: Target, protocol: int, asker: Asker | None) -> Opened:
+async def _open(target: Destination, protocol: int, asker: Asker | None) -> Opened:
     connection = await _connected(target, protocol)
-    sharded, replies, met = False, Reader(), None
+    sharded, replies, met = False, ReplyReader(), None
     try:
         # A function of the user's may have logged in without HELLO, and so in RESP2.
         if protocol == 3 and (target.clustered or target.settings.get("redis_connect_func")):
@@ -306,7 +306,7 @@ def taken_over(connection: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWri
     )
 
 
-async def _connected(target: Target, protocol: int) -> Any:
+async def _connected(target: Destination, protocol: int) -> Any:
     """A connection that is used as we use one."""
     given = target.settings.items()
     reaching_time = min(target.settings.get("socket_connect_timeout") or math.inf, REACHING_TIME)

@@ -15,7 +15,7 @@ from redsem_async._core.keys import Address, channel
 from redsem_async._protocol.errors import ErrorKind
 
 from .faults import command_error
-from .resp import RawPush, Reader, connection_error, pack
+from .resp import RawPush, ReplyReader, connection_error, pack
 
 # A message to oneself, and what else scripts do that some servers refuse.
 _PROBE = """
@@ -55,7 +55,7 @@ async def inquire(
     asker: Asker,
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
-    replies: Reader,
+    replies: ReplyReader,
     *,
     push: bool,
     sharded: bool,

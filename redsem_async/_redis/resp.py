@@ -28,7 +28,7 @@ class RawPush(NamedTuple):
     parts: list[Any]
 
 
-class Reader:
+class ReplyReader:
     """Bytes in, replies and push messages out. An error reply is an exception, not raised."""
 
     def __init__(self) -> None:

@@ -15,13 +15,12 @@ from redsem_async import Permit
 from redsem_async._core.clock import now as clock
 from redsem_async._core.keys import Address, parse_permit_id
 from redsem_async._core.lease import Outcome
-from redsem_async._hub.commands import RefreshBatch
 from redsem_async._hub.model import Lease
 from redsem_async._hub.pipeline import Pipeline
 from redsem_async._hub.state import SemaphoreState
 from redsem_async._protocol.backend import AnyReply, Link, Listener, OneNode
 from redsem_async._protocol.errors import CommandError
-from redsem_async._protocol.operations import AnyOperation, Operation, Release
+from redsem_async._protocol.operations import AnyOperation, Operation, Refresh, Release
 from redsem_async._protocol.pushes import Push, push_of
 from redsem_async._redis.codec import Codec
 from redsem_async._redis.faults import command_error, error_from
@@ -194,8 +193,9 @@ class _Store:
                 pipeline.settle(state)
 
     def _refresh(self, state: SemaphoreState, lease: Lease) -> None:
-        now = clock()
-        reply = self.run(state.address, RefreshBatch.of([lease]), lease.hub_id)
+        now, terms = clock(), lease.terms
+        refresh = Refresh([lease.number], terms.lease_ms, terms.max_hold_ms)
+        reply = self.run(state.address, refresh, lease.hub_id)
         outcome = Outcome.GONE
         if (
             not isinstance(reply, CommandError)

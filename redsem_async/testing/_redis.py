@@ -91,8 +91,8 @@ _score = itemgetter(0)
 _member = itemgetter(1)
 
 Value = bytes | dict[bytes, bytes] | SortedSet
-Argument = bytes | str | int
-Reply = int | bytes | list[bytes] | list[bytes | None] | None
+RawArgument = bytes | str | int
+RawReply = int | bytes | list[bytes] | list[bytes | None] | None
 Snapshot = dict[bytes, tuple[Value, int | None]]
 T = TypeVar("T", bytes, dict[bytes, bytes], SortedSet)
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -302,7 +302,7 @@ class MemoryRedis(_Database):
         self._compile: Any = self._lua.execute(_SETUP, self._ask)
         self._scripts: dict[str, Any] = {}
 
-    def eval(self, script: str, *keys_and_arguments: Argument) -> Any:
+    def eval(self, script: str, *keys_and_arguments: RawArgument) -> Any:
         """Run *script*, with the number of its keys, the keys and the arguments of ``EVAL``.
 
         Raises:
@@ -318,7 +318,7 @@ class MemoryRedis(_Database):
             run = self._scripts[script] = self._compile(script.encode())
         return self._reply(run(table(keys), table(arguments)))
 
-    def command(self, name: str, *arguments: Argument) -> Any:
+    def command(self, name: str, *arguments: RawArgument) -> Any:
         """Carry out one command of a client.
 
         Raises:
@@ -335,7 +335,7 @@ class MemoryRedis(_Database):
         if command is None:
             return self._error("ERR Unknown Redis command called from script")
         try:
-            reply: Reply = command(self, *map(_argument, arguments))
+            reply: RawReply = command(self, *map(_argument, arguments))
         except Refused as refused:
             return self._error(str(refused))
         if isinstance(reply, list):
@@ -393,7 +393,7 @@ def _copied(value: Value) -> Value:
     return SortedSet(dict(value.scores), list(value.rows))
 
 
-def _bytes(argument: Argument) -> bytes:
+def _bytes(argument: RawArgument) -> bytes:
     return argument if isinstance(argument, bytes) else str(argument).encode()
 
 

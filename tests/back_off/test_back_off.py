@@ -8,7 +8,7 @@ import pytest
 import redsem_async._protocol.operations as op
 from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, QueueFull
 from redsem_async._core.keys import Mode
-from redsem_async._hub.pending import BackOffCall
+from redsem_async._hub.calls import BackOffCall
 from redsem_async._protocol.pushes import Recheck
 from redsem_async.observer import Event, observe
 from tests.harness.clients import Client, Make, MakePair
@@ -355,16 +355,16 @@ def test_back_offs_that_are_not_written_yet_are_one_with_the_latest_end_and_newe
     """An older token would leave a new overload without effect, and what was sent is as it was."""
 
     def said(token: int, ends: float, key: str | None = None) -> BackOffCall:
-        return BackOffCall(op.StartBackOff(1000, token, key=key), ends)
+        return BackOffCall(1000, token, key=key, ends=ends)
 
     call = said(2, 20.0)
     assert all(call.join(other) for other in (said(1, 30.0), said(3, 10.0), said(2, 5.0)))
-    assert (call.back_off.token, call.ends) == (3, 30.0)
+    assert (call.token, call.ends) == (3, 30.0)
     assert not call.join(said(4, 40.0, "a"))
     for sent in ("in_flight", "was_sent"):
         call.in_flight, call.was_sent = sent == "in_flight", sent == "was_sent"
         assert not call.join(said(4, 40.0))
-    assert (call.back_off.token, call.ends) == (3, 30.0)
+    assert (call.token, call.ends) == (3, 30.0)
 
 
 def test_overloads_of_permits_that_were_granted_in_one_moment_are_one() -> None:

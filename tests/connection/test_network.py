@@ -12,7 +12,7 @@ from redis.asyncio.cluster import RedisCluster
 import redsem_async
 import redsem_async._redis.dial as dialling
 from redsem_async import AnySemaphore, BackendError, BackendUnavailable, FairSemaphore
-from redsem_async._redis.dial import Target
+from redsem_async._redis.dial import Destination
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.clients import connection_of, key_of, kill_connection, kill_connections
 from tests.harness.inside import lease_of
@@ -149,7 +149,7 @@ async def test_a_connection_that_ended_before_it_was_ours_is_noticed(
     made: list[Any] = []
     connected = dialling._connected
 
-    async def ended(target: Target, protocol: int) -> Any:
+    async def ended(target: Destination, protocol: int) -> Any:
         connection = await connected(target, protocol)
         made.append(connection)
         if len(made) == 1:

@@ -16,7 +16,7 @@ from redsem_async._protocol.replies import Reply
 from redsem_async._protocol.status import Status
 from redsem_async._redis.connection import Connection
 from redsem_async._redis.dial import Opened
-from redsem_async._redis.resp import Reader, WireError
+from redsem_async._redis.resp import ReplyReader, WireError
 
 REQUESTS = [op.QueuedRequest(1, 1000, 1), op.QueuedRequest(2, 1000, 1)]
 OPERATIONS: list[op.AnyOperation] = [
@@ -115,7 +115,9 @@ class Heard:
 async def reads(mode: Mode, operation: op.AnyOperation, data: bytes) -> Heard:
     """What a hub hears that waits for the reply to *operation*, and reads *data*."""
     heard = Heard()
-    opened = Opened(Transport(), b"", None, sharded=True, keep=None, replies=Reader(), met=None)
+    opened = Opened(
+        Transport(), b"", None, sharded=True, keep=None, replies=ReplyReader(), met=None
+    )
     connection = Connection(opened, heard)
     operation.semaphore = SemaphoreRef(Address(mode, "redsem", "jobs", "server"))
     connection.send([operation], 0.0)
@@ -153,7 +155,9 @@ def test_a_connection_that_ends_writes_all_that_it_held() -> None:
 
     async def written() -> bytes:
         transport = Transport()
-        opened = Opened(transport, b"", None, sharded=True, keep=None, replies=Reader(), met=None)
+        opened = Opened(
+            transport, b"", None, sharded=True, keep=None, replies=ReplyReader(), met=None
+        )
         connection = Connection(opened, Heard())
         semaphore = SemaphoreRef(Address("zset", "redsem", "jobs", "server"))
         calls = op.Reap(), op.StartBackOff(1000), op.Release(Heard.hub_id, [1])

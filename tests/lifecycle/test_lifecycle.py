@@ -15,7 +15,7 @@ import pytest
 from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 
 from redsem_async import FairSemaphore, Permit, PermitLost, SemaphoreClosed, aclose
-from redsem_async._hub.reconnect import IDLE
+from redsem_async._hub.hub import IDLE
 from redsem_async.testing import EmbeddedRedis, MemoryBackend
 from tests.harness.clients import (
     Client,
@@ -35,7 +35,7 @@ from tests.worlds.simulated_time import simulated
 
 @pytest.fixture
 def soon_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redsem_async._hub.reconnect.IDLE", 0.05)
+    monkeypatch.setattr("redsem_async._hub.hub.IDLE", 0.05)
 
 
 # -- idle, and back
@@ -176,7 +176,7 @@ async def test_work_that_comes_while_the_hub_goes(
     client_a: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is no moment at which a request falls between two hubs."""
-    monkeypatch.setattr("redsem_async._hub.reconnect.IDLE", 0.01)
+    monkeypatch.setattr("redsem_async._hub.hub.IDLE", 0.01)
     sem = FairSemaphore(client_a, "between", 1)
     met = 0
     for turns in range(20):

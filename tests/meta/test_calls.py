@@ -24,7 +24,7 @@ PACKAGE = Path(redsem_async.__file__).parent
 PRIVATE = ("_core", "_protocol", "_redis", "_hub", "_observers")
 ROUNDS = 20
 
-CALLABLES = 6
+CALLABLES = 3
 
 
 async def nothing() -> None:

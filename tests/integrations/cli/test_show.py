@@ -356,7 +356,7 @@ async def test_versions_are_those_of_processes(
     cli: Cli, url: str, redis: Redis, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They say if an upgrade is over. A process that was idle has a new id, and counts once."""
-    monkeypatch.setattr("redsem_async._hub.reconnect.IDLE", 0.05)
+    monkeypatch.setattr("redsem_async._hub.hub.IDLE", 0.05)
     semaphore = FairSemaphore(redis, "jobs", 3)
     async with semaphore.acquire() as permit:
         idle = permit.id.partition(".")[0]
