@@ -14,6 +14,7 @@ from redsem_async import (
     LayoutMismatch,
     ModeMismatch,
     Semaphore,
+    __version__,
 )
 from redsem_async._redis.scripts import layout
 from redsem_async.testing import MemoryBackend
@@ -265,6 +266,30 @@ ODD = [
     "x" * 512,
     "é" * 256,
 ]
+
+
+@pytest.mark.parametrize("number", [0, OWN + 1])  # 0: from before layouts had numbers
+async def test_nothing_can_be_done_with_another_layout(
+    used: AnySemaphore, refused: AnySemaphore, stored: Stored, number: int
+) -> None:
+    """Nor by the same class. What is stored stays as it is, byte by byte."""
+    permit = await used.acquire()
+    stored.set("layout", str(number))
+    before = stored.contents()
+    for sem in (used, refused):
+        for call in (
+            *(sem.acquire, sem.try_acquire, sem.status, sem.available, sem.locked, sem.reap),
+            *(sem.delete, sem.pause, partial(sem.set_limit, 5)),
+            *(partial(sem.release, permit.id), partial(sem.adopt, permit.id)),
+        ):
+            with pytest.raises(LayoutMismatch, match=used.name) as caught:
+                await soon(call())
+            error = caught.value
+            assert (error.found, error.own, error.versions) == (number, OWN, (__version__,))
+            assert error.free_in is not None and 60 < error.free_in < 600
+    with pytest.raises(LayoutMismatch):
+        await permit.release()
+    assert stored.contents() == before
 
 
 @pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
