@@ -1,7 +1,7 @@
 """The dashboard and the alert rules of docs/metrics.md.
 
 What needs programs and packages beside `.[dev]` runs with ``REDSEM_OPERATIONS=1``, as
-`nox -s operations` sets it.
+`nox -s 'with(operations)'` sets it.
 """
 
 import os
