@@ -1,12 +1,12 @@
 """What the processes of the fault tests do; they report in lines of JSON.
 
 Run as ``child.py SCENARIO OPTIONS``, the options in JSON. Times are of the monotonic clock,
-which the processes of one machine share.
+which the processes of one machine share. With `visit`, the library may be an older one: what is
+not public in every version with the present layout is imported where it is used.
 """
 
 import asyncio
 import gc
-import inspect
 import json
 import math
 import os
@@ -15,21 +15,23 @@ import selectors
 import sys
 import time
 import warnings
+from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
 
 from redis.asyncio import Redis
 
+import redsem_async
 from redsem_async import (
-    AnySemaphore,
     FairSemaphore,
+    ModeMismatch,
     Permit,
     PermitLost,
     Semaphore,
     SemaphoreError,
 )
-from redsem_async._api.awaitables import Acquisition
-from redsem_async.observer import Event, observe
 
 KINDS = {"Semaphore": Semaphore, "FairSemaphore": FairSemaphore}
 OPTIONS: dict[str, Any] = json.loads(sys.argv[2])
@@ -40,22 +42,17 @@ def say(event: str, **facts: object) -> None:
     os.write(1, f"{line}\n".encode())
 
 
-def make() -> AnySemaphore:
+def make() -> Any:
     named = f"worker-{os.getpid()}" if OPTIONS.get("named", True) else None
     redis = Redis.from_url(OPTIONS["url"], client_name=named)
     known = {"lease", "refresh_interval", "key_limit", "share", "slots", "label"}
     options = {k: v for k, v in OPTIONS.items() if k in known}
-    kind = KINDS[OPTIONS["kind"]]
-    semaphore: AnySemaphore = kind(redis, OPTIONS["name"], OPTIONS.get("limit", 1), **options)
-    return semaphore
+    return KINDS[OPTIONS["kind"]](redis, OPTIONS["name"], OPTIONS.get("limit", 1), **options)
 
 
-def acquire(semaphore: AnySemaphore, **arguments: Any) -> Acquisition:
+def acquire(semaphore: Any, **arguments: Any) -> Any:
     """Acquire, with a key where the options have one."""
-    if "key" in OPTIONS:
-        arguments["key"] = OPTIONS["key"]
-    acquisition: Acquisition = semaphore.acquire(**arguments)
-    return acquisition
+    return semaphore.acquire(**arguments, **{k: OPTIONS[k] for k in ("key",) if k in OPTIONS})
 
 
 async def told_to_go_on() -> None:
@@ -122,6 +119,8 @@ async def wait() -> None:
 
 async def crowd() -> None:
     """Many tasks wait for permits."""
+    from redsem_async.observer import Event, observe
+
     semaphore = make()
     waiting = asyncio.Semaphore(0)
 
@@ -145,9 +144,7 @@ if count > tonumber(redis.call('GET', KEYS[2]) or 0) then redis.call('SET', KEYS
 
 async def count_in() -> None:
     """Use keys in turn; an observer on the server counts who is inside, in all and by key."""
-    semaphore = make()
-    assert isinstance(semaphore, FairSemaphore)
-    redis = Redis.from_url(OPTIONS["url"])
+    semaphore, redis = make(), Redis.from_url(OPTIONS["url"])
 
     async def count(change: int, key: str) -> None:
         for name in ("all", key):
@@ -186,9 +183,8 @@ async def block() -> None:
 async def compute() -> None:
     """The body computes without an await, and asks from time to time."""
     semaphore = make()
-    no_key: dict[str, Any] = {"key": None} if isinstance(semaphore, FairSemaphore) else {}
     try:
-        async with semaphore.acquire(**no_key) as permit:
+        async with semaphore.acquire() as permit:
             say("held", id=permit.id, token=permit.fencing_token)
             ends = time.monotonic() + OPTIONS["seconds"]
             try:
@@ -308,32 +304,104 @@ async def hammer() -> None:
     say("done", stays=stays, cancelled=cancelled)
 
 
-SCENARIOS: dict[str, Callable[[], Awaitable[None] | None]] = {
-    work.__name__: work
-    for work in (
-        *(hold, wait, crowd, block, compute),
-        *(fork, fork_twice, hammer, count_in),
-    )
-}
+# -- several versions of the library
 
 
-def main() -> NoReturn:
-    work = SCENARIOS[sys.argv[1]]
+def semaphores(redis: Redis, names: dict[str, str]) -> list[Any]:
+    """A semaphore for each name, of the kind that it is used as."""
+    kinds = {"fair": FairSemaphore, "zset": Semaphore}
+    limit, label = OPTIONS["limit"], OPTIONS["label"]
+    return [kinds[k](redis, n, limit, lease=60.0, label=label) for n, k in names.items()]
 
-    async def run() -> None:
-        if (running := work()) is not None:
-            await running
 
+async def take(redis: Redis) -> None:
+    """Use some names once, before others do."""
+    for semaphore in semaphores(redis, OPTIONS["takes"]):
+        async with semaphore:
+            pass
+    say("took", file=redsem_async.__file__)
+
+
+async def load(redis: Redis) -> None:
+    """Use all names, with several tasks each, until told to go on."""
+    most, stop = Counter[str](), asyncio.Event()
+
+    async def use(semaphore: Any) -> None:
+        name = semaphore.name
+        while not stop.is_set():
+            async with semaphore:
+                most[name] = max(most[name], int(await redis.incr(f"inside:{name}")))
+                await redis.incr(f"served:{OPTIONS['label']}:{name}")
+                await redis.decr(f"inside:{name}")
+
+    async with asyncio.TaskGroup() as tasks:
+        for semaphore in semaphores(redis, OPTIONS["names"]):
+            for _ in range(OPTIONS["limit"] + 1):
+                tasks.create_task(use(semaphore))
+        await told_to_go_on()
+        stop.set()
+    say("loaded", most=most)
+
+
+async def keep(redis: Redis) -> None:
+    """Hold a permit of each name until told to go on."""
+    async with AsyncExitStack() as stack:
+        for semaphore in semaphores(redis, OPTIONS["names"]):
+            await stack.enter_async_context(semaphore.acquire())
+        say("holds")
+        await told_to_go_on()
+
+
+async def attempt(redis: Redis) -> None:
+    """Try whatever can be asked of each name, and say what came of it."""
+    permit = f"{'a' * 32}.1"
+    answers: list[list[object]] = []
+    for sem in semaphores(redis, OPTIONS["names"]):
+        calls: list[Callable[[], Awaitable[object]]] = [
+            *(sem.acquire, sem.try_acquire, sem.status, sem.available, sem.reap, sem.delete),
+            *(partial(sem.release, permit), partial(sem.adopt, permit), partial(sem.set_limit, 5)),
+        ]
+        for call in calls:
+            try:
+                await call()
+            except SemaphoreError as error:
+                known = isinstance(error, ModeMismatch)
+                facts = [getattr(error, fact, None) for fact in ("found", "own", "versions")]
+                answers.append([type(error).__name__, known, *facts, str(error)])
+            else:
+                answers.append(["carried out"])
+    say("tried", answers=answers)
+
+
+async def visit() -> None:
+    """Go through phases, each when told to go on."""
+    phases = {"take": take, "load": load, "hold": keep, "attempt": attempt}
+    async with Redis.from_url(OPTIONS["url"]) as redis:
+        for phase in OPTIONS["phases"].split(","):
+            await told_to_go_on()
+            await phases[phase](redis)
+
+
+SCENARIOS: tuple[Callable[[], Awaitable[None]], ...] = (
+    *(hold, wait, crowd, block, compute, fork, hammer, count_in, visit),
+)
+
+
+def main() -> None:
     try:
-        if inspect.iscoroutinefunction(work):
-            with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(Turns())) as runner:
-                runner.run(run())
-        else:
-            work()
+        if sys.argv[1] == "fork_twice":
+            fork_twice()
+            return
+        [work] = [each for each in SCENARIOS if each.__name__ == sys.argv[1]]
+
+        async def run() -> None:
+            await work()
+
+        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(Turns())) as runner:
+            runner.run(run())
     except SemaphoreError as error:
         say("failed", error=repr(error))
         sys.exit(1)
-    sys.exit(0)
 
 
 if __name__ == "__main__":

@@ -24,10 +24,8 @@ from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import AnyOperation, Argument
 from redsem_async._protocol.status import Status
 from redsem_async._redis.scripts import Script, script
-from tests.harness import restricted
 
 _WRAPPER = Path(__file__).with_name("journalled.lua").read_text(encoding="utf-8")
-_COMMAND = "rpush"  # with which the journal is written
 _LOOKED_UP = "script"  # the name in `_wire` by which scripts are looked up
 _SLOT = "--[[ the script stands here ]]"
 
@@ -57,12 +55,10 @@ def install() -> Callable[[], None]:
 
     setattr(wire, _LOOKED_UP, journalled)
     setattr(wire.Codec, "encode", with_call)  # noqa: B010 - no checker lets a method be replaced
-    restricted.BESIDE.add(_COMMAND)
 
     def undo() -> None:
         setattr(wire, _LOOKED_UP, plain)
         setattr(wire.Codec, "encode", encode)  # noqa: B010
-        restricted.BESIDE.discard(_COMMAND)
 
     return undo
 

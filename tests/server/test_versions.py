@@ -20,7 +20,6 @@ from tests.harness.wheels import Wheel, wheel_of_checkout, wheel_of_first
 
 pytestmark = pytest.mark.timeout(180)  # wheels are built in it, on a machine that may be busy
 
-VISITOR = Path(__file__).parents[1] / "harness" / "visitor.py"
 OWN = redsem_async.__version__
 LIMIT = 2
 SERVED = 30  # uses of each name by each process under load
@@ -60,8 +59,8 @@ async def visit(server: EmbeddedRedis) -> AsyncIterator[Visit]:
     async with AsyncExitStack() as stack:
 
         async def visit(wheel: Wheel, label: str, phases: str, **options: Any) -> Worker:
-            told = {"url": server.url, "label": label, "limit": LIMIT, **options}
-            worker = await Worker.spawn(phases, told, VISITOR, wheel.environment)
+            told = {"url": server.url, "label": label, "limit": LIMIT, "phases": phases}
+            worker = await Worker.spawn("visit", told | options, wheel.environment)
             stack.push_async_callback(worker.end)
             return worker
 
