@@ -281,4 +281,6 @@ def installed(session: nox.Session, where: str = "tests") -> Mapping[str, str | 
     shutil.rmtree(folder, ignore_errors=True)
     build = ["-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-build-isolation"]
     session.run(sys.executable, *build, "--target", str(folder), ".", external=True)
-    return {"PYTHONPATH": f"{folder.absolute()}{os.pathsep}{Path.cwd()}", "PYTHONSAFEPATH": "1"}
+    path = f"{folder.absolute()}{os.pathsep}{Path.cwd()}"
+    # Without files of bytecode, each worker and each program would compile all that it imports.
+    return {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": None}

@@ -16,7 +16,7 @@ import re
 import secrets
 import signal
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import AsyncExitStack, ExitStack, closing
 from pathlib import Path
 from typing import Any, cast
@@ -331,6 +331,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     gc.freeze()  # the collector passes over what is imported, so that a test may collect
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport() -> Generator[None, object, object]:
+    gc.disable()  # in Python 3.11, to collect while a failure's source is parsed is a SystemError
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_report_header() -> list[str]:

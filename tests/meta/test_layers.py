@@ -8,6 +8,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import redsem_async
+from tests.harness.source import tree_of
 
 PACKAGE = Path(redsem_async.__file__).parent
 
@@ -43,7 +44,7 @@ FRAMEWORKS = {
 def imports(path: Path) -> Iterator[str]:
     """What a module imports, as absolute dotted names."""
     package = ("redsem_async", *path.relative_to(PACKAGE).parent.parts)
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
