@@ -382,23 +382,20 @@ async def visit() -> None:
             await phases[phase](redis)
 
 
-SCENARIOS: tuple[Callable[[], Awaitable[None]], ...] = (
-    *(hold, wait, crowd, block, compute, fork, hammer, count_in, visit),
-)
+SCENARIOS = {
+    work.__name__: work
+    for work in (hold, wait, crowd, block, compute, fork, hammer, count_in, visit)
+}
 
 
 def main() -> None:
     try:
         if sys.argv[1] == "fork_twice":
             fork_twice()
-            return
-        [work] = [each for each in SCENARIOS if each.__name__ == sys.argv[1]]
-
-        async def run() -> None:
-            await work()
-
-        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(Turns())) as runner:
-            runner.run(run())
+        else:
+            loop = partial(asyncio.SelectorEventLoop, Turns())
+            with asyncio.Runner(loop_factory=loop) as runner:
+                runner.run(SCENARIOS[sys.argv[1]]())
     except SemaphoreError as error:
         say("failed", error=repr(error))
         sys.exit(1)

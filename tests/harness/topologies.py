@@ -20,7 +20,7 @@ from redis.retry import Retry
 from redsem_async.testing._embedded import EmbeddedRedis, embedded_redis
 from tests.harness.wait import until
 
-SLOTS: Final = 16_384
+SLOTS: Final = (range(5461), range(5461, 10923), range(10923, 16384))  # of each shard
 PATIENCE: Final = 30.0  # seconds for servers to agree, on a machine that others use as well
 
 REPLICATION: Final = ("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0")
@@ -81,8 +81,9 @@ class Node:
 class Shard:
     """A master as it was at the start, and its replicas."""
 
+    slots: range
     master: Node
-    replicas: tuple[Node, ...] = ()
+    replicas: tuple[Node, ...]
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -161,14 +162,12 @@ class Cluster:
         return await self._taken_over(shard)
 
     async def _taken_over(self, shard: Shard) -> Node:
-        first, _ = _range_of(self.shards.index(shard), len(self.shards))
-
         async def promoted() -> bool:
-            states = [await self.sees(node, first) for node in self.living()]
+            states = [await self.sees(node, shard.slots[0]) for node in self.living()]
             return all(ok and owner not in {None, shard.master.id} for ok, owner in states)
 
         await until(promoted, "a replica took over", PATIENCE)
-        new = await self.owner_of_slot(first)
+        new = await self.owner_of_slot(shard.slots[0])
         assert new in shard.replicas
         return new
 
@@ -197,7 +196,7 @@ class Cluster:
 
     async def sees(self, node: Node, slot: int) -> tuple[bool, str | None]:
         """Whether a node finds the cluster in order, and which it takes for a slot's owner."""
-        in_order = _is_ok(await tell(node.server, "CLUSTER", "INFO"))
+        in_order = "cluster_state:ok" in await tell(node.server, "CLUSTER", "INFO")
         for first, last, master, *_ in await tell(node.server, "CLUSTER", "SLOTS"):
             if first <= slot <= last:
                 return in_order, master[2]
@@ -250,7 +249,7 @@ class Move:
 
 @contextmanager
 def embedded_cluster(
-    *arguments: str, shards: int = 3, replicas: int = 0, node_timeout_ms: int = 2000
+    *arguments: str, replicas: int = 0, node_timeout_ms: int = 2000
 ) -> Generator[Cluster]:
     """Run a real cluster for the length of a ``with`` block; the arguments are every node's.
 
@@ -267,14 +266,12 @@ def embedded_cluster(
             server = stack.enter_context(embedded_redis(*settings, *REPLICATION, *arguments))
             return Node(server, ask(server, "CLUSTER", "MYID"))
 
-        flock = tuple(
-            Shard(start(), tuple(start() for _ in range(replicas))) for _ in range(shards)
+        cluster = Cluster(
+            tuple(Shard(each, start(), tuple(start() for _ in range(replicas))) for each in SLOTS)
         )
-        cluster = Cluster(flock)
         _introduce(cluster.nodes)
-        for number, shard in enumerate(flock):
-            first, last = _range_of(number, shards)
-            ask(shard.master.server, "CLUSTER", "ADDSLOTS", *range(first, last + 1))
+        for shard in cluster.shards:
+            ask(shard.master.server, "CLUSTER", "ADDSLOTS", *shard.slots)
             for replica in shard.replicas:
                 ask(replica.server, "CLUSTER", "REPLICATE", shard.master.id)
         settle(lambda: all(_in_order(cluster, node) for node in cluster.nodes), "a cluster")
@@ -304,12 +301,4 @@ def _in_order(cluster: Cluster, node: Node) -> bool:
     meant = {shard.master.id: {each.id for each in shard.replicas} for shard in cluster.shards}
     if node in cluster.shard_of(node).replicas and not in_sync(node.server):
         return False
-    return seen == meant and _is_ok(ask(node.server, "CLUSTER", "INFO"))
-
-
-def _range_of(number: int, shards: int) -> tuple[int, int]:
-    return number * SLOTS // shards, (number + 1) * SLOTS // shards - 1
-
-
-def _is_ok(info: str) -> bool:
-    return "cluster_state:ok" in info
+    return seen == meant and "cluster_state:ok" in ask(node.server, "CLUSTER", "INFO")

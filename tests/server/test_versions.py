@@ -16,7 +16,7 @@ from redsem_async._redis.scripts import layout
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.children import Worker
 from tests.harness.wait import until
-from tests.harness.wheels import Wheel, wheel_of_checkout, wheel_of_first
+from tests.server.wheels import Wheel, wheel_of_checkout, wheel_of_first
 
 pytestmark = pytest.mark.timeout(180)  # wheels are built in it, on a machine that may be busy
 
