@@ -13,8 +13,11 @@ import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import nox
+
+Env = Mapping[str, str | None]
 
 nox.needs_version = ">=2025.5.1"
 nox.options.default_venv_backend = "none"
@@ -70,14 +73,13 @@ OTHERS = {
 @nox.session
 def check(session: nox.Session) -> None:
     """Lint, types and tests: what a change has to pass."""
-    session.log("Linters, two type checkers and the daily tests: 3 minutes on two idle cores.")
+    session.log("Linter, type checkers and daily tests at once: 3 minutes on two idle cores.")
     lint(session)
     with ThreadPoolExecutor() as pool:
         checkers = pool.submit(types, session)
         tests(session)
         checkers.result()
-    session.log("Left out: a browser (`nox -s browser`), exact times (`nox -s timing`), other")
-    session.log("servers (`nox -s servers`), and what takes minutes (`nox -s release`).")
+    session.log("Left out: nox -s release (what takes minutes), timing, browser, servers, ... --list")
 
 
 @nox.session
@@ -104,7 +106,10 @@ def types(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the daily tests."""
-    python(session, "pytest", *(session.posargs or DAILY), env=installed(session))
+    environment = installed(session)
+    # Once, so that the workers find all modules compiled.
+    python(session, "pytest", "-qq", "--collect-only", env=environment, silent=True)
+    python(session, "pytest", *(session.posargs or DAILY), env=environment)
 
 
 # -- before a release
@@ -258,11 +263,9 @@ def bench(session: nox.Session) -> None:
 # -- what they share
 
 
-def python(
-    session: nox.Session, *module: str, env: Mapping[str, str | None] | None = None
-) -> None:
+def python(session: nox.Session, *module: str, env: Env | None = None, **how: Any) -> None:
     program = "python" if session.virtualenv.is_sandboxed else sys.executable
-    session.run(program, "-m", *module, env=env)
+    session.run(program, "-m", *module, env=env, **how)
 
 
 def install_with(session: nox.Session, group: str) -> None:
@@ -271,7 +274,7 @@ def install_with(session: nox.Session, group: str) -> None:
     session.install(".", "--group", group)
 
 
-def installed(session: nox.Session, where: str = "tests") -> Mapping[str, str | None]:
+def installed(session: nox.Session, where: str = "tests") -> Env:
     """Install the package as it is now. With these variables Python imports that.
 
     Tests and benchmarks are those of the checkout, which comes later on the path. The package

@@ -36,6 +36,7 @@ from tests.harness.wait import (
     waits_in_queue,
 )
 
+pytestmark = pytest.mark.release  # a C compiler makes the clock that is stepped
 HOUR = 3600.0  # by which even the keys have expired
 LEASE = 1.2
 PAUSE = 1.0  # seconds at most between two attempts to reach a server
@@ -268,7 +269,6 @@ def contend(kind: Kind, fail_over: FailOver, connect: Connect) -> Contend:
     return contend
 
 
-@pytest.mark.release
 @pytest.mark.fault(44)
 async def test_a_clock_ahead_at_a_failover_lets_two_in_for_no_longer_than_that(
     fail_over: FailOver, contend: Contend
@@ -287,7 +287,6 @@ async def test_a_clock_ahead_at_a_failover_lets_two_in_for_no_longer_than_that(
     await soon(permit.wait_lost(), within=30)  # the new master's reply
 
 
-@pytest.mark.release
 @pytest.mark.fault(44)
 async def test_a_clock_behind_at_a_failover_makes_leases_longer_and_no_more(
     fail_over: FailOver, contend: Contend

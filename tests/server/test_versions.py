@@ -18,7 +18,7 @@ from tests.harness.children import Worker
 from tests.harness.wait import until
 from tests.server.wheels import Wheel, wheel_of_checkout, wheel_of_first
 
-pytestmark = pytest.mark.timeout(180)  # wheels are built in it, on a machine that may be busy
+pytestmark = [pytest.mark.release, pytest.mark.timeout(180)]  # wheels are built in it
 
 OWN = redsem_async.__version__
 LIMIT = 2
