@@ -79,7 +79,9 @@ def check(session: nox.Session) -> None:
         checkers = pool.submit(types, session)
         tests(session)
         checkers.result()
-    session.log("Left out: nox -s release (what takes minutes), timing, browser, servers, ... --list")
+    session.log(
+        "Left out: what takes minutes (nox -s release), timing, browser, servers (--list)."
+    )
 
 
 @nox.session
