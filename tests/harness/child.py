@@ -16,8 +16,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -26,7 +25,6 @@ from redis.asyncio import Redis
 import redsem_async
 from redsem_async import (
     FairSemaphore,
-    ModeMismatch,
     Permit,
     PermitLost,
     Semaphore,
@@ -304,82 +302,41 @@ async def hammer() -> None:
     say("done", stays=stays, cancelled=cancelled)
 
 
-# -- several versions of the library
+async def visit() -> None:
+    """Use some names before others do, and then all with several tasks; each when told to.
 
-
-def semaphores(redis: Redis, names: dict[str, str]) -> list[Any]:
-    """A semaphore for each name, of the kind that it is used as."""
+    A name's kind is that which it is used as.
+    """
     kinds = {"fair": FairSemaphore, "zset": Semaphore}
     limit, label = OPTIONS["limit"], OPTIONS["label"]
-    return [kinds[k](redis, n, limit, lease=60.0, label=label) for n, k in names.items()]
-
-
-async def take(redis: Redis) -> None:
-    """Use some names once, before others do."""
-    for semaphore in semaphores(redis, OPTIONS["takes"]):
-        async with semaphore:
-            pass
-    say("took", file=redsem_async.__file__)
-
-
-async def load(redis: Redis) -> None:
-    """Use all names, with several tasks each, until told to go on."""
+    redis = Redis.from_url(OPTIONS["url"])
     most, stop = Counter[str](), asyncio.Event()
+
+    def semaphores(names: dict[str, str]) -> list[Any]:
+        return [kinds[k](redis, n, limit, lease=60.0, label=label) for n, k in names.items()]
 
     async def use(semaphore: Any) -> None:
         name = semaphore.name
         while not stop.is_set():
             async with semaphore:
                 most[name] = max(most[name], int(await redis.incr(f"inside:{name}")))
-                await redis.incr(f"served:{OPTIONS['label']}:{name}")
+                await redis.incr(f"served:{label}:{name}")
                 await redis.decr(f"inside:{name}")
 
+    await told_to_go_on()
+    for semaphore in semaphores(OPTIONS["takes"]):
+        async with semaphore:
+            pass
+    say("took", file=redsem_async.__file__, version=redsem_async.__version__)
+    await told_to_go_on()
     async with asyncio.TaskGroup() as tasks:
-        for semaphore in semaphores(redis, OPTIONS["names"]):
-            for _ in range(OPTIONS["limit"] + 1):
+        for semaphore in semaphores(OPTIONS["names"]):
+            for _ in range(limit + 1):
                 tasks.create_task(use(semaphore))
         await told_to_go_on()
         stop.set()
     say("loaded", most=most)
-
-
-async def keep(redis: Redis) -> None:
-    """Hold a permit of each name until told to go on."""
-    async with AsyncExitStack() as stack:
-        for semaphore in semaphores(redis, OPTIONS["names"]):
-            await stack.enter_async_context(semaphore.acquire())
-        say("holds")
-        await told_to_go_on()
-
-
-async def attempt(redis: Redis) -> None:
-    """Try whatever can be asked of each name, and say what came of it."""
-    permit = f"{'a' * 32}.1"
-    answers: list[list[object]] = []
-    for sem in semaphores(redis, OPTIONS["names"]):
-        calls: list[Callable[[], Awaitable[object]]] = [
-            *(sem.acquire, sem.try_acquire, sem.status, sem.available, sem.reap, sem.delete),
-            *(partial(sem.release, permit), partial(sem.adopt, permit), partial(sem.set_limit, 5)),
-        ]
-        for call in calls:
-            try:
-                await call()
-            except SemaphoreError as error:
-                known = isinstance(error, ModeMismatch)
-                facts = [getattr(error, fact, None) for fact in ("found", "own", "versions")]
-                answers.append([type(error).__name__, known, *facts, str(error)])
-            else:
-                answers.append(["carried out"])
-    say("tried", answers=answers)
-
-
-async def visit() -> None:
-    """Go through phases, each when told to go on."""
-    phases = {"take": take, "load": load, "hold": keep, "attempt": attempt}
-    async with Redis.from_url(OPTIONS["url"]) as redis:
-        for phase in OPTIONS["phases"].split(","):
-            await told_to_go_on()
-            await phases[phase](redis)
+    await redis.aclose()
 
 
 SCENARIOS = {

@@ -1,177 +1,96 @@
-"""Several versions of the library on one server: each in a process of its own, from a wheel."""
+"""Two versions of the library on one server, each in a process of its own."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+import re
+import subprocess
 from contextlib import AsyncExitStack
-from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, cast
 
 import pytest
 from redis.asyncio import Redis
 
 import redsem_async
-from redsem_async import AnySemaphore, FairSemaphore, Semaphore
+from redsem_async import FairSemaphore, Semaphore
 from redsem_async._redis.scripts import layout
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.children import Worker
 from tests.harness.wait import until
-from tests.server.wheels import Wheel, wheel_of_checkout, wheel_of_first
 
-pytestmark = [pytest.mark.release, pytest.mark.timeout(180)]  # wheels are built in it
-
-OWN = redsem_async.__version__
+CHECKOUT = Path(__file__).resolve().parents[2]
 LIMIT = 2
 SERVED = 30  # uses of each name by each process under load
 
 
-class Visit(Protocol):
-    """Starts a process with the library of a wheel, that goes through *phases*."""
-
-    async def __call__(self, wheel: Wheel, label: str, phases: str, **options: Any) -> Worker: ...
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Wheel]:
-    """Builds wheels, each once: of this version, and of others."""
-
-    @cache
-    def build(which: str) -> Wheel:
-        folder = tmp_path_factory.mktemp("wheel")
-        match which:
-            case "this":
-                return wheel_of_checkout(folder, OWN, layout())
-            case "another version":
-                return wheel_of_checkout(folder, "98.0", layout())
-            case "another layout":
-                return wheel_of_checkout(folder, "99.0", layout() + 1)
-            case "the first with this layout":
-                return wheel_of_first(folder)
-            case _:
-                raise AssertionError(which)
-
-    return build
+def first_with_this_layout(folder: Path) -> Path:
+    """The package of the commit that the changelog names as the first with the present layout."""
+    line = rf"^<!-- layout {layout()} since: ([0-9a-f]{{7,40}}) -->$"
+    found = re.search(line, (CHECKOUT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert found, f"add to CHANGELOG.md: <!-- layout {layout()} since: COMMIT -->"
+    known = ["git", "cat-file", "-e", found[1]]
+    if subprocess.run(known, cwd=CHECKOUT, stderr=subprocess.DEVNULL, check=False).returncode:
+        # A clone without the history: where it came from may have it.
+        subprocess.run(["git", "fetch", "-q", "--unshallow"], cwd=CHECKOUT, check=False)
+    command = ["git", "archive", found[1], "redsem_async"]
+    try:
+        archive = subprocess.run(command, cwd=CHECKOUT, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.fail(f"git does not give commit {found[1]}, in a clone with all history: {error}")
+    subprocess.run(["tar", "x"], cwd=folder, input=archive, check=True)
+    return folder
 
 
-@pytest.fixture
-async def visit(server: EmbeddedRedis) -> AsyncIterator[Visit]:
-    """Starts such processes, and ends them after the test."""
-    async with AsyncExitStack() as stack:
-
-        async def visit(wheel: Wheel, label: str, phases: str, **options: Any) -> Worker:
-            told = {"url": server.url, "label": label, "limit": LIMIT, "phases": phases}
-            worker = await Worker.spawn("visit", told | options, wheel.environment)
-            stack.push_async_callback(worker.end)
-            return worker
-
-        yield visit
-
-
-async def took(worker: Worker, wheel: Wheel) -> None:
-    """Have it take its names."""
-    worker.go_on()
-    file = Path((await worker.heard("took"))["file"])
-    assert file.is_relative_to(wheel.folder), "it imports another version"
-
-
-async def served(admin: Redis, labels: list[str], names: list[str], more: int = SERVED) -> None:
-    """Wait until each process used each name *more* times."""
+async def served(admin: Redis, labels: list[str], names: list[str]) -> None:
+    """Wait until each process used each name `SERVED` times more."""
     keys = [f"served:{label}:{name}" for label in labels for name in names]
     before = [int(count or 0) for count in await admin.mget(keys)]
 
     async def enough() -> bool:
         now = await admin.mget(keys)
-        return all(int(n or 0) >= m + more for n, m in zip(now, before, strict=True))
+        return all(int(n or 0) >= m + SERVED for n, m in zip(now, before, strict=True))
 
     await until(enough, "all were served", 30.0)
 
 
-@pytest.mark.parametrize("which", ["another version", "the first with this layout"])
 async def test_versions_with_one_layout_share_a_name(
-    wheel: Callable[[str], Wheel], visit: Visit, admin: Redis, client_a: Redis, which: str
+    server: EmbeddedRedis, admin: Redis, client_a: Redis, tmp_path: Path
 ) -> None:
     """In each class, whichever was first: the limit holds, both are served, status shows both."""
-    wheels = [await asyncio.to_thread(wheel, each) for each in ("this", which)]
-    assert {each.layout for each in wheels} == {layout()}
-    takes = [{f"fair-{n}": "fair", f"zset-{n}": "zset"} for n in range(2)]
-    names = {**takes[0], **takes[1]}
-    labels = ["here", "there"]
-    workers = [
-        await visit(each, label, "take,load", takes=takes[n], names=names)
-        for n, (each, label) in enumerate(zip(wheels, labels, strict=True))
-    ]
-    for worker, each in zip(workers, wheels, strict=True):
-        await took(worker, each)
-    for worker in workers:
-        worker.go_on()
-    await served(admin, labels, [*names])
-    for name, kind in names.items():
-        made = FairSemaphore if kind == "fair" else Semaphore
-        await _shows_both(made(client_a, name, LIMIT), dict(zip(labels, wheels, strict=True)))
-    await served(admin, labels, [*names])
-    for worker in workers:
-        worker.go_on()
-        most = (await worker.heard("loaded"))["most"]
-        assert most.keys() == names.keys()
-        assert max(most.values()) <= LIMIT
-        assert await worker.ended() == 0
+    folders = {"here": Path(redsem_async.__file__).parents[1]}
+    folders["there"] = first_with_this_layout(tmp_path)
+    labels, versions, workers = [*folders], dict[str | None, str](), list[Worker]()
+    names = {f"{kind}-{label}": kind for kind in ("fair", "zset") for label in labels}
+    async with AsyncExitStack() as stack:
+        for label, folder in folders.items():
+            takes = {name: kind for name, kind in names.items() if name.endswith(label)}
+            told = {"url": server.url, "label": label, "limit": LIMIT}
+            told |= {"takes": takes, "names": names}
+            environment = {"PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"}
+            worker = await Worker.spawn("visit", told, environment)
+            stack.push_async_callback(worker.end)
+            worker.go_on()
+            took = await worker.heard("took")
+            assert Path(took["file"]).is_relative_to(folder), "it imports another version"
+            versions[label] = took["version"]
+            workers.append(worker)
+        for worker in workers:
+            worker.go_on()
+        await served(admin, labels, [*names])
+        for name, kind in names.items():
+            made = FairSemaphore if kind == "fair" else Semaphore
+            semaphore, seen = made(client_a, name, LIMIT), dict[str | None, str | None]()
 
+            async def shows_both() -> bool:
+                status = await semaphore.status()  # noqa: B023
+                clients = [holder.client for holder in status.holders]
+                clients += [waiter.client for waiter in status.waiters]
+                seen.update({client.label: client.version for client in clients})  # noqa: B023
+                return len(seen) == len(versions)  # noqa: B023
 
-async def _shows_both(semaphore: AnySemaphore, wheels: dict[str, Wheel]) -> None:
-    """Status names the version of each process."""
-    seen: dict[str | None, str | None] = {}
-    expected = {label: each.version for label, each in wheels.items()}
-
-    async def both() -> bool:
-        status = await semaphore.status()
-        clients = [each.client for each in status.holders]
-        clients += [each.client for each in status.waiters]
-        seen.update({client.label: client.version for client in clients})
-        return len(seen) == len(expected)
-
-    await until(both, "both hold or wait")
-    assert seen == expected
-
-
-@pytest.mark.parametrize(
-    ("first", "second"), [("this", "another layout"), ("another layout", "this")]
-)
-async def test_another_layout_is_refused_and_changes_nothing(
-    wheel: Callable[[str], Wheel], visit: Visit, admin: Redis, first: str, second: str
-) -> None:
-    """Under load, and byte by byte. The error names the layouts, and the versions in use."""
-    user, guest = [await asyncio.to_thread(wheel, each) for each in (first, second)]
-    names = {"fair": "fair", "zset": "zset"}
-    at_work = await visit(user, "user", "take,load,hold", takes=names, names=names)
-    refused = await visit(guest, "guest", "take,attempt,attempt", takes={}, names=names)
-    await took(at_work, user)
-    await took(refused, guest)
-    at_work.go_on()
-    await served(admin, ["user"], [*names])
-    await _is_refused(refused, user, guest)
-    await served(admin, ["user"], [*names])
-    at_work.go_on()
-    assert max((await at_work.heard("loaded"))["most"].values()) <= LIMIT
-    at_work.go_on()
-    await at_work.heard("holds")
-    before = await _contents(admin)
-    await _is_refused(refused, user, guest)
-    assert await _contents(admin) == before
-    at_work.go_on()
-    assert [await at_work.ended(), await refused.ended()] == [0, 0]
-
-
-async def _is_refused(worker: Worker, user: Wheel, guest: Wheel) -> None:
-    worker.go_on()
-    answers = (await worker.heard("tried"))["answers"]
-    assert len(answers) == 18
-    for kind, is_mode_mismatch, found, own, versions, message in answers:
-        assert (kind, is_mode_mismatch) == ("LayoutMismatch", True), message
-        assert (found, own, versions) == (user.layout, guest.layout, [user.version])
-        assert user.version in message
-
-
-async def _contents(admin: Redis) -> dict[bytes, object]:
-    names = cast("list[bytes]", await admin.keys("redsem:*"))
-    assert names
-    return {name: await admin.dump(name) for name in sorted(names)}
+            await until(shows_both, "both hold or wait")
+            assert seen == versions
+        await served(admin, labels, [*names])
+        for worker in workers:
+            worker.go_on()
+            most = (await worker.heard("loaded"))["most"]
+            assert most.keys() == names.keys()
+            assert max(most.values()) <= LIMIT
+            assert await worker.ended() == 0
