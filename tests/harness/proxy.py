@@ -199,22 +199,30 @@ class Proxy:
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        connection, pumps = None, list[asyncio.Task[None]]()
+        writers: list[asyncio.StreamWriter] = [client[1]]
         try:
-            if self.refusing:
-                return
-            server = await asyncio.open_connection("127.0.0.1", self._upstream)
-            connection = _Connection(self, len(self.connections), client[1], server[1])
-            self.connections.append(connection)
-            pumps.append(asyncio.create_task(connection.pump_commands(client[0])))
-            pumps.append(asyncio.create_task(connection.pump_replies(server[0])))
-            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            if not self.refusing:
+                server = await asyncio.open_connection("127.0.0.1", self._upstream)
+                writers.append(server[1])
+                await self._relay(client, server)
         except (OSError, asyncio.CancelledError):
             pass  # one of them has gone, or all is over
         finally:
-            client[1].transport.abort()
-            if connection is not None:
-                connection.close()
+            for writer in writers:
+                writer.transport.abort()
+
+    async def _relay(self, client: Any, server: Any) -> None:
+        """Pass on what both write, until one of them ends."""
+        connection = _Connection(self, len(self.connections), client[1], server[1])
+        self.connections.append(connection)
+        pumps = [
+            asyncio.create_task(connection.pump_commands(client[0])),
+            asyncio.create_task(connection.pump_replies(server[0])),
+        ]
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            connection.close()
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
