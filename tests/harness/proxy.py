@@ -6,18 +6,18 @@ no other, and it says when it did: a test of a lost reply proves that the reply 
 
 import asyncio
 import hashlib
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Literal
+from typing import Any, Literal, Self
 
 import hiredis
 from redis import Redis
 
 from redsem_async._core.keys import MODES
 from redsem_async._redis.scripts import script
-from tests.harness.relay import Ends, Relay, first_of
 
 _OPERATIONS = (
     *("acquire", "release", "refresh", "abandon", "heartbeat", "adopt"),
@@ -80,16 +80,42 @@ class Fault:
         self.lifted.set()
 
 
-class Proxy(Relay):
-    """Passes everything on to a server, but for what a test asks for."""
+class Proxy:
+    """Passes everything on to the server at *upstream*, but for what a test asks for.
 
-    def __init__(self, port: int) -> None:
-        super().__init__(port)
-        self._faults: deque[Fault] = deque()
+    With *context* it speaks TLS, for a server that was not built with it.
+    """
+
+    def __init__(self, upstream: int, context: ssl.SSLContext | None = None) -> None:
         self.connections: list[_Connection] = []
         self.sent: list[Sent] = []
+        self.refusing = False  # new connections
         self.delay = 0.0  # seconds that everything takes on its way, in each direction
         self.before: Callable[[Sent], Awaitable[object]] | None = None
+        self._upstream = upstream
+        self._context = context
+        self._faults: deque[Fault] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", ssl=self._context)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
+
+    @property
+    def port(self) -> int:
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
 
     # -- faults
 
@@ -164,13 +190,42 @@ class Proxy(Relay):
                 return fault
         return None
 
-    async def relay(self, client: Ends, server: Ends) -> None:
+    def passed_on(self, sent: Sent) -> bytes:
+        """What the server gets of a command."""
+        return sent.raw
+
+    async def _accept(self, *client: Any) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        writers: list[asyncio.StreamWriter] = [client[1]]
+        try:
+            if not self.refusing:
+                server = await asyncio.open_connection("127.0.0.1", self._upstream)
+                writers.append(server[1])
+                await self._relay(client, server)
+        except (OSError, asyncio.CancelledError):
+            pass  # one of them has gone, or all is over
+        finally:
+            for writer in writers:
+                writer.transport.abort()
+
+    async def _relay(self, client: Any, server: Any) -> None:
+        """Pass on what both write, until one of them ends."""
         connection = _Connection(self, len(self.connections), client[1], server[1])
         self.connections.append(connection)
+        pumps = [
+            asyncio.create_task(connection.pump_commands(client[0])),
+            asyncio.create_task(connection.pump_replies(server[0])),
+        ]
         try:
-            await first_of(connection.pump_commands(client[0]), connection.pump_replies(server[0]))
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
             connection.close()
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
 
 
 class _Connection:
@@ -216,7 +271,7 @@ class _Connection:
             if fault is not None and not await self._passes(fault):
                 continue
             self._asked += 1
-            self._send(self.to_server, raw)
+            self._send(self.to_server, self.proxy.passed_on(sent))
 
     async def _passes(self, fault: Fault) -> bool:
         """Prepare for *fault*; whether its command is passed on all the same."""

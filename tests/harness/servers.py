@@ -1,10 +1,8 @@
 """Servers and programs that tests start, and what they say."""
 
-import gc
 import os
 import signal
 import ssl
-import warnings
 from collections.abc import AsyncGenerator, Generator
 from contextlib import (
     AbstractContextManager,
@@ -17,11 +15,9 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from redis import Redis as SyncRedis
-
-from redsem_async.testing._embedded import EmbeddedRedis, embedded_redis
+from redsem_async.testing._embedded import EmbeddedRedis, embedded_redis, find_server
 from tests.harness import lacking
-from tests.harness.relay import Relay
+from tests.harness.proxy import Proxy
 
 
 class StartServer(Protocol):
@@ -59,15 +55,8 @@ async def trusted_tls(server: EmbeddedRedis) -> AsyncGenerator[tuple[str, str]]:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("localhost").configure_cert(context)
     with authority.cert_pem.tempfile() as trusted:
-        async with tls_in_front_of(server, context) as port:
-            yield f"rediss://localhost:{port}", trusted
-
-
-@asynccontextmanager
-async def tls_in_front_of(server: EmbeddedRedis, context: ssl.SSLContext) -> AsyncGenerator[int]:
-    """A port that speaks TLS for a server that was not built with it."""
-    async with Relay(server.port, context) as relay:
-        yield relay.port
+        async with Proxy(server.port, context) as proxy:
+            yield f"rediss://localhost:{proxy.port}", trusted
 
 
 def behind_stand_in(url: str) -> AbstractContextManager[str]:
@@ -79,52 +68,20 @@ def behind_stand_in(url: str) -> AbstractContextManager[str]:
     return lacking.server_that_lacks(port, *lacking.REQUESTED)
 
 
-def choose_server(stack: ExitStack) -> tuple[str, str]:
-    """The URL of the server, and how we came by it."""
+def chosen_server() -> str:
+    """The server that the tests run on: an address, an image or a program."""
+    named = os.environ.get("REDIS_URL") or os.environ.get("REDIS_IMAGE")
+    return named or str(find_server())
+
+
+def choose_server(stack: ExitStack) -> str:
+    """The address of that server, which may have been started for it."""
     if url := os.environ.get("REDIS_URL"):
-        return url, "from REDIS_URL"
-    if binary := os.environ.get("REDSEM_SERVER_BIN"):
-        return stack.enter_context(embedded_redis()).url, f"embedded: {binary}"
-    required = os.environ.get("REDSEM_TEST_SERVER") == "container"
-    excuse = ""
-    if required or _docker_is_likely():
-        from docker.errors import DockerException
+        return url
+    if image := os.environ.get("REDIS_IMAGE"):
+        from testcontainers.community.redis import RedisContainer
 
-        with warnings.catch_warnings():
-            # Refused, it leaves its sockets to the collector: collect them now, without warnings.
-            warnings.simplefilter("ignore", ResourceWarning)
-            try:
-                return stack.enter_context(_container()), "in a container"
-            except DockerException as error:
-                if required:
-                    raise
-                excuse = f", for want of a container: {error}"
-            gc.collect()
-    return stack.enter_context(embedded_redis()).url, f"embedded{excuse}"
-
-
-def _docker_is_likely() -> bool:
-    """Whether there is an engine to ask: asking costs an import of half a second."""
-    sockets = (
-        Path("/var/run/docker.sock"),
-        Path.home() / ".docker/run/docker.sock",
-        Path(os.environ.get("XDG_RUNTIME_DIR", "/run")) / "docker.sock",
-    )
-    return "DOCKER_HOST" in os.environ or any(path.is_socket() for path in sockets)
-
-
-@contextmanager
-def _container() -> Generator[str]:
-    from testcontainers.community.redis import RedisContainer
-
-    with RedisContainer(os.environ.get("REDIS_IMAGE", "redis:8")) as container:
-        host = container.get_container_host_ip()
-        yield f"redis://{host}:{container.get_exposed_port(container.port)}/0"
-
-
-def flavour_and_version(client: SyncRedis) -> str:
-    info = client.info("server")
-    # Valkey gives the Redis version that it is compatible with as well.
-    if "valkey_version" in info:
-        return f"Valkey {info['valkey_version']}"
-    return f"Redis {info['redis_version']}"
+        container = stack.enter_context(RedisContainer(image))
+        port = container.get_exposed_port(container.port)
+        return f"redis://{container.get_container_host_ip()}:{port}/0"
+    return stack.enter_context(embedded_redis()).url

@@ -4,6 +4,7 @@ All of them are embedded ones on loopback, and end with their ``with`` block. A 
 until they are in order; what a test does to them later is awaited.
 """
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Generator
@@ -11,9 +12,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from redis import Redis as SyncRedis
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry as AsyncRetry
+from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
@@ -21,12 +20,10 @@ from redis.retry import Retry
 from redsem_async.testing._embedded import EmbeddedRedis, embedded_redis
 from tests.harness.wait import until
 
-SLOTS: Final = 16_384
+SLOTS: Final = (range(5461), range(5461, 10923), range(10923, 16384))  # of each shard
 PATIENCE: Final = 30.0  # seconds for servers to agree, on a machine that others use as well
 
 REPLICATION: Final = ("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0")
-
-_PLAIN: Final[dict[str, Any]] = {"decode_responses": True, "protocol": 2}
 
 
 # -- one server, asked in passing
@@ -34,17 +31,15 @@ _PLAIN: Final[dict[str, Any]] = {"decode_responses": True, "protocol": 2}
 
 def ask(server: EmbeddedRedis, *command: str | int | bytes) -> Any:
     """A server's answer, from a thread that may block: for what comes before the test."""
-    with closing(SyncRedis.from_url(server.url, **_PLAIN, retry=Retry(NoBackoff(), 0))) as client:
+    plain: Any = {"decode_responses": True, "protocol": 2, "retry": Retry(NoBackoff(), 0)}
+    with closing(Redis.from_url(server.url, **plain)) as client:
         untyped: Any = client
         return untyped.execute_command(*command)
 
 
 async def tell(server: EmbeddedRedis, *command: str | int | bytes) -> Any:
-    """A server's answer to a command, over a connection of its own."""
-    retry = AsyncRetry(NoBackoff(), 0)
-    async with Redis.from_url(server.url, **_PLAIN, retry=retry) as client:
-        untyped: Any = client
-        return await untyped.execute_command(*command)
+    """The same, for a test that is under way."""
+    return await asyncio.to_thread(ask, server, *command)
 
 
 def settle(holds: Callable[[], bool], what: str, within: float = PATIENCE) -> None:
@@ -86,8 +81,9 @@ class Node:
 class Shard:
     """A master as it was at the start, and its replicas."""
 
+    slots: range
     master: Node
-    replicas: tuple[Node, ...] = ()
+    replicas: tuple[Node, ...]
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -116,7 +112,8 @@ class Cluster:
 
     async def slot_of(self, name: str) -> int:
         """The slot of every key of a semaphore of that name."""
-        slot: int = await tell(self._somebody(), "CLUSTER", "KEYSLOT", f"{{{name}}}")
+        node = self.living()[0]
+        slot: int = await tell(node.server, "CLUSTER", "KEYSLOT", f"{{{name}}}")
         return slot
 
     async def owner_of(self, name: str) -> Node:
@@ -124,10 +121,8 @@ class Cluster:
         return await self.owner_of_slot(await self.slot_of(name))
 
     async def owner_of_slot(self, slot: int) -> Node:
-        for first, last, master, *_ in await tell(self._somebody(), "CLUSTER", "SLOTS"):
-            if first <= slot <= last:
-                return self._node(master[2])
-        raise AssertionError(f"slot {slot} is nobody's")
+        _, owner = await self.sees(self.living()[0], slot)
+        return next(node for node in self.nodes if node.id == owner)
 
     def shard_of(self, node: Node) -> Shard:
         return next(shard for shard in self.shards if node in shard.nodes)
@@ -157,33 +152,24 @@ class Cluster:
         return Move(self, slot, source, to)
 
     async def fail_over(self, shard: Shard) -> Node:
-        """Kill -9 the master of *shard*, and see that the others have promoted its replica."""
-        old = shard.master
-        old.server.kill()
-        first, _ = _range_of(self.shards.index(shard), len(self.shards))
-
-        async def promoted() -> bool:
-            states = [await self._sees(node, first) for node in self.living()]
-            return all(ok and owner not in {None, old.id} for ok, owner in states)
-
-        await until(promoted, "a replica was promoted", PATIENCE)
-        new = await self.owner_of_slot(first)
-        assert new in shard.replicas
-        return new
+        """Kill -9 the master of *shard*; returns the replica that the others promote."""
+        shard.master.server.kill()
+        return await self._taken_over(shard)
 
     async def hand_over(self, shard: Shard) -> Node:
         """Let a replica of *shard* take over while its master lives (CLUSTER FAILOVER)."""
-        replica = shard.replicas[0]
-        first, _ = _range_of(self.shards.index(shard), len(self.shards))
-        assert await tell(replica.server, "CLUSTER", "FAILOVER") == "OK"
+        assert await tell(shard.replicas[0].server, "CLUSTER", "FAILOVER") == "OK"
+        return await self._taken_over(shard)
 
-        async def taken_over() -> bool:
-            return all(
-                [await self._sees(node, first) == (True, replica.id) for node in self.nodes]
-            )
+    async def _taken_over(self, shard: Shard) -> Node:
+        async def promoted() -> bool:
+            states = [await self.sees(node, shard.slots[0]) for node in self.living()]
+            return all(ok and owner not in {None, shard.master.id} for ok, owner in states)
 
-        await until(taken_over, "the replica took over", PATIENCE)
-        return replica
+        await until(promoted, "a replica took over", PATIENCE)
+        new = await self.owner_of_slot(shard.slots[0])
+        assert new in shard.replicas
+        return new
 
     async def loses(self, shard: Shard) -> None:
         """Kill -9 every server of *shard*, and see that the others call it failed."""
@@ -204,19 +190,13 @@ class Cluster:
             node.server.restart()
 
         async def in_order() -> bool:
-            return all([(await self._sees(node, 0))[0] for node in self.living()])
+            return all([(await self.sees(node, 0))[0] for node in self.living()])
 
         await until(in_order, "the cluster is in order", PATIENCE)
 
-    def _somebody(self) -> EmbeddedRedis:
-        return self.living()[0].server
-
-    def _node(self, id: str) -> Node:
-        return next(node for node in self.nodes if node.id == id)
-
-    async def _sees(self, node: Node, slot: int) -> tuple[bool, str | None]:
+    async def sees(self, node: Node, slot: int) -> tuple[bool, str | None]:
         """Whether a node finds the cluster in order, and which it takes for a slot's owner."""
-        in_order = _is_ok(await tell(node.server, "CLUSTER", "INFO"))
+        in_order = "cluster_state:ok" in await tell(node.server, "CLUSTER", "INFO")
         for first, last, master, *_ in await tell(node.server, "CLUSTER", "SLOTS"):
             if first <= slot <= last:
                 return in_order, master[2]
@@ -261,7 +241,7 @@ class Move:
 
         async def known() -> bool:
             living = self._cluster.living()
-            seen = [await self._cluster._sees(node, self.slot) for node in living]
+            seen = [await self._cluster.sees(node, self.slot) for node in living]
             return all(owner == self.target.id for _, owner in seen)
 
         await until(known, "every node knows the owner of the slot", PATIENCE)
@@ -269,7 +249,7 @@ class Move:
 
 @contextmanager
 def embedded_cluster(
-    *arguments: str, shards: int = 3, replicas: int = 0, node_timeout_ms: int = 2000
+    *arguments: str, replicas: int = 0, node_timeout_ms: int = 2000
 ) -> Generator[Cluster]:
     """Run a real cluster for the length of a ``with`` block; the arguments are every node's.
 
@@ -286,14 +266,12 @@ def embedded_cluster(
             server = stack.enter_context(embedded_redis(*settings, *REPLICATION, *arguments))
             return Node(server, ask(server, "CLUSTER", "MYID"))
 
-        flock = tuple(
-            Shard(start(), tuple(start() for _ in range(replicas))) for _ in range(shards)
+        cluster = Cluster(
+            tuple(Shard(each, start(), tuple(start() for _ in range(replicas))) for each in SLOTS)
         )
-        cluster = Cluster(flock)
         _introduce(cluster.nodes)
-        for number, shard in enumerate(flock):
-            first, last = _range_of(number, shards)
-            ask(shard.master.server, "CLUSTER", "ADDSLOTS", *range(first, last + 1))
+        for shard in cluster.shards:
+            ask(shard.master.server, "CLUSTER", "ADDSLOTS", *shard.slots)
             for replica in shard.replicas:
                 ask(replica.server, "CLUSTER", "REPLICATE", shard.master.id)
         settle(lambda: all(_in_order(cluster, node) for node in cluster.nodes), "a cluster")
@@ -323,12 +301,4 @@ def _in_order(cluster: Cluster, node: Node) -> bool:
     meant = {shard.master.id: {each.id for each in shard.replicas} for shard in cluster.shards}
     if node in cluster.shard_of(node).replicas and not in_sync(node.server):
         return False
-    return seen == meant and _is_ok(ask(node.server, "CLUSTER", "INFO"))
-
-
-def _range_of(number: int, shards: int) -> tuple[int, int]:
-    return number * SLOTS // shards, (number + 1) * SLOTS // shards - 1
-
-
-def _is_ok(info: str) -> bool:
-    return "cluster_state:ok" in info
+    return seen == meant and "cluster_state:ok" in ask(node.server, "CLUSTER", "INFO")

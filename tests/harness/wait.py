@@ -10,12 +10,24 @@ from typing import Any, TypeVar
 
 from redsem_async import AnySemaphore, Permit
 
-EPSILON = 0.1  # seconds by which the promises may be late, as docs/guarantees.md has them
-EXACT = bool(os.environ.get("REDSEM_TIMING"))  # `nox -s timing`
-NOISE = 0.25 if EXACT else 1.0  # seconds more, for a machine that others keep busy
-SOON = 2.0 if EXACT else 5.0  # seconds in which a result has to come that needs no waiting
-
 Result = TypeVar("Result")
+
+
+def _calibrated() -> float:
+    """A quarter of a second on an idle machine, and as much more as it is slower than that now.
+
+    Each other worker counts as load, whether it is at work at this moment or not.
+    """
+    began = time.perf_counter()
+    for _ in range(2_000_000):
+        pass
+    slowness = (time.perf_counter() - began) / 0.055
+    return 0.25 * max(1.0, slowness, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+EPSILON = 0.1  # seconds by which the promises may be late, as docs/guarantees.md has them
+NOISE = _calibrated()  # seconds more, for the machine
+SOON = 5.0  # seconds in which a result has to come that needs no waiting
 
 
 def in_background(coroutine: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":

@@ -25,11 +25,9 @@ from redsem_async._protocol.operations import AnyOperation, Argument
 from redsem_async._protocol.pushes import Granted, push_of
 from redsem_async._protocol.status import Status
 from redsem_async._redis.scripts import Script, script
-from tests.harness import restricted
 from tests.worlds.look import Look, look_of
 
 _WRAPPER = Path(__file__).with_name("journalled.lua").read_text(encoding="utf-8")
-_COMMANDS = {"rpush", "type", "hgetall", "zrange", "get", "pttl"}  # of the wrapper
 _LOOKED_UP = "script"  # the name in `_wire` by which scripts are looked up
 _SLOT = "--[[ the script stands here ]]"
 
@@ -61,13 +59,10 @@ def install() -> Callable[[], None]:
 
     setattr(wire, _LOOKED_UP, journalled)
     setattr(wire.Codec, "encode", with_call)  # noqa: B010 - no checker lets a method be replaced
-    added = _COMMANDS - restricted.BESIDE
-    restricted.BESIDE.update(added)
 
     def undo() -> None:
         setattr(wire, _LOOKED_UP, plain)
         setattr(wire.Codec, "encode", encode)  # noqa: B010
-        restricted.BESIDE.difference_update(added)
 
     return undo
 

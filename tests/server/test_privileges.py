@@ -23,7 +23,6 @@ from redsem_async import (
 )
 from redsem_async._redis.acl import COMMANDS, HARMLESS_DENIALS, Addition, acl_rules
 from redsem_async.testing import EmbeddedRedis
-from tests.harness import restricted
 from tests.harness.topologies import Cluster, tell
 from tests.harness.wait import cancelled, in_background, until
 
@@ -330,13 +329,3 @@ async def test_the_documented_user_can_do_nothing_else(
             with pytest.raises(errors.ResponseError, match=DENIED):
                 await deed(client)
     assert await admin.get("theirs") == b"secret"
-
-
-@pytest.mark.release
-async def test_the_suite_runs_as_the_user_that_it_names(redis: Redis, name: str) -> None:
-    """Else a run under the documented user would show nothing."""
-    expected = restricted.USER if restricted.REQUESTED else "default"
-    async with FairSemaphore(redis, name, 1):
-        subscribed = [c for c in await redis.client_list() if c["sub"] == "1"]
-        assert {c["user"] for c in subscribed} == {expected}
-        assert (await redis.acl_whoami()) in ("default", b"default")

@@ -16,7 +16,6 @@ from tests.harness.children import Worker
 from tests.harness.wait import until
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-VISITOR = CHECKOUT / "tests" / "harness" / "visitor.py"
 LIMIT = 2
 SERVED = 30  # uses of each name by each process under load
 
@@ -65,7 +64,7 @@ async def test_versions_with_one_layout_share_a_name(
             told = {"url": server.url, "label": label, "limit": LIMIT}
             told |= {"takes": takes, "names": names}
             environment = {"PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"}
-            worker = await Worker.spawn("take,load", told, VISITOR, environment)
+            worker = await Worker.spawn("visit", told, environment)
             stack.push_async_callback(worker.end)
             worker.go_on()
             took = await worker.heard("took")

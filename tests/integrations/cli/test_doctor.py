@@ -172,6 +172,7 @@ def stepped_replica(embedded: StartServer, server: EmbeddedRedis, tmp_path: Path
     return replica
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("step", "verdict", "says"),
     [

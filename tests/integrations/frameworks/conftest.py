@@ -1,7 +1,7 @@
 """The programs of docs/examples/frameworks and docs/testing.md, with what they are written for.
 
-Runs only with ``REDSEM_FRAMEWORKS`` set to one of the names below, as `nox -s frameworks` does:
-each needs packages that the group `dev` leaves out.
+Runs only with ``REDSEM_FRAMEWORKS`` set to one of the names below, as `nox -s with` does: each
+needs packages that the group `dev` leaves out.
 """
 
 import os

@@ -1,6 +1,6 @@
 """The dashboard and the alert rules of docs/metrics.md.
 
-What needs promtool runs with ``REDSEM_OPERATIONS=1``, as `nox -s operations` sets it.
+What needs promtool runs with ``REDSEM_OPERATIONS=1``, as `nox -s 'with(operations)'` sets it.
 """
 
 import os

@@ -4,7 +4,6 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from tests.harness.telemetry import every_metric
 from tests.harness.wait import until
 from tests.integrations.operations.names import (
     NAME,
@@ -13,6 +12,7 @@ from tests.integrations.operations.names import (
     rules,
     unknown,
 )
+from tests.integrations.operations.telemetry import every_metric
 
 
 async def test_the_dashboard_and_the_rules_ask_for_what_is_exported() -> None:
