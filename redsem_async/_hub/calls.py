@@ -6,7 +6,7 @@ A change, that is a set limit, a deletion or a back-off, has rules of its own (s
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from redsem_async._core.clock import now as clock
@@ -90,7 +90,7 @@ class DetachCall(CallBatch, Detach):
     """
 
     made_void = True
-    lease: Lease
+    lease: Lease = field(repr=False)
     expires: float
     unsettled: bool = False
 
@@ -115,7 +115,7 @@ class DetachCall(CallBatch, Detach):
 class AdoptCall(CallBatch, Adopt):
     """An adoption. *request* takes over another process's permit, under a number of this one's."""
 
-    request: Request
+    request: Request = field(repr=False)
 
     @property
     def wanted(self) -> bool:

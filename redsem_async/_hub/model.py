@@ -491,7 +491,7 @@ class Call(Operation[Any]):
         in_flight: written, without a reply yet.
     """
 
-    future: "asyncio.Future[Any] | None" = None
+    future: "asyncio.Future[Any] | None" = field(default=None, repr=False)
     was_sent: bool = False
     in_flight: bool = False
 

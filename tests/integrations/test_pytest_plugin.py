@@ -72,11 +72,9 @@ def run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run pytest in *folder*; what warns fails."""
     if "no:asyncio" not in arguments:  # which would warn of having to guess
         arguments = ("-o", "asyncio_default_fixture_loop_scope=function", *arguments)
-    # A process of the restricted suite has imported redis-py, and with it anyio, before pytest.
-    early = ("-W", "ignore:Module already imported")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:valkey"]
     return subprocess.run(
-        [*command, "-q", "-o", "filterwarnings=error", *early, f"--rootdir={folder}", *arguments],
+        [*command, "-q", "-o", "filterwarnings=error", f"--rootdir={folder}", *arguments],
         cwd=folder,
         env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,

@@ -3,6 +3,7 @@
 import pytest
 
 import redsem_async._protocol.operations as op
+from redsem_async._core.config import Clock
 from redsem_async._core.keys import Mode
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.hub_info import UNCOUNTED, HubInfo
@@ -110,6 +111,44 @@ def test_nothing_is_granted_to_who_died_since_the_queue_was_looked_through() -> 
     state.pass_time(500)  # and now the second one, too
     state.release(C, 1)
     assert not state.look.holders
+
+
+@pytest.mark.parametrize(
+    ("mode", "clock", "ms", "served"),
+    [
+        ("zset", "server", 50, [2]),
+        ("zset", "server", 51, []),
+        ("zset+slots", "server", 50, [2]),
+        ("zset+slots", "server", 51, []),
+        ("zset", "local", 50, []),
+        ("fair", "server", 50, []),
+    ],
+)
+@pytest.mark.parametrize("hold_ms", [None, 7])
+def test_a_process_serves_its_own_while_the_oldest_is_young(
+    mode: Mode, clock: Clock, ms: int, served: list[int], hold_ms: int | None
+) -> None:
+    """By the quick path, and by the general one, which a hold is told on."""
+    state = InMemory(mode, clock)
+    for hub, number in ((A, 1), (B, 1), (A, 2)):
+        state.acquire(hub, number)
+    state.heartbeat(A)  # the queue is looked through
+    state.pass_time(ms)
+    own = [op.QueuedRequest(2, 90_000, 1)] * (not state.address.fair)
+    state.release(A, 1, hold_ms=hold_ms, waits=True, own=own)
+    assert state.held_by(A) == served
+
+
+def test_in_zset_mode_what_fits_is_granted_beside_what_does_not() -> None:
+    """In one command, and in the queue when nothing is known of it."""
+    state = InMemory("zset")
+    state.acquire(A, 1, 2, limit=3)
+    heavy = {1: op.RequestOptions(2), 3: op.RequestOptions(3)}
+    said = state.acquire(B, 1, 2, limit=3, options=heavy)
+    assert [bool(token) for token in said.answers] == [False, True]
+    state.acquire(B, 3, 4, limit=3, options=heavy)
+    state.call(A, op.SetLimit(4, 1))
+    assert state.held_by(B) == [2, 4]
 
 
 def test_who_waits_is_told_of_a_newcomer_that_expires_earlier() -> None:
