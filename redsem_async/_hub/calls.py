@@ -63,7 +63,7 @@ def next_change(state: SemaphoreState) -> "ChangeCall | None":
     return None
 
 
-def backs_off(state: SemaphoreState) -> bool:
+def back_off_is_unsent(state: SemaphoreState) -> bool:
     """Whether a permit's back-off waits to be written, ahead of all that would serve a waiter."""
     changes = (each for each in _unsent(state) if isinstance(each, ChangeCall))
     return any(change.future is None and change.wanted for change in changes)

@@ -392,7 +392,7 @@ class HeartbeatBatch(Batch[Reply, Request], Heartbeat):
         apply_common(state, reply, sent_at, now, decides=False)
         # The server does not know these any more. One that is gone makes all others doubtful.
         for request in gone:
-            state.ask_anew(request)
+            state.ask_under_new_number(request)
         if gone and not state.unsure:
             state.unsure = tuple(state.waiting)
         if state.unsure:
@@ -568,7 +568,7 @@ def _asked_about(state: SemaphoreState) -> Sequence[Request]:
     Those whose deadline has come, then the first in the queue, to see that it is still there. Or
     all of them, where push messages may have been missed.
     """
-    if state.route.link.no_push and not state.unsure:
+    if state.route.link_state.no_push and not state.unsure:
         state.unsure = tuple(state.waiting)
     overdue = [each for each in state.overdue if each.state is _WAITING]
     unsure = [each for each in state.unsure if each.state is _WAITING]

@@ -65,7 +65,7 @@ def _come(state: SemaphoreState, request: Request, now: float, lead: float) -> b
 
 def ask_early(state: SemaphoreState, requests: Iterable[Request], now: float) -> None:
     """*requests* wait. If the server is far away, have it asked before their deadlines come."""
-    lead = state.route.link.lead
+    lead = state.route.link_state.lead
     if not lead:
         return
     for request in requests:
@@ -124,8 +124,8 @@ def _surely_waits(state: SemaphoreState, request: Request) -> bool:
     route = state.route
     if state.address.keyed:
         return False
-    doubtful = state.heartbeats.expected or route.redirect or route.link.no_push
-    fresh_at = route.link.fresh_at
+    doubtful = state.heartbeats.expected or route.redirect or route.link_state.no_push
+    fresh_at = route.link_state.fresh_at
     return not doubtful and fresh_at is not None and fresh_at >= since
 
 

@@ -30,7 +30,7 @@ IDLE = 5.0  # seconds for which an idle connection is kept
 DRAIN = 10.0  # seconds for the tasks that were cancelled together with the connector's
 FINAL = 1.0  # seconds for what is left to be sent
 
-_CONNECTORS: WeakSet["asyncio.Task[None]"] = WeakSet()
+_CONNECTOR_TASKS: WeakSet["asyncio.Task[None]"] = WeakSet()
 """The tasks of every hub that keep connections. They do not wait for each other."""
 
 
@@ -82,7 +82,7 @@ class Hub:
         if semaphore.timer is not None:
             semaphore.timer.cancel()
             semaphore.timer, semaphore.look_at = None, math.inf
-        semaphore.writer, semaphore.route.link = pipeline, pipeline.state
+        semaphore.writer, semaphore.route.link_state = pipeline, pipeline.link_state
         pipeline.expect_lease(semaphore.shortest_lease)
         pipeline.settle(semaphore)
 
@@ -198,7 +198,7 @@ class Connector:
     @property
     def open(self) -> bool:
         """Whether a connection is kept, or being opened."""
-        return self.pipeline.state.keeper is not None
+        return self.pipeline.link_state.keeper is not None
 
     def leave(self) -> None:
         """Close the connection, if there is one, as soon as there is nothing to do."""
@@ -208,8 +208,8 @@ class Connector:
     def _start(self) -> None:
         if not self.open:
             task = start_task(self._loop, self._run(), "redsem-hub")
-            self.pipeline.state.keeper = task
-            _CONNECTORS.add(task)
+            self.pipeline.link_state.keeper = task
+            _CONNECTOR_TASKS.add(task)
 
     async def _run(self) -> None:
         """Hold a connection open."""
@@ -218,9 +218,9 @@ class Connector:
         try:
             while True:
                 pipeline.stirred.clear()
-                if pipeline.state.link is None:
+                if pipeline.link_state.link is None:
                     await self._connect()
-                if pipeline.state.link is None and not pipeline.has_work():
+                if pipeline.link_state.link is None and not pipeline.has_work():
                     break
                 with suppress(TimeoutError):
                     async with asyncio.timeout(IDLE):
@@ -237,11 +237,11 @@ class Connector:
                 await self._end()
 
     async def _connect(self) -> None:
-        pipeline, state = self.pipeline, self.pipeline.state
+        pipeline, state = self.pipeline, self.pipeline.link_state
         link: Link | None = None
         explore: asyncio.Task[None] | None = None
         if pipeline.lost:
-            # Meanwhile, and not before, because other nodes may be silent where this one is not.
+            # While this one is connected to, because one of the others may be silent.
             pipeline.lost = False
             explore = self._explore()
         try:
@@ -298,7 +298,7 @@ class Connector:
         deadline = loop.time() + DRAIN
         while pipeline.has_work() and (left := deadline - loop.time()) > 0:
             # No difference of sets, because other threads may add and drop connectors' tasks.
-            others = [task for task in asyncio.all_tasks() if task not in _CONNECTORS]
+            others = [task for task in asyncio.all_tasks() if task not in _CONNECTOR_TASKS]
             if not others:
                 break
             await self._reconnect(min(left, FINAL))
@@ -317,7 +317,7 @@ class Connector:
             await asyncio.wait([self.pipeline.quiet()], timeout=left)
 
     async def _reconnect(self, seconds: float) -> None:
-        if self.pipeline.state.link is None:
+        if self.pipeline.link_state.link is None:
             with suppress(Exception):
                 async with asyncio.timeout(seconds):
                     await self._connect()
@@ -326,7 +326,7 @@ class Connector:
 
     async def _end(self) -> None:
         """Close the connection."""
-        self.pipeline.state.keeper, self._begun = None, False
+        self.pipeline.link_state.keeper, self._begun = None, False
         link = self.pipeline.forget()
         self._hub.closed(self)
         if link is not None:
@@ -334,7 +334,7 @@ class Connector:
 
     async def close(self) -> None:
         """End at once, because nothing is left to be sent."""
-        state = self.pipeline.state
+        state = self.pipeline.link_state
         if state.keeper is not None:
             task, state.keeper = state.keeper, None
             begun = self._begun

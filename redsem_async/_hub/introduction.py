@@ -44,7 +44,7 @@ class Introduction:
             refresh_interval=round(terms.refresh_interval, 3),
             **({"key_limit": of_keys} if isinstance(of_keys, int) else {}),
         )
-        link = self._route.link
+        link = self._route.link_state
         return HubInfo(description, NO_PUSH if link.no_push else link.uncounted * UNCOUNTED)
 
 

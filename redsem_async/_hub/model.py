@@ -397,9 +397,7 @@ class Request(asyncio.Future[None]):
     def queued(self) -> QueuedRequest:
         """The request as the queue of the server has it."""
         terms = self.terms
-        return QueuedRequest(
-            self.number, terms.lease_ms, terms.limit, self.permits, self.waits, key=self.key
-        )
+        return QueuedRequest(self.number, terms.lease_ms, terms.limit, self.permits, self.key)
 
     @property
     def options(self) -> RequestOptions:

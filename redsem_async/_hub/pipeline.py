@@ -26,7 +26,7 @@ from redsem_async._protocol.operations import AnyOperation
 from redsem_async._protocol.pushes import Push
 
 from . import deadlines
-from .calls import AbandonBatch, backs_off, drop_unwanted, next_call, next_change
+from .calls import AbandonBatch, back_off_is_unsent, drop_unwanted, next_call, next_change
 from .commands import (
     AcquireBatch,
     AnyBatch,
@@ -71,11 +71,11 @@ class Pipeline:
         self.identity: HubIdentity = identity
         self.semaphores: WeakValueDictionary[Address, SemaphoreState] = WeakValueDictionary()
         self._kinds: set[tuple[Mode, Clock]] = set()  # of these semaphores
-        self.state: LinkState = LinkState(node)
+        self.link_state: LinkState = LinkState(node)
         self.window: int = WINDOW
         self.batch_target: int = MAX_BATCH
         self.lone: bool = False
-        self.outage: ServerOutage = ServerOutage(identity.loop, self.state, self.semaphores)
+        self.outage: ServerOutage = ServerOutage(identity.loop, self.link_state, self.semaphores)
         self.stirred: asyncio.Event = asyncio.Event()  # there is something to do, or to look at
         self.probe: asyncio.Event = asyncio.Event()  # a caller does not wait for an attempt
         self.active_at: float = 0.0
@@ -123,7 +123,7 @@ class Pipeline:
         if not semaphore.scheduled:
             semaphore.scheduled = True
             self._ready.append(semaphore)
-            if self.state.link is None:
+            if self.link_state.link is None:
                 self.stirred.set()
                 self._connect()
             elif asked and self.lone and not (self._in_flight or self._flush_due):
@@ -169,7 +169,7 @@ class Pipeline:
         self._flush_due = False
         if logger.isEnabledFor(logging.DEBUG) is not observers.debug:
             observers.follow_level()
-        link = self.state.link
+        link = self.link_state.link
         if link is None or self._suspended is not None or not link.writable:
             return
         now = clock()
@@ -213,7 +213,7 @@ class Pipeline:
 
     def _check_reply(self) -> None:
         self._reply_timer = None
-        if not self._in_flight or self.state.link is None:
+        if not self._in_flight or self.link_state.link is None:
             return
         now = clock()
         if now - self._in_flight[0].sent_at >= self.reply_timeout - 0.001:
@@ -227,7 +227,7 @@ class Pipeline:
         batch = self._in_flight.popleft()
         assert batch is command
         now, semaphore = clock(), batch.state
-        link_state, round_trip = self.state, now - batch.sent_at
+        link_state, round_trip = self.link_state, now - batch.sent_at
         if round_trip < link_state.round_trip:
             self._fit_window(round_trip)
         route = semaphore.route
@@ -249,7 +249,7 @@ class Pipeline:
 
     def _fit_window(self, round_trip: float) -> None:
         """The shortest round trip of this connection is *round_trip* seconds."""
-        self.state.round_trip = round_trip
+        self.link_state.round_trip = round_trip
         self.window = min(WINDOW + int(round_trip / FAR), MAX_WINDOW)
         self.batch_target = FAR_BATCH if round_trip >= FAR else MAX_BATCH
 
@@ -277,7 +277,7 @@ class Pipeline:
         self.outage.end()
 
     def push_received(self, prefix: str, push: Push) -> None:
-        link = self.state.link
+        link = self.link_state.link
         fresh_at = None if link is None else link.fresh_at
         for mode, kept_by in self._kinds:
             semaphore = self.semaphores.get(Address(mode, prefix, push.name, kept_by))
@@ -294,20 +294,20 @@ class Pipeline:
             self.settle(semaphore)
 
     def push_unavailable(self, error: Exception) -> None:
-        self.state.no_push = True
+        self.link_state.no_push = True
         for semaphore in list(self.semaphores.values()):
             semaphore.introduction.sent = False
         if not self.identity.warned_of_no_push:
             self.identity.warned_of_no_push = True
             text = "no push messages come from %s (%s): waiters are served by heartbeats alone"
-            place = self.state.node.place
+            place = self.link_state.node.place
             logger.warning(text, place, error, extra={"event": "no push", "place": place})
 
     # -- the connection
 
     def connected(self, link: Link) -> None:
         """There is a connection, so write what waits for it."""
-        self.state.link = link
+        self.link_state.link = link
         self.identity.admitted = True
         for semaphore in list(self.semaphores.values()):
             reconnected(semaphore)
@@ -315,21 +315,21 @@ class Pipeline:
         self.flush()
 
     def connection_lost(self, error: Exception) -> None:
-        if self.state.link is None:
+        if self.link_state.link is None:
             return
-        self.state.link = None
+        self.link_state.link = None
         self.lost = True
         self.stirred.set()
         if self.has_work():
             self.outage.begin(error)
         semaphores = list(self.semaphores.values())  # only what is in flight may keep them
-        self._write_again()
+        self._return_unanswered()
         for semaphore in semaphores:
             self.settle(semaphore)
             self.redirects.follow(semaphore)
         self._wake()  # who waits for the end of the work may have to reconnect for it
 
-    def _write_again(self) -> None:
+    def _return_unanswered(self) -> None:
         """No reply will come to what is in flight, which may have arrived all the same."""
         in_flight = list(self._in_flight)
         self._in_flight.clear()
@@ -337,7 +337,7 @@ class Pipeline:
             batch.write_again(arrived=True)
 
     def _drop(self, error: Exception) -> None:
-        link = self.state.link
+        link = self.link_state.link
         if link is not None:
             self.connection_lost(error)
             link.abort()
@@ -349,7 +349,7 @@ class Pipeline:
 
     def forget(self) -> Link | None:
         """The connection is closed on purpose. Returns it."""
-        link, self.state.link, self.lost = self.state.link, None, False
+        link, self.link_state.link, self.lost = self.link_state.link, None, False
         self.leaving = False
         for timer in (self._reply_timer, self._suspended):
             if timer is not None:
@@ -398,9 +398,10 @@ class Pipeline:
 
 
 def _next_commands(state: SemaphoreState, now: float, most: int) -> list[AnyBatch]:
-    """The next commands of a semaphore. If they are fewer than *most*, nothing is left to write.
+    """The next commands of a semaphore. Fewer than *most*, if no other may be written now.
 
-    Refreshes come first, then back-offs of permits, releases, calls, a heartbeat and acquires.
+    Refreshes come first, then back-offs of permits, releases, abandons, calls, a heartbeat and
+    acquires.
     """
     taken: list[AnyBatch] = []
     batch: AnyBatch | None
@@ -409,7 +410,7 @@ def _next_commands(state: SemaphoreState, now: float, most: int) -> list[AnyBatc
             drop_unwanted(state)
         if state.refreshes:
             batch = RefreshBatch.take(state)
-        elif state.calls and backs_off(state):  # and a release would serve a waiter
+        elif state.calls and back_off_is_unsent(state):  # and a release would serve a waiter
             change = next_change(state)
             batch = None if change is None else change.take()
         elif state.releases:

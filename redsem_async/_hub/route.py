@@ -81,15 +81,15 @@ class Redirect:
 class Route:
     """The way of one semaphore's commands, which may change in a cluster."""
 
-    def __init__(self, name: str, link: LinkState) -> None:
-        self.link: LinkState = link
+    def __init__(self, name: str, link_state: LinkState) -> None:
+        self.link_state: LinkState = link_state
         self.redirect: Redirect | None = None
         self._name = name
 
     @property
     def error(self) -> Exception | None:
         """Why no command is carried out now, if that is known."""
-        return (self.redirect.error if self.redirect else None) or self.link.error
+        return (self.redirect.error if self.redirect else None) or self.link_state.error
 
     def redirected(self) -> Redirect:
         """The redirect, made when there is none."""
@@ -100,7 +100,7 @@ class Route:
     def unavailable(self, cause: Exception | None = None) -> BackendUnavailable:
         """An error that says which server cannot be asked, and why."""
         cause = cause or self.error or TimeoutError("no answer came")
-        place = self.link.node.place
+        place = self.link_state.node.place
         detail = f"{place} is unavailable: {why(cause)}"
         if words := unreachable(cause):
             detail = f"can't reach {place} ({words})"
@@ -110,12 +110,12 @@ class Route:
 
     def silent(self, seconds: float) -> BackendUnavailable:
         """An error that says why there was no answer for *seconds*."""
-        missing = "connection" if self.link.link is None else "answer"
+        missing = "connection" if self.link_state.link is None else "answer"
         return self.unavailable(self.error or TimeoutError(f"no {missing} in {seconds:.3g} s"))
 
     def rejected(self, rejection: ConnectionRejected) -> BackendError:
         """An error that says which server cannot be used, and why."""
-        place = self.link.node.place
+        place = self.link_state.node.place
         error = BackendError(self._name, f"{place} {rejection}")
         error.__cause__ = rejection.__cause__
         return error

@@ -72,7 +72,7 @@ AVERAGED = 8  # over about so many, the usual hold is averaged
 class Writer(Protocol):
     """Writes what semaphores want written, when it is time. A `Pipeline` is one."""
 
-    state: LinkState
+    link_state: LinkState
 
     def settle(self, semaphore: "SemaphoreState", *, asked: bool = False) -> None:
         """The state was changed, so do what is to be done. *asked*: a task waits for that."""
@@ -121,7 +121,7 @@ class SemaphoreState(SemaphoreRef):
         seen: the set limit, and when the back-off changes, as the last acquire or heartbeat told.
             None if it told of neither.
 
-        writer: that whoever calls a verb calls then. No verb calls it.
+        writer: told by whoever has called a verb, never by a verb itself.
         scheduled: it has noted that there is something to write, or holds it back.
         timer: of the writer, which looks again at *look_at*.
     """
@@ -134,7 +134,7 @@ class SemaphoreState(SemaphoreRef):
         self.identity: HubIdentity = identity
         self.name: str = address.name
         self.max_batch: int = MAX_KEYED if address.keyed else MAX_BATCH
-        self.route: Route = Route(address.name, writer.state)
+        self.route: Route = Route(address.name, writer.link_state)
         self.introduction: Introduction = Introduction(self.route, label)
         self.new: list[tuple[float, int, Request]] = []
         self.requests: dict[int, Request] = {}
@@ -244,7 +244,7 @@ class SemaphoreState(SemaphoreRef):
             place = request.started - request.ahead
             heapq.heappush(self.new, (place, request.order, request))
 
-    def ask_anew(self, request: Request) -> None:
+    def ask_under_new_number(self, request: Request) -> None:
         """The server has nothing for *request* any more. A new number, the same deadline."""
         self.waiting.pop(request, None)
         self.forget_number(request)
@@ -409,7 +409,7 @@ class SemaphoreState(SemaphoreRef):
             # Not trusted here, it may be held there. Perhaps only the reply came too late.
             self.give_back(lease, clock(), trusted=False)
             request.lease = None
-            self.ask_anew(request)
+            self.ask_under_new_number(request)
 
     # -- refreshing
 
@@ -547,4 +547,4 @@ class SemaphoreState(SemaphoreRef):
         for lease in self.holding():
             self.gone(lease, "the semaphore was deleted")
         for request in list(self.waiting):
-            self.ask_anew(request)
+            self.ask_under_new_number(request)

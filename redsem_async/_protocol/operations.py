@@ -80,10 +80,7 @@ class QueuedRequest(NamedTuple):
     lease_ms: int
     limit: int
     permits: int = 1
-    waits: bool = True
-    ahead_ms: int = 0
     key: KeyTerms | None = None
-    again: bool = False
 
     def as_queued(self, address: Address) -> str:
         text = f"{self.number}:{self.lease_ms}:{self.limit}:{self.permits}"

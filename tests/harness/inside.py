@@ -27,7 +27,7 @@ def lease_of(permit: Permit) -> Lease:
 
 def link_of(semaphore: AnySemaphore) -> Link | None:
     """The connection that the hub has now."""
-    return remote_of(semaphore).route.link.link
+    return remote_of(semaphore).route.link_state.link
 
 
 def state_of(semaphore: AnySemaphore) -> SemaphoreState:

@@ -355,11 +355,12 @@ def grants_of(ran: Ran) -> list[Grant]:
             named = {permit_id(hub, request.number) for request in call.own} & asked.keys()
             asked |= {identity: asked[identity]._replace(may_pass=True) for identity in named}
     if isinstance(call, op.Acquire):
-        overtakes = after.shares or any(request.ahead_ms for request in requests_of(call))
+        overtakes = after.shares or any(asked.ahead_ms for asked in call.options.values())
         for request in requests_of(call):
             identity = permit_id(hub, request.number)
             # Where one may come before older ones, they join the line before it is served.
-            ticket = after.now_us - 1000 * request.ahead_ms if overtakes else math.inf
+            ahead_ms = call.options.get(request.number, op.DEFAULT_OPTIONS).ahead_ms
+            ticket = after.now_us - 1000 * ahead_ms if overtakes else math.inf
             asked.setdefault(identity, Grant(identity, request, ticket))
     return [asked[identity] for identity in ran.granted]
 

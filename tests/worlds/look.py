@@ -67,11 +67,10 @@ def key_of(request: QueuedRequest) -> str | None:
 
 def requests_of(call: Acquire) -> list[QueuedRequest]:
     """The requests of an acquire, one by one."""
+    options = {number: call.options.get(number, DEFAULT_OPTIONS) for number in call.numbers}
     return [
-        QueuedRequest(
-            number, call.lease_ms, call.limit, *call.options.get(number, DEFAULT_OPTIONS)
-        )
-        for number in call.numbers
+        QueuedRequest(number, call.lease_ms, call.limit, asked.permits, asked.key)
+        for number, asked in options.items()
     ]
 
 
