@@ -15,7 +15,7 @@ from redsem_async._core.config import MOST_SLOTS, Clock
 from redsem_async._core.errors import BackendError, SemaphoreError
 from redsem_async._core.keys import Mode
 from redsem_async._protocol.status import Client, SemaphoreStatus, client_of
-from redsem_async._redis.stored import READ_ERRORS, scanned_names, stored, with_key_origins
+from redsem_async._redis.stored import READ_ERRORS, scanned_names, stored
 
 BATCH = 100  # semaphores queried concurrently
 SUGGESTION_TIMEOUT = 1.0  # seconds to search for a similar name
@@ -182,15 +182,6 @@ async def find(client: Any, prefix: str, name: str) -> SemaphoreInfo | None:
     )
 
 
-async def status_of(
-    client: Any, prefix: str, info: SemaphoreInfo, semaphore: AnySemaphore, **which: Any
-) -> SemaphoreStatus:
-    """The status of *semaphore*, *which* being for `status`, with the origins of keys' limits."""
-    status = await semaphore.status(**which)
-    keys = await with_key_origins(client, prefix, info.clock, status.keys, info.name)
-    return replace(status, keys=keys)
-
-
 async def names(client: Any, prefix: str, pattern: str = "*") -> list[str]:
     """The sorted names under *prefix* that match *pattern*, a glob as in Redis."""
     found: set[str] = set()
@@ -234,7 +225,7 @@ async def _list_entry(client: Any, prefix: str, name: str) -> ListEntry | None:
         if info is None:  # deleted since the SCAN
             return None
         semaphore, most = info.semaphore(client, prefix), LISTED_KEYS if info.keyed else 1
-        return ListEntry(info, await status_of(client, prefix, info, semaphore, max_entries=most))
+        return ListEntry(info, await semaphore.status(max_entries=most))
     except SemaphoreError as error:
         return ListEntry(info or SemaphoreInfo(name), error)
     except ValueError as error:  # no semaphore can have this name

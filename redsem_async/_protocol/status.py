@@ -99,8 +99,7 @@ class BackOff(NamedTuple):
     Attributes:
         seconds_left: seconds until permits are granted again. 0 once grants ramp up.
         ramp: how many permits may be in use now, first 0, then 1, 2, 4 and so on.
-        age: seconds since it began, measured with the semaphore's clock. None if unknown, as for
-            the back-off of a key.
+        age: seconds since it began, measured with the semaphore's clock. None if unknown.
         by: who began it, as ``"label@host:pid"`` or ``"host:pid"``. None if unknown.
     """
 
@@ -121,8 +120,8 @@ class KeyStatus:
         waiting: number of its waiting requests.
         set_limit: the limit that was set with ``set_limit(key=)``, if any.
         back_off: the key's back-off, if one is in progress.
-        set_limit_age: seconds since that limit was set. None if unknown, as for ``status()``.
-        set_limit_by: who set it, as in `SemaphoreStatus`. None if unknown, as for ``status()``.
+        set_limit_age: seconds since that limit was set. None without one, or if unknown.
+        set_limit_by: who set it, as in `SemaphoreStatus`. None without a set limit, or if unknown.
     """
 
     key: str
@@ -267,11 +266,31 @@ class Status(Operation[StatusReply]):
             return max(0.0, (now_us - drawn) / 1e6)
 
         available = max(0, min(limit, limit if ramp is None else ramp.permits) - held)
-        set_ms, set_by = set_origin(set_text)
-        began_us, began_by = back_off_origin(back_off_text)
-        back_off = back_off_of(ramp, limit)
-        if back_off is not None and began_us is not None:
-            back_off = back_off._replace(age=age(began_us), by=began_by)
+
+        def begun(back_off: BackOff | None, stored: bytes) -> BackOff | None:
+            began_us, by = _origin(_BEGUN, stored)
+            if back_off is None or began_us is None:
+                return back_off
+            return back_off._replace(age=age(began_us), by=by)
+
+        def set_since(stored: bytes) -> tuple[float | None, str | None]:
+            set_ms, by = _origin(_SET, stored)
+            return None if set_ms is None else age(1000 * set_ms), by
+
+        def key_status(
+            key: str, held: int, waiting: int, told: Any, set_text: bytes, back_off_text: bytes
+        ) -> KeyStatus:
+            limited, ramp = limit_and_ramp(told)
+            set_limit, declared = none_below_0(limited), viewer.key_limit
+            of_key = set_limit
+            if set_limit is None and declared is not None:
+                of_key = declared(unquote(key))
+            back_off = begun(back_off_of(ramp, limit if of_key is None else of_key), back_off_text)
+            of_keys = unquote(key), of_key, held, waiting, set_limit, back_off
+            return KeyStatus(*of_keys, *set_since(set_text))
+
+        set_age, set_by = set_since(set_text)
+        back_off = begun(back_off_of(ramp, limit), back_off_text)
         usual = viewer.usual_hold
         if usual is None and (told := none_below_0(number_of(hold_ms))) is not None:
             usual = told / 1000
@@ -307,38 +326,19 @@ class Status(Operation[StatusReply]):
             set_limit=set_limit,
             retry_after=later,
             keys=tuple(
-                self._key_status(unquote(key), use, count, limit, *limit_and_ramp(told))
-                for key, use, count, told in _in_rows(keys, _text_of, number_of, number_of, _same)
+                key_status(*row)
+                for row in _in_rows(keys, _text_of, number_of, number_of, _same, bytes, bytes)
             ),
             back_off=back_off,
-            set_limit_age=None if set_ms is None else age(1000 * set_ms),
+            set_limit_age=set_age,
             set_limit_by=set_by,
             usual_hold=usual,
         )
         return StatusReply(status, bool(blocked), number_of(key_limits))
 
-    def _key_status(
-        self, key: str, held: int, waiting: int, limit: int, limited: int, ramp: Ramp | None
-    ) -> KeyStatus:
-        set_limit, declared = none_below_0(limited), self.viewer.key_limit
-        of_key = set_limit
-        if set_limit is None and declared is not None:
-            of_key = declared(key)
-        back_off = back_off_of(ramp, limit if of_key is None else of_key)
-        return KeyStatus(key, of_key, held, waiting, set_limit, back_off)
-
-
-def set_origin(stored: bytes) -> tuple[int | None, str | None]:
-    """When a limit was set, in milliseconds, and by whom, from what Redis stores of it."""
-    return _origin(_SET, stored)
-
-
-def back_off_origin(stored: bytes) -> tuple[int | None, str | None]:
-    """When a back-off began, in microseconds, and by whom, from what Redis stores of it."""
-    return _origin(_BEGUN, stored)
-
 
 def _origin(pattern: re.Pattern[bytes], stored: bytes) -> tuple[int | None, str | None]:
+    """When, by the clock of the pattern, and by whom."""
     found = pattern.fullmatch(stored)
     if found is None:
         return None, None

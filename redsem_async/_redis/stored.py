@@ -6,7 +6,7 @@ Every read is bounded, except that each process of a semaphore has an entry.
 import re
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -16,8 +16,6 @@ from redis.exceptions import RedisClusterException, RedisError, ResponseError
 from redsem_async._core.config import Clock, slots_of
 from redsem_async._core.errors import BackendError
 from redsem_async._core.keys import MODES, Mode
-from redsem_async._protocol.operations import encoded
-from redsem_async._protocol.status import KeyStatus, back_off_origin, set_origin
 
 from .scripts import layout
 
@@ -103,30 +101,6 @@ async def _clock_ms(client: Any, clock: Clock | None, meta: Mapping[str, str]) -
     micros: int
     seconds, micros = await client.time()
     return seconds * 1000 + (micros + float(meta.get("lead", 0))) / 1000
-
-
-async def with_key_origins(
-    client: Any, prefix: str, clock: Clock | None, keys: Sequence[KeyStatus], name: str
-) -> tuple[KeyStatus, ...]:
-    """*keys* of the semaphore *name*, with when and by whom what was set for them was set."""
-    changed = [key for key in keys if key.set_limit is not None or key.back_off is not None]
-    if not changed:
-        return tuple(keys)
-    stem, codes = f"{prefix}:{{{name}}}", [encoded(key.key) for key in changed]
-    limits = await _fields(client, f"{stem}:key-limits", codes)
-    back_offs = [f"back_off:{code}" for code in codes]
-    meta = await _fields(client, f"{stem}:meta", ["lead", *back_offs])
-    now = await _clock_ms(client, clock, meta)
-    found = {key.key: key for key in keys}
-    for key, code in zip(changed, codes, strict=True):
-        since, by = set_origin(limits.get(code, "").encode())
-        began, beginner = back_off_origin(meta.get(f"back_off:{code}", "").encode())
-        back_off = key.back_off
-        if back_off is not None and began is not None:
-            back_off = back_off._replace(age=max(0.0, now / 1e3 - began / 1e6), by=beginner)
-        age = None if since is None else max(0.0, (now - since) / 1e3)
-        found[key.key] = replace(key, back_off=back_off, set_limit_age=age, set_limit_by=by)
-    return tuple(found.values())
 
 
 async def scanned_names(client: Any, prefix: str, pattern: str = "*") -> AsyncGenerator[list[str]]:

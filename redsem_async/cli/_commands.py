@@ -144,8 +144,7 @@ def status(
     async def ask(client: Any, info: SemaphoreInfo) -> tuple[SemaphoreInfo, SemaphoreStatus]:
         semaphore = info.semaphore(client, prefix)
         _check_key(semaphore, keys_after)
-        which = {"max_entries": max_entries, "keys_after": keys_after}
-        return info, await discovery.status_of(client, prefix, info, semaphore, **which)
+        return info, await semaphore.status(max_entries=max_entries, keys_after=keys_after)
 
     info, current = on(Target(url, prefix, cluster), name, ask)
     if as_json:

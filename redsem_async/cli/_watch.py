@@ -139,8 +139,8 @@ async def _samples(
                         unknown = no_such_semaphore(name, target.prefix)
                         yield Failure(printable(unknown), NOT_FOUND)
                     else:
-                        own = client, target.prefix, info, info.semaphore(client, target.prefix)
-                        yield info, await discovery.status_of(*own, max_entries=max_entries)
+                        semaphore = info.semaphore(client, target.prefix)
+                        yield info, await semaphore.status(max_entries=max_entries)
                     await asyncio.sleep(interval)
         except REDIS_ERRORS as error:
             yield Failure(printable(failure(target, error)), FAILED)

@@ -28,7 +28,6 @@ from redsem_async._integrations.discovery import (
     SemaphoreInfo,
     find,
     process_of,
-    status_of,
 )
 from redsem_async._protocol.status import Client, SemaphoreStatus
 from redsem_async._redis.stored import READ_ERRORS, scanned_names
@@ -373,7 +372,7 @@ class Reader:
                 which["max_entries"] = LISTED_KEYS
             else:
                 which |= {"keys_after": of.keys_after, "keys_begin": of.keys_begin}
-        status = await status_of(self._redis, self._prefix, known.info, known.semaphore, **which)
+        status = await known.semaphore.status(**which)
         known.may_change = status.waiting > 0 or _is_idle(status)
         return Reading(known.info, status, "", time.monotonic())
 

@@ -214,25 +214,26 @@ function keyed.set_back_off(key, back_off)
 end
 -- What a status says of keys: at most *most* that hold, wait or are paused, the ones with the most
 -- permits first, from the one behind *after* on, and of those that *begin* so, as key, permits in use,
--- requests waiting, set limit or -1, ...; 1 if a request waits that only the overall limit delays; how
+-- requests waiting, set limit or -1, and what is stored of that and of the back-off, ...; 1 if a request waits that only the overall limit delays; how
 -- many limits are set. The permits of *expired* holders and requests of *dead* hubs do not count, by key.
 function keyed.list(most, after, begin, expired, dead)
   local rows, read = {}, 0
   local last = call('ZCARD', uses) - 1
   local rank = after ~= '' and call('ZRANK', uses, after)
   if rank then last = rank - 1 end
-  while #rows < 4 * most and last >= 0 and read < 5000 do
+  while #rows < 6 * most and last >= 0 and read < 5000 do
     local found = call('ZRANGE', uses, math.max(0, last - 99), last, 'WITHSCORES')
     last, read = last - 100, read + 100
     for i = #found - 1, 1, -2 do
       local key = found[i]
-      if key ~= '' and string.sub(key, 1, #begin) == begin and #rows < 4 * most then
+      if key ~= '' and string.sub(key, 1, #begin) == begin and #rows < 6 * most then
         local permits = found[i + 1] - (expired[key] or 0)
         local waits = waits_of(key) - (dead[key] or 0)
-        local told = with_back_off(limit_of(key, -1), keyed.back_off_of(key))
+        local set, back_off = call('HGET', key_limits, key), keyed.back_off_of(key)
+        local told = with_back_off(limit_in(set) or -1, back_off)
         local pauses = type(told) == 'table' and told[3] == 0
         if permits > 0 or waits > 0 or pauses then
-          append(rows, { key, exact(permits), waits, told })
+          append(rows, { key, exact(permits), waits, told, set or '', back_off or '' })
         end
       end
     end

@@ -185,6 +185,20 @@ async def test_status_says_who_began_the_back_off(make: Make, other: Client) -> 
         assert back_off.by == f"worker@{HERE}"
 
 
+async def test_status_says_who_set_the_limit_of_a_key_or_began_its_back_off(make: Make) -> None:
+    sem = make(3, label="api", key_limit=2)
+    await sem.set_limit(1, key="a")
+    await sem.back_off(10, key="b")
+    async with sem.acquire(key="a"):
+        set_for, backing_off = (await sem.status()).keys
+    assert (set_for.key, set_for.set_limit, set_for.set_limit_by) == ("a", 1, f"api@{HERE}")
+    assert set_for.set_limit_age is not None
+    assert 0 <= set_for.set_limit_age < 5
+    assert (backing_off.key, backing_off.set_limit_by) == ("b", None)
+    assert backing_off.back_off is not None
+    assert backing_off.back_off.by == f"api@{HERE}"
+
+
 @pytest.mark.parametrize("clock", ["server", "local"])
 async def test_the_age_of_a_set_limit_counts_from_when_it_was_set(
     make_on_redis: Make, redis: Redis, clock: str
