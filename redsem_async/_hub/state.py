@@ -515,7 +515,7 @@ class SemaphoreState(SemaphoreRef):
                 self.beat()
         while by_message and (by_message[0][0] <= now or not by_message[0][1].holding):
             lease = by_message.popleft()[1]
-            if lease.holding:
+            if lease.holding and not lease.unsettled:  # a detach would become a whole lease again
                 _ = self.refresh(lease)
 
     def pushed(self, push: Push, fresh_at: float | None) -> None:

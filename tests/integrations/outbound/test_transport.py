@@ -273,7 +273,7 @@ async def test_a_response_that_is_left_unread_is_named_once(
 
     One that is read is not warned of, however long the upstream takes; and no timer is left of it.
     """
-    client = client_of(FairSemaphore(backend, "upstream", 2, lease=0.2))
+    client = client_of(FairSemaphore(backend, "upstream", 2, lease=1.0))
     loop: Any = asyncio.get_running_loop()
 
     def timers() -> int:
