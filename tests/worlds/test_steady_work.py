@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(300)  # no time is measured, and a busy machine
 
 TASKS = 22
 THREE_KEYS: Mapping[str | None, int] = {"greedy": TASKS, "small": 4, "other": 2}
-TEN_KEYS: Mapping[str | None, int] = {"key": 6} | dict.fromkeys("abcdefghi", 6)
+TEN_KEYS: Mapping[str | None, int] = dict.fromkeys(("key", *"abcdefghi"), 6)
 
 
 @pytest.mark.parametrize(("exponential", "seconds"), [(False, 1.5), (True, 15.0)])

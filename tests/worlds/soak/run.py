@@ -35,6 +35,7 @@ PIECE = 200  # records fetched at a time
 MOST_BEHIND = 5_000  # records, from which on the processes rest
 RESTING = 5.0  # seconds between two stays, while the journal is far behind
 LONGER = 60.0  # seconds that a busy machine may need for all faults and modes to happen
+PHASES = 4  # in which the server loses everything
 SETTLED = 3  # samples, after which a process has made all that it keeps
 # How much a process may grow by, beside a tenth of its memory.
 GROWTH = {"rss": 8 << 20, "objects": 5000, "tasks": 25, "fds": 25}
@@ -235,7 +236,8 @@ class Soak:
                 fetched = await self._reader.lrange(JOURNAL, 0, -1)
                 await asyncio.to_thread(self._server.restart)
                 at = int(time.time() * 1e6)
-                await self._reader.connection_pool.disconnect()
+                for client in (self._reader, self._admin):
+                    await client.connection_pool.disconnect()
             await self._check(fetched)
             self.checker.feed([Flushed(at)])
 
@@ -249,7 +251,7 @@ class Soak:
         began = time.monotonic()
         while (passed := time.monotonic() - began) < plan.seconds + LONGER * (not self.complete):
             share = passed / plan.seconds
-            if phases and share > 0.25 + lost * 0.15 and (share < 0.8 or not self.complete):
+            if phases and lost < PHASES and share > 0.25 + lost * 0.15:
                 # In a phase of its own: what else goes on is seen through first.
                 await asyncio.gather(*self._tasks)
                 await self._cause(phases[lost % len(phases)])
