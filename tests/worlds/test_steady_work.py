@@ -78,8 +78,12 @@ def test_with_keys_it_is_what_the_next_request_of_the_key_waits(
     share: bool, key: str, limit: int, key_limit: int | None, sizes: Mapping[str | None, int]
 ) -> None:
     """With equal weights: the estimate does not know them."""
-    options: dict[str, Any] = {"limit": limit, "key_limit": lambda _: key_limit, "share": share}
-    _compare(partial(FairSemaphore, name="jobs", **options), key, sizes)
+
+    def of_key(_: str) -> int | None:
+        return key_limit
+
+    make = partial(FairSemaphore, name="jobs", limit=limit, key_limit=of_key, share=share)
+    _compare(make, key, sizes)
 
 
 def _compare(
