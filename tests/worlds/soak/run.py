@@ -272,6 +272,8 @@ class Soak:
         """Cause *fault*. Returns whether it happened."""
         dice, admin = self._dice, self._admin
         running = [worker for worker in self._workers if worker.runs]
+        if not running:
+            return False
         worker = dice.choice(running)
         match fault:
             case "client kill":
