@@ -1,23 +1,23 @@
 """What README, pages and tests name exists, and what they show runs."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import redsem_async
+from tests.harness.programs import ADDRESS, DOCS
 from tests.harness.servers import StartServer, complaints
 
 TESTS = Path(__file__).parents[1]
-DOCS = TESTS.parent / "docs"
 PIECE = re.compile(r"^```py\n(.*?)^```", re.MULTILINE | re.DOTALL)
 README = TESTS.parent / "README.md"
 EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-LOST = re.compile(r"a permit of '[^']+' was lost: ")  # the library's warning; some show a loss
+LOST = r"a permit of '[^']+' was lost: "  # the library's warning; some show a loss
 
 
 def test_every_test_that_the_docs_name_exists() -> None:
@@ -52,36 +52,44 @@ def test_every_warning_has_an_event_that_the_docs_list() -> None:
     assert [call for call in calls if "extra=" not in call] == []
 
 
-def run(code: str, url: str) -> str:
-    """Run a program as it stands, but for the server's address. Returns its output."""
-    code = code.replace("redis://localhost:6379", url)
-    command = [sys.executable, "-X", "dev", "-W", "error", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
-    complaining = [line for line in complaints(done.stderr) if not LOST.match(line)]
+def run(url: str, *arguments: str, expected: str = "$.") -> list[str]:
+    """Run a program to its end, in which it warns of *expected* alone. Returns its lines."""
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", *arguments],
+        env=os.environ | {"REDIS_URL": url},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    complaining = [line for line in complaints(done.stderr) if not re.match(expected, line)]
     assert (done.returncode, complaining) == (0, [])
-    return done.stdout
+    return done.stdout.splitlines()
+
+
+def run_block(code: str, url: str) -> list[str]:
+    """Run a block of a page as it stands, but for the server's address."""
+    return run(url, "-c", code.replace(ADDRESS, url), expected=LOST)
 
 
 @pytest.mark.parametrize("code", EXAMPLE.findall(README.read_text()), ids=lambda _: "readme")
 def test_an_example_of_the_readme_runs(code: str, embedded: StartServer) -> None:
     """It is the first thing that anybody tries."""
-    assert run(code, embedded().url) or "print(" not in code
+    assert run_block(code, embedded().url) or "print(" not in code
 
 
-def examples() -> list[Any]:
-    """Every Python block of the pages, each a program of its own."""
-    return [
-        pytest.param(code, id=f"{page.relative_to(DOCS)}-{number}")
-        for page in sorted(DOCS.rglob("*.md"))
-        for number, code in enumerate(EXAMPLE.findall(page.read_text()))
-    ]
+BLOCKS = {  # every Python block of the pages is a program of its own
+    f"{page.relative_to(DOCS)}-{number}": code
+    for page in sorted(DOCS.rglob("*.md"))
+    for number, code in enumerate(EXAMPLE.findall(page.read_text()))
+}
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("code", examples())
+@pytest.mark.parametrize("code", BLOCKS.values(), ids=BLOCKS)
 def test_an_example_of_the_docs_runs(code: str, embedded: StartServer) -> None:
     """What it claims are assertions of its own."""
-    run(code, embedded().url)
+    run_block(code, embedded().url)
 
 
 def test_a_piece_of_a_program_parses_and_imports_what_there_is() -> None:
@@ -96,6 +104,60 @@ def test_a_piece_of_a_program_parses_and_imports_what_there_is() -> None:
 def test_who_is_late_is_refused(embedded: StartServer) -> None:
     """The example of fencing says in the end what its assertions hold."""
     [example] = EXAMPLE.findall((DOCS / "fencing.md").read_text())
-    lost, final = run(example, embedded().url).splitlines()
+    lost, final = run_block(example, embedded().url)
     assert "was lost" in lost
     assert final == "second"
+
+
+# -- the programs of docs/examples
+
+SAYS = {  # lines, as regular expressions
+    "polite_scraper": [
+        f"{domain}.example: 16 pages, at most 2 at a time" for domain in ("books", "maps", "news")
+    ],
+    "gpu_batch": ["40 images by [2-4] processes, at most 2 at a time"],
+    "gpu_slots": ["on GPUs 0 1", "after a crash, on the same GPU: True"],
+    "handover": [
+        *("202 .*", "202 .*", "503 .*"),
+        "february: made by another process, .*fencing token.*",
+        "january: made by another process, .*fencing token.*",
+        re.escape("january: skipped (expired in the queue, or delivered twice)"),
+        "free again: 2",
+    ],
+    "book_races": [
+        f"{case}: the book admits 2, FairSemaphore 1" for case in ("clocks", "timeouts", "trips")
+    ],
+}
+
+
+def output_of(program: str, url: str) -> list[str]:
+    return run(url, str(DOCS / "examples" / f"{program}.py"))
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("program", SAYS)
+def test_a_program_says_what_it_shows(program: str, embedded: StartServer) -> None:
+    """Also of a killed worker, of two processes with one limit, and of a job that comes twice."""
+    lines, expected = output_of(program, embedded().url), SAYS[program]
+    if program == "handover":  # the worker's lines come in any order
+        lines[3:-1] = sorted(lines[3:-1])
+    assert len(lines) == len(expected)
+    assert [s for s, line in zip(expected, lines, strict=True) if not re.fullmatch(s, line)] == []
+
+
+@pytest.mark.release
+def test_a_429_has_both_processes_back_off(embedded: StartServer) -> None:
+    counts = [re.findall(r"\d+", line) for line in output_of("busy_upstream", embedded().url)]
+    (refused, _), (refused_with, most) = ([int(count) for count in each] for each in counts)
+    assert 0 < refused_with < refused / 3
+    assert most <= 8
+
+
+@pytest.mark.release
+def test_what_an_acquire_costs_is_on_the_page(embedded: StartServer) -> None:
+    """The first column of figures, in the rows that the program has."""
+    page = (DOCS / "performance.md").read_text()
+    counts = re.findall(r"^\| (?:with|`Semaphore`,) .*? \| (\d+) \|", page, re.MULTILINE)
+    kinds = zip(("limit", "key_limit", "share", "slots"), counts, strict=True)
+    expected = [f"{kind} 2 scripts {count} commands" for kind, count in kinds]
+    assert output_of("cost", embedded().url) == expected

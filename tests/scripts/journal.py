@@ -12,14 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from redsem_async._protocol.operations import (
-    Abandon,
-    Acquire,
-    Adopt,
-    AnyOperation,
-    Refresh,
-    Release,
-)
+from redsem_async._protocol.operations import Abandon, Adopt, Release
 from tests.scripts.recording import Entry, Flushed, Record
 from tests.worlds.judge import EXPIRY_SLACK, Judge
 from tests.worlds.look import Permit, Ran
@@ -79,7 +72,7 @@ class JournalChecker:
 
     Attributes:
         traces: what led to the first that is wrong.
-        operations: requests, releases, refreshes ...: a script may be for many.
+        scripts: how often each ran, by mode.
     """
 
     def __init__(self) -> None:
@@ -87,7 +80,7 @@ class JournalChecker:
         self.wrong: list[str] = []
         self.traces: list[list[str]] = []
         self.scripts: Counter[str] = Counter()
-        self.operations = self.grants = self.joined = 0
+        self.grants = self.joined = 0
         self._judges: defaultdict[str, Judge] = defaultdict(Judge)
         self._last: dict[str, Record] = {}
         self._recent: defaultdict[str, deque[Entry]] = defaultdict(lambda: deque(maxlen=TRACE))
@@ -112,7 +105,6 @@ class JournalChecker:
 
     def _follow(self, record: Record) -> None:
         self.scripts[f"{record.mode} {record.operation}"] += 1
-        self.operations += _size(record.call)
         base, found = record.base, self.counts.total()
         self._recent[base].append(record)
         before, after = record.look(record.before), record.look(record.after)
@@ -188,14 +180,3 @@ def _goes_on(last: Record, record: Record) -> bool:
     left = {key.kind for key in last.after if not 0 <= key.left_ms <= passed + EXPIRY_SLACK}
     found = {key.kind: key.members for key in record.before}
     return left <= found.keys() and found.items() <= were.items()
-
-
-def _size(call: AnyOperation) -> int:
-    """Of how many requests or permits it is."""
-    match call:
-        case Acquire() | Release() | Refresh():
-            return len(call.numbers)
-        case Abandon():
-            return len(call.requests)
-        case _:
-            return 1

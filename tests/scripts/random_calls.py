@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import redsem_async._protocol.operations as op
 from redsem_async._core.config import Clock
@@ -25,6 +25,7 @@ class RandomCalls(InMemory):
 
     def __init__(self, mode: Mode, seed: int, clock: Clock = "server") -> None:
         super().__init__(mode, clock)
+        self.seed = seed
         self.draw = draw = random.Random(seed)
         self.limit = draw.choice((1, 2, 2, 3, 5)) * (3 if self.address.keyed else 1)
         self.wild = draw.choice((0.03, 0.1, 0.3))  # how often something unusual happens
@@ -38,6 +39,16 @@ class RandomCalls(InMemory):
         said = self.answer(hub, call)
         if isinstance(said, CommandError) and isinstance(call, op.Acquire):
             self.answer(hub, replace(call, hub_info=INFO))
+
+    def walk(self, steps: int) -> Self:
+        """Take so many random steps."""
+        try:
+            for _ in range(steps):
+                self.step()
+        except AssertionError as wrong:
+            wrong.add_note(f"seed {self.seed}, calls: {self.sent}")
+            raise
+        return self
 
     def is_wild(self) -> bool:
         return self.draw.random() < self.wild

@@ -112,14 +112,7 @@ def test_a_quick_path_does_what_the_general_one_does(mode: Mode, clock: Clock) -
     taken = Counter[type]()
     for run in range(RUNS):
         seed = run if run < FIXED else secrets.randbits(32)
-        walk = Compared(mode, seed, clock)
-        try:
-            for _ in range(STEPS):
-                walk.step()
-        except AssertionError as difference:
-            difference.add_note(f"seed {seed}, calls: {walk.sent}")
-            raise
-        taken += walk.taken
+        taken += Compared(mode, seed, clock).walk(STEPS).taken
     assert min(taken[op.Acquire], taken[op.Release]) > RUNS, taken
 
 

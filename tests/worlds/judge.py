@@ -5,9 +5,8 @@ need not look at every request is what they are checked for.
 """
 
 import math
-import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -59,10 +58,6 @@ class Broken(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.rule}: {self.detail}"
-
-    def named(self, name_of: Callable[[str], str]) -> str:
-        """The same, with names in the place of ids."""
-        return re.sub(r"\b[0-9a-f]{32}\.\d+", lambda found: name_of(found[0]), str(self))
 
 
 Trusted = Collection[tuple[str, Permit]]  # by id, which two may have that should not

@@ -1,5 +1,6 @@
 """The package's clock, chance and ids, in the hands of a world."""
 
+import gc
 import logging
 import random
 import sys
@@ -43,3 +44,15 @@ def in_place(now: Callable[[], float], chance: object, ids: object) -> Generator
         for owner, name, original in saved:
             setattr(owner, name, original)
         logger.setLevel(level)
+
+
+@contextmanager
+def uncollected() -> Generator[None]:
+    """Leave garbage alone: what is collected when would depend on what ran before."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

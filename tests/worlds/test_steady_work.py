@@ -6,7 +6,6 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -20,25 +19,15 @@ from tests.worlds.simulated_time import in_simulated_time
 pytestmark = pytest.mark.timeout(300)  # no time is measured, and a busy machine computes slowly
 
 TASKS = 22
-Hold = Callable[[random.Random], float]
-HOLDS: dict[str, Hold] = {
-    "constant": lambda _: 0.05,
-    "exponential": lambda source: source.expovariate(20.0),
-    "short": lambda _: 0.002,
-}
+THREE_KEYS: Mapping[str | None, int] = {"greedy": TASKS, "small": 4, "other": 2}
+TEN_KEYS: Mapping[str | None, int] = dict.fromkeys(("key", *"abcdefghi"), 6)
 
 
-@pytest.mark.parametrize(
-    ("hold", "seconds"),
-    [
-        pytest.param(HOLDS["short"], 1.5, id="short"),
-        pytest.param(HOLDS["exponential"], 15.0, id="exponential"),
-    ],
-)
-@pytest.mark.parametrize("limit", [1, 2, 8])
+@pytest.mark.parametrize(("exponential", "seconds"), [(False, 1.5), (True, 15.0)])
+@pytest.mark.parametrize("limit", [1, 8])
 @pytest.mark.parametrize("kind", [FairSemaphore, Semaphore], ids=["fair", "zset"])
 def test_processes_get_equal_shares(
-    kind: type[AnySemaphore], limit: int, hold: Hold, seconds: float
+    kind: type[AnySemaphore], limit: int, exponential: bool, seconds: float
 ) -> None:
     """Also where what they send arrives in an order that always favours the same one."""
     source = random.Random(0)
@@ -49,7 +38,7 @@ def test_processes_get_equal_shares(
         while True:
             async with semaphore:
                 uses[process] += 1
-                await asyncio.sleep(hold(source))
+                await asyncio.sleep(source.expovariate(20.0) if exponential else 0.002)
 
     async def measure() -> None:
         tasks: list[asyncio.Task[None]] = []
@@ -63,27 +52,30 @@ def test_processes_get_equal_shares(
     assert max(uses.values()) < 1.5 * min(uses.values()), uses
 
 
-@pytest.mark.parametrize(("hold", "processes"), [("constant", 1), ("exponential", 2)])
 @pytest.mark.parametrize(("limit", "set_to"), [(2, None), (8, None), (8, 2)])
 @pytest.mark.parametrize("kind", [FairSemaphore, Semaphore], ids=["fair", "zset"])
 def test_on_steady_work_it_is_what_the_next_request_waits(
-    kind: type[AnySemaphore], limit: int, set_to: int | None, hold: str, processes: int
+    kind: type[AnySemaphore], limit: int, set_to: int | None
 ) -> None:
     """Of `timeout=0`, of a full line and of `status()` alike: within a factor of two."""
-    make = partial(kind, name="jobs", limit=limit)
-    _compare(make, None, hold, {None: TASKS}, processes, set_to)
+    _compare(partial(kind, name="jobs", limit=limit), None, {None: TASKS}, set_to)
 
 
 @pytest.mark.parametrize(
-    ("limit", "key_limit", "share", "processes"),
+    ("key", "limit", "key_limit", "sizes"),
     [
-        *((limit, None, True, 1) for limit in (1, 2, 8)),
-        *((3, of_key, share, 2) for of_key in (None, 2) for share in (False, True)),
+        ("greedy", 1, None, THREE_KEYS),
+        ("new", 8, None, THREE_KEYS),
+        ("greedy", 3, 2, THREE_KEYS),
+        ("new", 3, 2, THREE_KEYS),
+        pytest.param("key", 100, 1, {"key": 4}, id="its key alone"),
+        pytest.param("key", 5, 1, TEN_KEYS, id="both limits"),
+        pytest.param("key", 8, 1, {"key": 2, "hog": 60}, id="beside a long queue"),
     ],
 )
-@pytest.mark.parametrize("key", ["greedy", "new"])
+@pytest.mark.parametrize("share", [False, True], ids=["in turn", "share"])
 def test_with_keys_it_is_what_the_next_request_of_the_key_waits(
-    key: str, limit: int, key_limit: int | None, share: bool, processes: int
+    share: bool, key: str, limit: int, key_limit: int | None, sizes: Mapping[str | None, int]
 ) -> None:
     """With equal weights: the estimate does not know them."""
 
@@ -91,42 +83,23 @@ def test_with_keys_it_is_what_the_next_request_of_the_key_waits(
         return key_limit
 
     make = partial(FairSemaphore, name="jobs", limit=limit, key_limit=of_key, share=share)
-    _compare(make, key, "exponential", processes=processes)
-
-
-@pytest.mark.parametrize(
-    ("limit", "sizes"),
-    [
-        pytest.param(100, {"key": 4}, id="its key alone"),
-        pytest.param(5, {"key": 6} | dict.fromkeys("abcdefghi", 6), id="both"),
-        pytest.param(8, {"key": 2, "hog": 60}, id="beside a long queue"),
-    ],
-)
-@pytest.mark.parametrize("share", [False, True], ids=["in turn", "share"])
-def test_behind_the_limit_of_its_key_it_goes_by_the_queue_of_the_key(
-    share: bool, limit: int, sizes: dict[str | None, int]
-) -> None:
-    """A client that comes back after 0.1 s of 3 s is refused thirty times."""
-    make = partial(FairSemaphore, name="jobs", limit=limit, key_limit=1, share=share)
-    _compare(make, "key", "exponential", sizes)
+    _compare(make, key, sizes)
 
 
 def _compare(
     make: Callable[..., AnySemaphore],
     key: str | None,
-    hold: str,
-    sizes: Mapping[str | None, int] = MappingProxyType({"greedy": TASKS, "small": 4, "other": 2}),
-    processes: int = 1,
+    sizes: Mapping[str | None, int],
     set_to: int | None = None,
 ) -> None:
     """Compare estimates for *key* with what its next request waits, on steady work.
 
-    *sizes* says how many tasks each key has.
+    *sizes* says how many tasks each key has, in two processes.
     """
     source = random.Random(0)
     memory = MemoryBackend()
-    semaphores = [make(client) for client in [memory, memory.peer()][:processes]]
-    sem, bounded = semaphores[0], [make(memory, max_waiters=0)]
+    semaphores = sem, _ = [make(client) for client in (memory, memory.peer())]
+    bounded = [make(memory, max_waiters=0)]
     if key is not None:
         bounded.append(make(memory, max_waiters_per_key=0))
     waits: list[float] = []
@@ -139,17 +112,14 @@ def _compare(
     async def work(semaphore: AnySemaphore, key: str | None) -> None:
         while True:
             async with ask(semaphore, key):
-                await asyncio.sleep(HOLDS[hold](source))
+                await asyncio.sleep(source.expovariate(20.0))
 
     async def measure() -> None:
         await sem.set_limit(set_to)
-        tasks = [
-            asyncio.create_task(work(semaphores[n % processes], key))
-            for key, size in sizes.items()
-            for n in range(size)
-        ]
+        all_keys = [key for key, size in sizes.items() for _ in range(size)]
+        tasks = [asyncio.create_task(work(semaphores[n % 2], k)) for n, k in enumerate(all_keys)]
         await asyncio.sleep(1.0)
-        for _ in range(15 if key is None else 20):
+        for _ in range(20):
             with pytest.raises(AcquireTimeout) as late:
                 await ask(sem, key, timeout=0)
             estimates.append(told := late.value.retry_after)

@@ -7,7 +7,7 @@ by itself: a driver, which is a world of its own kind, decides which `Event` is 
 import asyncio
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from redsem_async._core.keys import Address, permit_id
 from redsem_async._protocol.backend import AnyReply
@@ -21,6 +21,7 @@ from tests.worlds.server import Memory, ScriptServer
 if TYPE_CHECKING:
     from tests.worlds.process import Link, Process
 
+T = TypeVar("T")
 START_US = 1_700_000_000_000_000  # by the server's clock
 PREFIX = "redsem"
 
@@ -38,13 +39,15 @@ class Event(NamedTuple):
     seconds: float = 0.0
 
 
-class _OrdersOf(dict[str, Orders]):
-    def __init__(self, world: "World") -> None:
-        self._world = world
+class Made(dict[str, T]):
+    """Makes what it does not have, of a name."""
 
-    def __missing__(self, name: str) -> Orders:
-        orders = self[name] = Orders(self._world)
-        return orders
+    def __init__(self, make: Callable[[str], T]) -> None:
+        self._make = make
+
+    def __missing__(self, name: str) -> T:
+        made = self[name] = self._make(name)
+        return made
 
 
 class World:
@@ -60,17 +63,11 @@ class World:
     turn_takes = 0.0  # seconds, of a loop
     dials = True  # for the first link of a process, too
 
-    def __init__(
-        self,
-        now: float,
-        *,
-        traced: bool = False,
-        memory: Memory | None = None,
-    ) -> None:
+    def __init__(self, now: float, *, traced: bool = False, memory: Memory | None = None) -> None:
         self.now = now
         self.processes: list[Process] = []
         self.owners: dict[str, Process] = {}
-        self.orders = _OrdersOf(self)
+        self.orders = Made(lambda _: Orders(self))
         self.violations: list[str] = []
         self.trace: list[str] | None = [] if traced else None
         self.told: set[str] = set()

@@ -25,7 +25,6 @@ DETACHED = 0.5  # seconds
 SENT = 20.0
 TIMEOUT = 0.3
 AT_END, AN_ID = "at the end", "an id"
-DEEPEST = 150  # events of a path
 PROMPT = 0.1  # seconds in which somebody sees that a lease has ended
 _COSTS = {
     "tick": "ticks",
@@ -425,7 +424,7 @@ class Path(World):
 
     def _raise_first(self, found: Iterable[Broken]) -> None:
         for broken in found:
-            raise Violation(broken.named(self.name_of))
+            raise Violation(str(broken))
 
     def check(self) -> None:
         """Raise Violation where something is wrong at this moment."""
@@ -438,8 +437,7 @@ class Path(World):
         for identity, latest_ms in self.detached.items():
             held = self.look().holders.get(identity)
             if held is not None and held.expiry_ms > latest_ms and not self.late:
-                name = self.name_of(identity)
-                raise Violation(f"{name} was detached, and is held for longer than was said")
+                raise Violation(f"{identity} was detached, and is held for longer than was said")
         trusted = [
             (lease.id, Held.trusted(lease, self.server_us_at(lease.trusted_until)))
             for process in self.members
@@ -458,10 +456,6 @@ class Path(World):
         if error is not None:
             raise Violation(f"{who} ended with {error!r}") from error
 
-    def check_depth(self, events: int) -> None:
-        if events > DEEPEST:
-            raise Violation("events beget events without end")
-
     def check_quiet(self) -> None:
         """Raise Violation where somebody is forgotten: nobody will come back to it."""
         if not all(p.quiet and not p.stopped for p in self.members if p.alive):
@@ -470,7 +464,7 @@ class Path(World):
             owner = self.owners[identity.partition(".")[0]]
             ids = [permit._lease.id for permit in self.members[owner.index].permits]
             if owner.alive and identity not in (*ids, *self.detached):
-                raise Violation(f"{self.name_of(identity)} is held, and nobody has it")
+                raise Violation(f"{identity} is held, and nobody has it")
         first = forgotten(self.look()) if self.calm else None
         if first is None:
             self.forgotten_since = None
@@ -478,7 +472,7 @@ class Path(World):
         if self.forgotten_since is None:
             self.forgotten_since = self.now
         if self.now >= self.forgotten_since + (PROMPT if self.ticked else 0.0):
-            raise Violation(f"{self.name_of(first.id)} waits for a permit that is free")
+            raise Violation(f"{first.id} waits for a permit that is free")
 
     def check_end(self) -> None:
         """Raise Violation where something is left."""
@@ -486,29 +480,13 @@ class Path(World):
             if job.in_call:
                 raise Violation(f"{job.process.name}'s {job.name} is never answered")
         for identity in self.look().live:
-            raise Violation(f"{self.name_of(identity)} is never given back")
-
-    def name_of(self, identity: str) -> str:
-        hub, _, number = identity.partition(".")
-        process = self.owners.get(hub)
-        if process is None:
-            return identity
-        nth = int(hub[16:], 16)
-        return f"{process.name}'s {number}" + (f" (hub {nth})" if nth > 1 else "")
+            raise Violation(f"{identity} is never given back")
 
     def described(self, event: Event) -> str:
-        what, who, which, _ = event
-        process = self.members[who]
-        match what:
-            case "tick":
-                return "time passes"
-            case "go" | "cancel" | "receive and cancel":
-                job = process.jobs[which]
-                return f"{process.name}: {what} {job.name} {job.waits_for or ''}"
-            case "cut" | "kill" if which:
-                return f"{process.name}: {what}, and the server does not notice"
-            case _:
-                return f"{process.name}: {what}"
+        process = self.members[event.who]
+        of_job = event.what in ("go", "cancel", "receive and cancel")
+        which = process.jobs[event.which].name if of_job else event.which
+        return f"{process.name}: {event.what} {which}"
 
 
 def _dialling(process: Member) -> Iterator[Event]:

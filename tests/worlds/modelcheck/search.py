@@ -9,7 +9,7 @@ import gc
 from collections.abc import Sequence
 
 from tests.worlds.server import Memory
-from tests.worlds.stand_ins import in_place
+from tests.worlds.stand_ins import in_place, uncollected
 from tests.worlds.world import Event, Violation
 
 from .path import Path
@@ -17,7 +17,7 @@ from .scenarios import Budget, Scenario
 
 HORIZON = 90.0  # seconds in which everything has ended once nothing goes wrong any more
 ROUND = 400  # events in a row in which no time passes
-TRIES = 500  # runs at most, to find a shorter path
+DEEPEST = 150  # events of a path
 COLLECT = 400  # runs between two collections of garbage
 
 
@@ -52,17 +52,12 @@ class Search:
 
     def run(self, most: int) -> None:
         """Explore up to *most* states, or to the first that is wrong."""
-        collecting = gc.isenabled()
-        gc.disable()
         gc.freeze()
         try:
-            with in_place(lambda: self._world.now, _Even, self):
+            with uncollected(), in_place(lambda: self._world.now, _Even, self):
                 self._explore(most)
         finally:
             gc.unfreeze()
-            gc.collect()
-            if collecting:
-                gc.enable()
 
     def token_hex(self, count: int) -> str:
         return self._world.token_hex(count)
@@ -95,7 +90,7 @@ class Search:
                     return None
                 self._seen.add(key)
                 world.check_quiet()
-                world.check_depth(len(path))
+                world.unless(len(path) <= DEEPEST, "events beget events without end")
                 events = world.choices()
                 goes_on = next(iter(world.due()), None) is not None
                 if not goes_on:  # this world is over: the rest needs another
@@ -151,18 +146,12 @@ class Search:
     # -- explaining
 
     def _explained(self, path: Sequence[Event]) -> str:
-        """The same fault with fewer events, and how it came about: delta debugging."""
+        """The same fault without the events that it does not need, and how it came about."""
         wrong, steps = self._replayed(path)
-        size, start, tries = (len(steps) + 1) // 2, 0, TRIES
-        while size and tries:
-            tries -= 1
-            found, taken = self._replayed([*steps[:start], *steps[start + size :]])
-            if found is not None and _kind(found) == _kind(wrong) and len(taken) < len(steps):
+        for k in reversed(range(len(steps))):
+            found, taken = self._replayed([*steps[:k], *steps[k + 1 :]])
+            if found is not None and _kind(found) == _kind(wrong):
                 steps = taken
-            else:
-                start += size
-            if start >= len(steps):
-                start, size = 0, size // 2
         trace: list[str] = []
         wrong, _ = self._replayed(steps, trace)
         return "\n".join([str(wrong), *trace])

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 KEYS = ("a", "b", "c")
 PAUSES = (0.0, 0.1, 1.0, 5.0)  # seconds of a back-off
+OTHER_CALLS = "foreign", "limit", "delete", "look", "back_off", "close"
 LIMITS = (None, None, 0, 1, 2, 3, 5)
 
 
@@ -47,11 +48,15 @@ class Actor:
             if run.over:
                 return
             action, semaphore = draw.choice(run.actions), draw.choice(self._semaphores)
-            if action not in _OTHER_CALLS:
+            if action not in OTHER_CALLS:
                 await self._attempt(action, semaphore)
             elif not self._world.healed:
                 with suppress(SemaphoreError):
-                    await _OTHER_CALLS[action](self, semaphore)
+                    await self._doing(action)(semaphore)
+
+    def _doing(self, action: str) -> Callable[..., Coroutine[Any, Any, None]]:
+        found: Callable[..., Coroutine[Any, Any, None]] = getattr(self, f"do_{action}")
+        return found
 
     async def _attempt(self, action: str, semaphore: AnySemaphore) -> None:
         draw, run, process = self._random, self._run, self._process
@@ -69,7 +74,7 @@ class Actor:
         books = self._world.books[semaphore.name]
         books.pending[attempt] = None
         self._world.note(process.name, action, semaphore.name, permits, timeout)
-        task = attempt.task = asyncio.create_task(_WAYS[action](self, attempt))
+        task = attempt.task = asyncio.create_task(self._doing(action)(attempt))
         if draw.random() < run.cancelled:
             attempt.cancelled = True
             self._cancel_some_time(task)
@@ -89,21 +94,21 @@ class Actor:
 
     # -- ways to hold a permit
 
-    async def _enter(self, attempt: Attempt) -> None:
+    async def do_enter(self, attempt: Attempt) -> None:
         semaphore = attempt.semaphore
         attempt.timeout = semaphore.timeout
         keyed = semaphore.keyed  # which a bare block refuses
         async with semaphore.acquire(key=None) if keyed else semaphore as permit:
             await self._body(attempt, permit)
 
-    async def _guard(self, attempt: Attempt) -> None:
+    async def do_guard(self, attempt: Attempt) -> None:
         async with self._acquired(attempt) as permit:
             await self._body(attempt, permit)
 
-    async def _bare(self, attempt: Attempt) -> None:
+    async def do_bare(self, attempt: Attempt) -> None:
         await self._keep(attempt, await self._acquired(attempt))
 
-    async def _try(self, attempt: Attempt) -> None:
+    async def do_try(self, attempt: Attempt) -> None:
         of = {"key": attempt.key} if isinstance(attempt.semaphore, FairSemaphore) else {}
         try_acquire: Callable[..., Awaitable[Permit | None]] = attempt.semaphore.try_acquire
         permit = await try_acquire(permits=attempt.permits, **of)
@@ -112,7 +117,7 @@ class Actor:
         else:
             await self._keep(attempt, permit)
 
-    async def _drop(self, attempt: Attempt) -> None:
+    async def do_drop(self, attempt: Attempt) -> None:
         permit, books = await self._acquired(attempt), self._world.books[attempt.semaphore.name]
         books.granted(attempt, permit)
         try:
@@ -121,7 +126,7 @@ class Actor:
             books.end(attempt, permit)
             del permit
 
-    async def _detach(self, attempt: Attempt) -> None:
+    async def do_detach(self, attempt: Attempt) -> None:
         permit = await self._acquired(attempt)
         self._world.books[permit.name].granted(attempt, permit)
         try:
@@ -165,7 +170,7 @@ class Actor:
                 raise result
         return False
 
-    async def _adopt(self, attempt: Attempt) -> None:
+    async def do_adopt(self, attempt: Attempt) -> None:
         name, draw = attempt.semaphore.name, self._random
         ids, books = self._run.detached[name], self._world.books[name]
         if not ids:
@@ -223,21 +228,21 @@ class Actor:
 
     # -- other calls
 
-    async def _foreign(self, semaphore: AnySemaphore) -> None:
+    async def do_foreign(self, semaphore: AnySemaphore) -> None:
         holds = self._world.books[semaphore.name].holds
         held = [hold.lease.id for hold in holds if hold.lease]
         if held:
             self._world.fault("foreign release")
             await semaphore.release(self._random.choice(held))
 
-    async def _limit(self, semaphore: AnySemaphore) -> None:
+    async def do_limit(self, semaphore: AnySemaphore) -> None:
         draw, what = self._random, LIMIT
         limit = draw.choice(LIMITS)
         if self._run.keyed and draw.random() < 0.7:
             what = of_key(draw.choice(KEYS))
         await self._run.order(self._process, semaphore, what, limit)
 
-    async def _back_off(self, semaphore: AnySemaphore) -> None:
+    async def do_back_off(self, semaphore: AnySemaphore) -> None:
         """As an operator, for all or for a key; 0 ends it."""
         draw, of = self._random, dict[str, Any]()
         seconds = draw.choice(PAUSES)
@@ -246,36 +251,17 @@ class Actor:
         await semaphore.back_off(seconds, **of)
         self._world.fault("back-off by hand")
 
-    async def _delete(self, semaphore: AnySemaphore) -> None:
+    async def do_delete(self, semaphore: AnySemaphore) -> None:
         await self._run.order(self._process, semaphore, DELETE)
 
-    async def _look(self, semaphore: AnySemaphore) -> None:
+    async def do_look(self, semaphore: AnySemaphore) -> None:
         status = await semaphore.status()
         right = status.held == sum(holder.permits for holder in status.holders)
         self._world.unless(right, f"a status that does not add up: {status}")
         await semaphore.reap()
 
-    async def _close(self, _: AnySemaphore) -> None:
+    async def do_close(self, _: AnySemaphore) -> None:
         self._world.closed.add(self._process)
         self._world.fault("closed client")
         drain = self._random.choice((0.0, 0.1, 1.0))
         await redsem_async.aclose(self._process.backend, drain=drain)
-
-
-_WAYS: dict[str, Callable[[Actor, Attempt], Coroutine[Any, Any, None]]] = {
-    "enter": Actor._enter,
-    "guard": Actor._guard,
-    "bare": Actor._bare,
-    "try": Actor._try,
-    "drop": Actor._drop,
-    "detach": Actor._detach,
-    "adopt": Actor._adopt,
-}
-_OTHER_CALLS: dict[str, Callable[[Actor, AnySemaphore], Awaitable[None]]] = {
-    "foreign": Actor._foreign,
-    "limit": Actor._limit,
-    "delete": Actor._delete,
-    "look": Actor._look,
-    "back off": Actor._back_off,
-    "close": Actor._close,
-}

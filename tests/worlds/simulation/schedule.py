@@ -16,7 +16,7 @@ from tests.worlds.judge import forgotten
 from tests.worlds.look import Look
 from tests.worlds.loop import running
 from tests.worlds.process import Process
-from tests.worlds.stand_ins import in_place
+from tests.worlds.stand_ins import in_place, uncollected
 
 from .actors import KEYS, Actor
 from .books import Attempt
@@ -109,7 +109,7 @@ class Schedule:
         elif theme < 0.22 and rough:
             actions = ["bare", "guard", "limit", "limit", "limit", "delete"]
         self.overloads = draw.choice((0.0, 0.0, 0.0, 0.1))
-        self.actions = [*actions, *["back off"] * (self.overloads > 0)]
+        self.actions = [*actions, *["back_off"] * (self.overloads > 0)]
         short = self.lease * 0.2
         timeouts: list[tuple[float | None, ...]] = [
             (None,),
@@ -307,17 +307,11 @@ def _now() -> float:
 
 def simulate(seed: int, *, traced: bool = False) -> Walk:
     """Run the schedule of *seed*: the same each time."""
-    collecting = gc.isenabled()
-    gc.disable()  # what is collected when would depend on what ran before
     if next(_count) % COLLECT == 0:
         gc.collect()
-    try:
-        schedule = Schedule(seed, traced=traced)
-        with in_place(_now, random.Random(seed + 1), schedule.world):
-            return schedule.run()
-    finally:
-        if collecting:
-            gc.enable()
+    schedule = Schedule(seed, traced=traced)
+    with uncollected(), in_place(_now, random.Random(seed + 1), schedule.world):
+        return schedule.run()
 
 
 def explain(world: Walk) -> AssertionError:

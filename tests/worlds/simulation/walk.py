@@ -15,7 +15,7 @@ from redsem_async._protocol.replies import Reply
 from tests.worlds.look import Ran
 from tests.worlds.loop import RESOLUTION
 from tests.worlds.process import Link, Process
-from tests.worlds.world import Event, World
+from tests.worlds.world import Event, Made, World
 
 from .books import Books
 
@@ -31,15 +31,6 @@ STORMS = (
     *("refuse all", "cut all", "deafen all", "evict"),
 )
 _USUAL = {"run", "receive", "connect", "notice", "go on", "relieve"}
-
-
-class _BooksOf(dict[str, Books]):
-    def __init__(self, world: "Walk") -> None:
-        self._world = world
-
-    def __missing__(self, name: str) -> Books:
-        books = self[name] = Books(self._world, name)
-        return books
 
 
 class Walk(World):
@@ -62,7 +53,7 @@ class Walk(World):
         self.random = random.Random(seed)
         self.trip, self.longest_delay = 0.001, 5.0
         self.chances: dict[str, float] = {}
-        self.books = _BooksOf(self)
+        self.books = Made(lambda name: Books(self, name))
         self.faults, self.ends = Counter[str](), Counter[str]()
         self.closed = set[Process]()
         self.unruly = self.out_of_memory = self.healed = False

@@ -23,9 +23,7 @@ def main() -> int:
     asyncio.run(soak.run())
     checker = soak.checker
     print(f"{soak.seconds:,.0f} s, {checker.scripts.total():,} scripts,", end=" ")
-    print(
-        f"{checker.operations:,} operations, {checker.grants:,} grants, {checker.joined:,} stays"
-    )
+    print(f"{checker.grants:,} grants, {checker.joined:,} stays")
     for title, counts in (("fault", soak.faults), ("outcome", soak.outcomes)):
         print(*(f"{title}: {what} {count:,}" for what, count in counts.most_common()), sep="\n")
     missing = [fault for fault in soak.plan.faults if not soak.faults[fault]]

@@ -35,6 +35,7 @@ PIECE = 200  # records fetched at a time
 MOST_BEHIND = 5_000  # records, from which on the processes rest
 RESTING = 5.0  # seconds between two stays, while the journal is far behind
 LONGER = 60.0  # seconds that a busy machine may need for all faults and modes to happen
+PHASES = 4  # in which the server loses everything
 SETTLED = 3  # samples, after which a process has made all that it keeps
 # How much a process may grow by, beside a tenth of its memory.
 GROWTH = {"rss": 8 << 20, "objects": 5000, "tasks": 25, "fds": 25}
@@ -53,7 +54,6 @@ class Worker:
     def __init__(self, number: int, soak: "Soak", urls: list[str]) -> None:
         self.number = number
         self.stopped = False
-        self.blocks = 0
         self.sizes: list[dict[str, int]] = []
         self._soak = soak
         self._urls = urls
@@ -99,12 +99,6 @@ class Worker:
         if await self._process.wait() not in (0, -signal.SIGKILL):
             self._soak.wrong(f"process {self.number} ended with {self._process.returncode}")
 
-    @property
-    def is_stopped(self) -> bool:
-        """Whether the system says so, where it does."""
-        stat = Path(f"/proc/{self._process.pid}/stat")
-        return not stat.exists() or stat.read_text("utf-8").rpartition(")")[2].split()[0] == "T"
-
     async def _read(self, reports: asyncio.StreamReader) -> None:
         soak, count = self._soak, 0
         while (line := await reports.readline()).endswith(b"\n"):
@@ -117,8 +111,6 @@ class Worker:
                     soak.checker.left(stay)
                 case ["size", size]:
                     self.sizes.append(size)
-                case ["blocked"]:
-                    self.blocks += 1
                 case ["end", outcomes, rest]:
                     soak.outcomes.update(outcomes)
                     if rest["tasks"] > 2 or rest["fds"] > self.sizes[0]["fds"] + 1:
@@ -244,7 +236,8 @@ class Soak:
                 fetched = await self._reader.lrange(JOURNAL, 0, -1)
                 await asyncio.to_thread(self._server.restart)
                 at = int(time.time() * 1e6)
-                await self._reader.connection_pool.disconnect()
+                for client in (self._reader, self._admin):
+                    await client.connection_pool.disconnect()
             await self._check(fetched)
             self.checker.feed([Flushed(at)])
 
@@ -258,7 +251,7 @@ class Soak:
         began = time.monotonic()
         while (passed := time.monotonic() - began) < plan.seconds + LONGER * (not self.complete):
             share = passed / plan.seconds
-            if phases and share > 0.25 + lost * 0.15 and (share < 0.8 or not self.complete):
+            if phases and lost < PHASES and share > 0.25 + lost * 0.15:
                 # In a phase of its own: what else goes on is seen through first.
                 await asyncio.gather(*self._tasks)
                 await self._cause(phases[lost % len(phases)])
@@ -279,6 +272,8 @@ class Soak:
         """Cause *fault*. Returns whether it happened."""
         dice, admin = self._dice, self._admin
         running = [worker for worker in self._workers if worker.runs]
+        if not running:
+            return False
         worker = dice.choice(running)
         match fault:
             case "client kill":
@@ -295,9 +290,9 @@ class Soak:
                 worker.signal(signal.SIGSTOP)
                 try:
                     await asyncio.sleep(dice.choice((0.1, 0.4, 1.5 * LONGEST_LEASE)))
-                    return worker.is_stopped
                 finally:
                     worker.signal(signal.SIGCONT)
+                return True
             case "kill -9":  # one of the first half: the others are watched for what grows
                 mortal = [each for each in running if each.number < len(self._workers) / 2]
                 if not mortal:
@@ -308,10 +303,8 @@ class Soak:
                 await worker.start()
                 return True
             case "blocked loop":
-                before, seconds = worker.blocks, dice.uniform(0.05, 1.5)
-                worker.command("block", seconds)
-                await asyncio.sleep(seconds + 0.5)
-                return worker.blocks > before
+                worker.command("block", dice.uniform(0.05, 1.5))
+                return True
             case "flushall" | "restart":
                 await self._lose_everything(fault)
                 return True
