@@ -54,6 +54,7 @@ class Worker:
     def __init__(self, number: int, soak: "Soak", urls: list[str]) -> None:
         self.number = number
         self.stopped = False
+        self.blocks = 0
         self.sizes: list[dict[str, int]] = []
         self._soak = soak
         self._urls = urls
@@ -99,6 +100,12 @@ class Worker:
         if await self._process.wait() not in (0, -signal.SIGKILL):
             self._soak.wrong(f"process {self.number} ended with {self._process.returncode}")
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the system says so, where it does."""
+        stat = Path(f"/proc/{self._process.pid}/stat")
+        return not stat.exists() or stat.read_text("utf-8").rpartition(")")[2].split()[0] == "T"
+
     async def _read(self, reports: asyncio.StreamReader) -> None:
         soak, count = self._soak, 0
         while (line := await reports.readline()).endswith(b"\n"):
@@ -111,6 +118,8 @@ class Worker:
                     soak.checker.left(stay)
                 case ["size", size]:
                     self.sizes.append(size)
+                case ["blocked"]:
+                    self.blocks += 1
                 case ["end", outcomes, rest]:
                     soak.outcomes.update(outcomes)
                     if rest["tasks"] > 2 or rest["fds"] > self.sizes[0]["fds"] + 1:
@@ -290,9 +299,9 @@ class Soak:
                 worker.signal(signal.SIGSTOP)
                 try:
                     await asyncio.sleep(dice.choice((0.1, 0.4, 1.5 * LONGEST_LEASE)))
+                    return worker.is_stopped
                 finally:
                     worker.signal(signal.SIGCONT)
-                return True
             case "kill -9":  # one of the first half: the others are watched for what grows
                 mortal = [each for each in running if each.number < len(self._workers) / 2]
                 if not mortal:
@@ -303,8 +312,10 @@ class Soak:
                 await worker.start()
                 return True
             case "blocked loop":
-                worker.command("block", dice.uniform(0.05, 1.5))
-                return True
+                before, seconds = worker.blocks, dice.uniform(0.05, 1.5)
+                worker.command("block", seconds)
+                await asyncio.sleep(seconds + 0.5)
+                return worker.blocks > before
             case "flushall" | "restart":
                 await self._lose_everything(fault)
                 return True

@@ -231,6 +231,7 @@ class Process:
                 match json.loads(line):
                     case ["block", seconds]:
                         time.sleep(seconds)  # noqa: ASYNC251 - that is the fault
+                        self.report("blocked")
                     case ["rest", seconds]:
                         self.plan = replace(self.plan, rest=seconds)
                     case _:
