@@ -1,6 +1,5 @@
 """`from_url`, `connect` and `aclose`, optional helpers to create a client and to shut down."""
 
-import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
@@ -13,7 +12,7 @@ from redis.backoff import NoBackoff
 
 from redsem_async._core import config
 from redsem_async._hub.hub import known_hub
-from redsem_async._redis.sentinels import SCHEMES, client_of_service, split_url
+from redsem_async._redis.sentinels import SCHEMES, client_of_service, split_url, without_login
 
 from .options import backend_of
 
@@ -35,8 +34,7 @@ def from_url(url: str, **options: Any) -> Redis:
         ValueError: the URL cannot be parsed.
     """
     if "://" not in url:
-        login, at, place = re.split("[?#]", url, maxsplit=1)[0].rpartition("@")
-        shown = f"{'...' if login else ''}{at}{place}"
+        shown = without_login(url)
         raise ValueError(f"{shown!r} is not a URL: write 'redis://{shown}'")
     if not _can_be_read(url):
         raise ValueError(

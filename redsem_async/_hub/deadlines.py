@@ -11,6 +11,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Iterable
+from heapq import heappop, heappush
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import AcquireTimeout, BlockedBy, SemaphoreError
@@ -36,8 +37,8 @@ def look(state: SemaphoreState, now: float) -> None:
         for request, lead in awaited:
             state.deadlines.look_again(request, moment + lead)
     nested = state.nested
-    while nested and now >= nested[0].started + nested[0].terms.lease:
-        _log_nested(state, nested.popleft(), now)
+    while nested and now >= nested[0][0]:
+        _log_nested(state, heappop(nested)[2], now)
     state.time_passed(now)
 
 
@@ -159,7 +160,8 @@ def note_nested(state: SemaphoreState, request: Request) -> None:
     around = ENTERED.get()
     if "nested" not in state.logged_at and holders_around(state, request, around):
         request.around, request.task = around, id(asyncio.current_task())
-        state.nested.append(request)
+        at = request.started + request.terms.lease
+        heappush(state.nested, (at, request.order, request))
 
 
 def _log_nested(state: SemaphoreState, request: Request, now: float) -> None:

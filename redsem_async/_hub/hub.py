@@ -18,7 +18,7 @@ from redsem_async._observers.registry import observers
 from redsem_async._protocol.backend import Backend, ConnectionRejected, Link, Node
 
 from .endings import close, fail_all, fail_waiting
-from .identity import HubIdentity, start_task
+from .identity import HUB_TASKS, HubIdentity, start_task
 from .model import Lease
 from .pipeline import Pipeline
 from .redirects import Redirects
@@ -29,9 +29,6 @@ from .state import SemaphoreState
 IDLE = 5.0  # seconds for which an idle connection is kept
 DRAIN = 10.0  # seconds for the tasks that were cancelled together with the connector's
 FINAL = 1.0  # seconds for what is left to be sent
-
-_CONNECTOR_TASKS: WeakSet["asyncio.Task[None]"] = WeakSet()
-"""The tasks of every hub that keep connections. They do not wait for each other."""
 
 
 class Hub:
@@ -209,7 +206,6 @@ class Connector:
         if not self.open:
             task = start_task(self._loop, self._run(), "redsem-hub")
             self.pipeline.link_state.keeper = task
-            _CONNECTOR_TASKS.add(task)
 
     async def _run(self) -> None:
         """Hold a connection open."""
@@ -297,8 +293,8 @@ class Connector:
         pipeline, loop = self.pipeline, self._loop
         deadline = loop.time() + DRAIN
         while pipeline.has_work() and (left := deadline - loop.time()) > 0:
-            # No difference of sets, because other threads may add and drop connectors' tasks.
-            others = [task for task in asyncio.all_tasks() if task not in _CONNECTOR_TASKS]
+            # No difference of sets, because other threads may add and drop tasks of hubs.
+            others = [task for task in asyncio.all_tasks() if task not in HUB_TASKS]
             if not others:
                 break
             await self._reconnect(min(left, FINAL))

@@ -5,6 +5,7 @@ import random
 from collections.abc import Coroutine
 from contextvars import Context
 from typing import Any
+from weakref import WeakSet
 
 from redsem_async._core.keys import new_hub_id
 
@@ -45,6 +46,10 @@ class HubIdentity:
         return time * (1 + random.random())
 
 
+HUB_TASKS: WeakSet["asyncio.Task[None]"] = WeakSet()
+"""The tasks of every hub. At the end of a program they do not wait for each other."""
+
+
 def start_task(
     loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None], name: str
 ) -> "asyncio.Task[None]":
@@ -54,6 +59,7 @@ def start_task(
     """
     # Not with the argument `context`, which a task factory of Python 3.11 need not know.
     task = Context().run(loop.create_task, coroutine, name=name)
+    HUB_TASKS.add(task)
     untyped: Any = task
     untyped._log_destroy_pending = False  # noqa: SLF001 - there is no public way
     return task

@@ -57,9 +57,9 @@ class RemoteSemaphore(SemaphoreState):
         if not waits:
             self.writer.probe_now()
         self.ask(request)
-        self.writer.settle(self, asked=True)
         if timeout is None and ENTERED.get():
             note_nested(self, request)
+        self.writer.settle(self, asked=True)
         return request
 
     def adopt(self, terms: Terms, permit_id: str) -> Request:

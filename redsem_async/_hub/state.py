@@ -109,7 +109,7 @@ class SemaphoreState(SemaphoreRef):
         overdue: requests whose deadline has come, so that the next reply decides.
         deadlines: when to look at which request.
         by_message: leases that a message granted, and when they are refreshed to confirm it.
-        nested: requests of tasks that may wait for themselves, which is logged after a lease.
+        nested: a heap of requests of tasks that may wait for themselves, by when that is logged.
         logged_at: when a remark was logged last, by what it is about.
         outlasted: by an outage, so that the server forgets those that leave.
 
@@ -151,7 +151,7 @@ class SemaphoreState(SemaphoreRef):
         self.overdue: dict[Request, None] = {}
         self.deadlines: Deadlines = Deadlines()
         self.by_message: deque[tuple[float, Lease]] = deque()
-        self.nested: deque[Request] = deque()
+        self.nested: list[tuple[float, int, Request]] = []
         self.logged_at: dict[str, float] = {}
         self.outlasted: bool = False
         self.shortest_lease: float = math.inf
@@ -190,9 +190,9 @@ class SemaphoreState(SemaphoreRef):
                 by_message.popleft()
             at = min(at, by_message[0][0]) if by_message else at
         if nested := self.nested:
-            while nested and not nested[0].pending:
-                _ = nested.popleft()
-            at = min(at, nested[0].started + nested[0].terms.lease) if nested else at
+            while nested and not nested[0][2].pending:
+                heapq.heappop(nested)
+            at = min(at, nested[0][0]) if nested else at
         return size, at
 
     @property

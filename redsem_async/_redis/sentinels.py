@@ -36,6 +36,18 @@ def split_url(url: str) -> SplitResult:
     return urlsplit(f"{scheme}://{path}")._replace(netloc=netloc)
 
 
+def without_login(url: str) -> str:
+    """*url* without user, password and options, whatever characters they have."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        scheme, rest = "", url
+    place, *options = re.split("[?#]", rest, maxsplit=1)
+    login, at, place = place.rpartition("@")
+    if "@" in "".join(options):  # then what comes before it may be a part of a password
+        login, at, place = "...", "", ""
+    return f"{scheme}{separator}{'...' if login else ''}{at}{place}"
+
+
 def client_of_service(url: str, options: dict[str, Any]) -> Redis:
     """A client for the master of the service that *url* names.
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import re
 from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar, cast
@@ -16,7 +15,7 @@ from redis.exceptions import AskError, NoPermissionError, ResponseError
 from redsem_async import AnySemaphore, Semaphore, SemaphoreError, aclose, from_url
 from redsem_async._core.errors import unreachable
 from redsem_async._core.keys import Address, Mode
-from redsem_async._redis.sentinels import split_url
+from redsem_async._redis.sentinels import split_url, without_login
 from redsem_async._redis.stored import READ_ERRORS, as_text
 
 FAILED = 1  # Redis is unreachable or returned an error, or `doctor` found a problem
@@ -94,20 +93,13 @@ def valid_url(ctx: typer.Context, url: str | None) -> str | None:
         why = str(error)
         if why.startswith("Redis URL must specify"):
             why = "begin it with redis://, rediss://, unix:// or redis+sentinel://"
-        usage_error(ctx, f"the URL {_without_login(url)!r}: {why}" if "://" in url else why)
+        usage_error(ctx, f"the URL {without_login(url)!r}: {why}" if "://" in url else why)
     except TypeError as error:
-        usage_error(ctx, f"the URL {_without_login(url)!r} has an invalid option: {error}")
+        usage_error(ctx, f"the URL {without_login(url)!r} has an invalid option: {error}")
     if parts.scheme != "unix" and "@" in f"{parts.path}?{parts.query}#{parts.fragment}":
         # In a password with a slash, the first half would be read as host or port.
         usage_error(ctx, "the password in the URL must be percent-encoded")
     return url
-
-
-def _without_login(url: str) -> str:
-    """*url* without user, password and options, also if a password has a slash or such."""
-    scheme, _, rest = url.partition("://")
-    login, _, place = rest.rpartition("@")
-    return f"{scheme}://{'...@' if login else ''}{re.split('[?#]', place)[0]}"
 
 
 @contextlib.asynccontextmanager

@@ -235,6 +235,18 @@ async def test_waiting_for_oneself_without_a_timeout_is_logged_once(
     await all_free(sem)
 
 
+async def test_waiting_for_oneself_is_logged_after_the_lease_of_that_request(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Although one with a longer lease has waited for longer."""
+    sem, longer = make(1, lease=0.5), make(1, lease=8.0)
+    async with sem:
+        waiters = [await queue_up(each) for each in (longer, sem)]
+        await until(lambda: caplog.records, "it is logged")
+        assert [getattr(record, "event", "") for record in caplog.records] == ["nested"]
+        await cancelled(*waiters)
+
+
 @simulated
 async def test_a_task_that_holds_another_key_does_not_wait_for_itself(make: Make) -> None:
     """Its own release would not help."""

@@ -15,7 +15,7 @@ from tests.harness.clients import Client, Connect, Make, MakePair
 from tests.harness.inside import link_of
 from tests.harness.memory import Distant
 from tests.harness.proxy import Proxy
-from tests.harness.wait import all_free, cancelled, soon, until
+from tests.harness.wait import all_free, cancelled, soon, takes_at_most, until
 from tests.worlds.simulated_time import simulated
 
 NO_ERROR = (None, None, None)
@@ -179,6 +179,21 @@ async def test_a_program_that_ends_reconnects_for_what_it_still_says(
     status = await FairSemaphore(client_b, "jobs", 1).status()
     assert status.held == 0
     assert status.back_off is not None
+
+
+async def test_a_program_ends_at_once_although_a_detach_is_on_its_way(
+    server: EmbeddedRedis,
+) -> None:
+    """The permit is refreshed again then, by a task that the end of the program did not cancel."""
+    kept: list[object] = []
+
+    async def program() -> None:
+        permit = await FairSemaphore(Redis.from_url(server.url), "jobs", 1, lease=30).acquire()
+        kept.extend((permit, asyncio.create_task(permit.detach(5.0))))
+        await asyncio.sleep(0)
+
+    with takes_at_most(2.0):
+        await asyncio.to_thread(asyncio.run, program())
 
 
 @pytest.mark.parametrize("drops", [True, False])

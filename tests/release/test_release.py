@@ -3,12 +3,14 @@
 import asyncio
 from typing import cast
 
+import anyio
 import pytest
 
-from redsem_async import AcquireTimeout, PermitLost, aclose
+from redsem_async import AcquireTimeout, FairSemaphore, PermitLost, aclose
 from redsem_async._hub.model import RequestState
 from tests.harness.clients import Client, Make, MakePair
 from tests.harness.inside import remote_of
+from tests.harness.memory import Distant
 from tests.harness.wait import all_free, queue_up, soon
 from tests.worlds.simulated_time import TimedLoop, simulated
 
@@ -36,6 +38,26 @@ async def test_releases_that_are_not_due_change_nothing(pair: MakePair) -> None:
         await successor.refresh()
         assert await successor.release() is True
     await all_free(here)
+
+
+async def test_a_release_in_a_cancelled_scope_waits_for_its_reply_in_peace() -> None:
+    """A scope of anyio cancels in every turn of the loop, unless it is kept out."""
+    far = Distant()
+    permit = await FairSemaphore(far, "jobs", 1).acquire()
+    far.delay = 0.05
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    began, cancellations = loop.time(), 0
+    with anyio.CancelScope() as scope:
+        loop.call_soon(scope.cancel)
+        try:
+            await permit.release()
+        finally:
+            cancellations = task.cancelling()
+    assert scope.cancelled_caught
+    assert cancellations == 1
+    assert loop.time() - began >= 2 * far.delay
+    assert await permit.release() is False
 
 
 async def test_release_inside_the_block(make: Make) -> None:

@@ -81,6 +81,8 @@ SCHEMES = "begin it with redis://, rediss://, unix:// or redis+sentinel://"
         (f"redis://us:12/{PASSWORD}@127.0.0.1:1", 2, "percent-encode"),
         (f"redis://us:12?{PASSWORD}@127.0.0.1:1", 2, "percent-encode"),
         (f"redis://us:{PASSWORD}@127.0.0.1:1?db={PASSWORD}", 2, "'redis://...@127.0.0.1:1'"),
+        (f"redis://there:x?password=a@{PASSWORD}", 2, "the URL 'redis://...': "),
+        (f"us:{PASSWORD}?x@127.0.0.1:1", 2, "'...' is not a URL"),
         (f"redis://:{PASSWORD}@127.0.0.1:1?host_name=there", 2, "invalid option: "),
         (f"redis+sentinel://us:{PASSWORD}@127.0.0.1:1/main", 1, "127.0.0.1:1/main"),
         (f"redis+sentinel://us:{PASSWORD}/rest@127.0.0.1:1/main", 2, ""),
