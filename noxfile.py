@@ -74,14 +74,15 @@ OTHERS = {
 def check(session: nox.Session) -> None:
     """Lint, types and tests: what a change has to pass."""
     session.log("Linter, type checkers and daily tests at once: 3 minutes on two idle cores.")
-    lint(session)
-    with ThreadPoolExecutor() as pool:
-        checkers = pool.submit(types, session)
-        tests(session)
-        checkers.result()
-    session.log(
-        "Left out: what takes minutes (nox -s release), timing, browser, servers (--list)."
-    )
+    left_out = "Left out: what takes minutes (nox -s release), timing, browser, servers (--list)."
+    try:
+        lint(session)
+        with ThreadPoolExecutor() as pool:
+            checkers = pool.submit(types, session)
+            tests(session)
+            checkers.result()
+    finally:
+        session.log(left_out)
 
 
 @nox.session

@@ -130,14 +130,14 @@ async def test_the_exit_code_is_that_of_the_command(
 async def test_without_a_permit_nothing_is_started(url: str, redis: Redis) -> None:
     semaphore = FairSemaphore(redis, "jobs", 1, label="api")
     async with semaphore:
-        arguments = ("run", "--verbose", "--timeout", "0.3", "jobs", "--", "echo", "started")
+        arguments = ("run", "--verbose", "--timeout", "2", "jobs", "--", "echo", "started")
         result = await program(*arguments, REDIS_URL=url)
     assert (result.code, result.out) == (75, "")
     waiting, refused = result.err.splitlines()
     assert waiting.startswith(
         "redsem-async: waiting for 'jobs': limit 1, 1 held, 1 waiting; held by api ("
     )
-    assert refused.startswith("redsem-async: timed out after 0.3")
+    assert refused.startswith("redsem-async: timed out after 2")
 
 
 async def test_redis_is_unreachable() -> None:
