@@ -206,9 +206,10 @@ def set_limit(
     target = Target(url, prefix, cluster)
     before, after = _change(target, name, change, create=create, keyed=key is not None)
     if key is None:
-        _say(name, before, changed.limit_set(wanted, before, after))
+        _say(name, before, changed.limit_set(wanted, before, after), stays=wanted is not None)
     else:
-        _say(name, before, changed.key_limit_set(printable(key), wanted))
+        done = changed.key_limit_set(printable(key), wanted)
+        _say(name, before, done, stays=wanted is not None)
 
 
 def pause(
@@ -226,7 +227,7 @@ def pause(
     """
     target = Target(url, prefix, cluster)
     before, after = _change(target, name, lambda sem: sem.pause(), create=create)
-    _say(name, before, changed.paused(before, after))
+    _say(name, before, changed.paused(before, after), stays=True)
 
 
 def resume(
@@ -290,9 +291,10 @@ def _change(
     return on(target, name, ask, create=create)
 
 
-def _say(name: str, before: SemaphoreInfo, done: str) -> None:
+def _say(name: str, before: SemaphoreInfo, done: str, *, stays: bool = False) -> None:
+    """Say what was *done*, and whether a limit *stays* for which nobody asks yet."""
     typer.echo(f"{printable(name)}: {done}")
-    if before.mode is None:
+    if stays and before.mode is None:
         text = "not in use yet: the limit applies from the first use until it is removed"
         typer.echo(text, err=True)
 

@@ -128,7 +128,8 @@ async def test_a_limit_can_be_set_before_the_first_use(
     assert (await cli("delete", "jobs", "--yes")).code == 0
     assert (await cli("status", "jobs")).code == 3
     await cli(*arguments, "--create")
-    assert (await cli("set-limit", "jobs", "--unset", *key)).code == 0
+    removed = await cli("set-limit", "jobs", "--unset", *key)
+    assert (removed.code, removed.err) == (0, ""), "no limit applies any more"
     assert (await cli("status", "jobs")).code == 3
 
 
