@@ -188,7 +188,7 @@ class BlockingSemaphore:
         """
         options: dict[str, Any] = {"timeout": timeout, "permits": permits, **of_fair}
         options["cancel_on_loss"] = cancel_on_loss
-        held = _Held(lambda: self.wrapped.acquire(**options), on_loss)
+        held = _HeldByThread(lambda: self.wrapped.acquire(**options), on_loss)
         finalizer = weakref.finalize(block := _Block(), held.close)
         with closing(held):  # at once, although a kept traceback may keep the block alive
             holding = self._portal.start(held.hold())
@@ -219,7 +219,7 @@ class _Block:
     """Lives as long as the frame of a block, which an exception may end anywhere."""
 
 
-class _Held:
+class _HeldByThread:
     """A permit that a task of its own holds, for a block in another thread.
 
     Attributes:

@@ -294,10 +294,6 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        chosen: list[object] = [*getattr(getattr(item, "callspec", None), "params", {}).values()]
-        if item.get_closest_marker("one_mode") and (Semaphore in chosen or "zset" in chosen):
-            item.add_marker(pytest.mark.release)
     fault: int | None = config.getoption("fault")
 
     def is_asked_for(item: pytest.Item) -> bool:

@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from redsem_async._core.keys import new_hub_id
 
-from .moments import Stalls
+from .stalls import Stalls
 
 
 class HubIdentity:

@@ -28,7 +28,7 @@ from redsem_async._redis.dial import ClusterClient, known_nodes, place_of
 from redsem_async._redis.stored import READ_ERRORS
 
 from ._access import HEADERS, METRICS, VIEW, Access, set_token, token_of
-from ._changes import Refused, change
+from ._changes import NotChanged, change
 from ._metrics import Metrics
 from ._reader import Detail, Reader, Watch
 from ._views import LONGEST_START, MOST_ROWS, ROWS, detail_view, list_view
@@ -183,7 +183,7 @@ class Dashboard:
         """Make a change, for a POST of JSON."""
         try:
             text = await change(request, self._access, self._redis, self._prefix)
-        except Refused as refused:
+        except NotChanged as refused:
             return JSONResponse({"ok": False, "text": str(refused)}, refused.status)
         self._reader()[0].read_soon()
         return JSONResponse({"ok": True, "text": text})

@@ -26,7 +26,7 @@ MAX_BODY = 10_000  # bytes
 CHANGE_TIMEOUT = 10.0  # seconds
 
 
-class Refused(Exception):
+class NotChanged(Exception):
     """Nothing was changed. *status* is that of the response."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -59,12 +59,12 @@ async def change(request: Request, access: Access, redis: Any, prefix: str) -> s
     """Make the change that *request* asks for, and return what was done, in words.
 
     Raises:
-        Refused: nothing was changed.
+        NotChanged: nothing was changed.
     """
     if (why := forgery(request)) is not None:
-        raise Refused(403, f"Nothing was changed: {why}.")
+        raise NotChanged(403, f"Nothing was changed: {why}.")
     wanted = _change_of(await _body(request))
-    refusal: Exception = Refused(403, "You may not do that.")
+    refusal: Exception = NotChanged(403, "You may not do that.")
     try:
         who = await access.who(request, wanted.action, wanted.name)
     except HTTPException as error:  # a function may refuse in this way, too
@@ -78,11 +78,11 @@ async def change(request: Request, access: Access, redis: Any, prefix: str) -> s
             text = await _make(wanted, redis, prefix, config.label_of(f"dashboard/{who}"))
     except (BackendUnavailable, *READ_ERRORS) as error:
         reason = str(error) or "no reply in time"
-        raise Refused(
+        raise NotChanged(
             503, f"Redis does not answer: whether it was done is unknown ({reason})."
         ) from error
     except SemaphoreError as error:
-        raise Refused(502, f"Redis refused it: {error}.") from error
+        raise NotChanged(502, f"Redis refused it: {error}.") from error
     facts: dict[str, object] = {
         "event": "changed",
         "semaphore": wanted.name,
@@ -109,13 +109,13 @@ async def _body(request: Request) -> dict[str, Any]:
     async for chunk in request.stream():
         body += chunk
         if len(body) > MAX_BODY:
-            raise Refused(413, "The request is too long.")
+            raise NotChanged(413, "The request is too long.")
     try:
         data: object = json.loads(body)
     except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict):
-        raise Refused(400, "The request is not a JSON object.")
+        raise NotChanged(400, "The request is not a JSON object.")
     return data  # pyright: ignore[reportUnknownVariableType]
 
 
@@ -123,7 +123,7 @@ def _change_of(data: dict[str, Any]) -> Change:
     action, name, limit = data.get("action"), data.get("name"), data.get("limit")
     key, permit = data.get("key"), data.get("permit")
     if action not in CHANGES:
-        raise Refused(400, f"There is no such action: one of {', '.join(CHANGES)}.")
+        raise NotChanged(400, f"There is no such action: one of {', '.join(CHANGES)}.")
     try:
         name = config.text(name, "name")
         key = None if key is None else config.key_of(key)
@@ -131,24 +131,24 @@ def _change_of(data: dict[str, Any]) -> Change:
             limit = config.whole(limit, "limit", 0)
         seconds = config.duration_of(data.get("seconds", 0.0), "seconds", config.LONGEST_BACK_OFF)
     except (TypeError, ValueError) as error:
-        raise Refused(400, f"Nothing was changed: {error}.") from error
+        raise NotChanged(400, f"Nothing was changed: {error}.") from error
     if action == "set_limit" and "limit" not in data:
-        raise Refused(400, "Nothing was changed: a limit is needed, or null to remove it.")
+        raise NotChanged(400, "Nothing was changed: a limit is needed, or null to remove it.")
     if action == "revoke" and (not isinstance(permit, str) or parse_permit_id(permit) is None):
-        raise Refused(400, "Nothing was changed: that is not the id of a permit.")
+        raise NotChanged(400, "Nothing was changed: that is not the id of a permit.")
     return Change(action, name, limit, key, permit if action == "revoke" else None, seconds)
 
 
 async def _make(wanted: Change, redis: Any, prefix: str, label: str) -> str:
     info = await find(redis, prefix, wanted.name)
     if info is None:
-        raise Refused(404, f"There is no semaphore named {wanted.name!r}: nothing was changed.")
+        raise NotChanged(404, f"There is no semaphore named {wanted.name!r}: nothing was changed.")
     if wanted.key is not None and info.mode is not None and not info.keyed:
-        raise Refused(400, "Nothing was changed: the requests of this semaphore have no keys.")
+        raise NotChanged(400, "Nothing was changed: the requests of this semaphore have no keys.")
     try:
         semaphore = info.semaphore(redis, prefix, keyed=wanted.key is not None, label=label)
     except ValueError as error:
-        raise Refused(400, f"Nothing was changed: {error}.") from error
+        raise NotChanged(400, f"Nothing was changed: {error}.") from error
     done = await _done(wanted, info, semaphore)
     return f"{done[0].upper()}{done[1:]}."
 
@@ -177,5 +177,5 @@ async def _done(wanted: Change, info: SemaphoreInfo, semaphore: AnySemaphore) ->
         case _:
             assert wanted.permit is not None
             if not await semaphore.release(wanted.permit):
-                raise Refused(409, "That permit is not held any more: nothing was changed.")
+                raise NotChanged(409, "That permit is not held any more: nothing was changed.")
             return changed.REVOKED

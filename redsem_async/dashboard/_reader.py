@@ -58,7 +58,7 @@ HISTORIES = 500  # names whose last minutes are kept
 
 
 @dataclass(frozen=True, slots=True)
-class Outage:
+class Unreachable:
     """Redis could not be read.
 
     Attributes:
@@ -137,7 +137,7 @@ class Reader:
         self.histories: dict[str, History] = {}
         self.outages: deque[Happening] = deque(maxlen=EVENTS)
         self.hues: dict[Process, int] = {}
-        self.outage: Outage | None = None
+        self.outage: Unreachable | None = None
         self.refusal: str | None = None
         self.round: float = 0.0
         self.complete: bool = False
@@ -246,7 +246,7 @@ class Reader:
         if not self.outage:
             self.outages.append(Happening(now, "bad", f"Redis became unreachable ({text})."))
         since = self.outage.since if self.outage else now
-        self.outage = Outage(since, text, self._read_at)
+        self.outage = Unreachable(since, text, self._read_at)
 
     async def _run_id(self) -> str | None:
         """What differs after a restart. None if Redis does not tell."""

@@ -25,7 +25,7 @@ from redsem_async._protocol.pushes import Push, push_of
 from redsem_async._redis.codec import Codec
 from redsem_async._redis.faults import command_error, error_from
 
-from ._redis import MemoryRedis, Refused
+from ._redis import ErrorReply, MemoryRedis
 
 R = TypeVar("R")
 
@@ -129,7 +129,7 @@ class _Store:
             self._addresses[address.prefix, address.name] = address
             try:
                 return operation.reply(self.redis.eval(script.text, *arguments), address)
-            except Refused as refused:
+            except ErrorReply as refused:
                 return command_error(error_from(str(refused)))
 
     def run_everywhere(self, name: str, operation: AnyOperation) -> None:

@@ -35,7 +35,7 @@ end
 """
 
 
-class Refused(Exception):
+class ErrorReply(Exception):
     """An error reply."""
 
 
@@ -84,7 +84,7 @@ def _bound(text: bytes) -> float:
     try:
         return float(text.removeprefix(b"("))
     except ValueError:
-        raise Refused("ERR min or max is not a float") from None
+        raise ErrorReply("ERR min or max is not a float") from None
 
 
 _score = itemgetter(0)
@@ -129,7 +129,7 @@ class _Database:
         value = self._values[key]
         if isinstance(value, kind):
             return value
-        raise Refused("WRONGTYPE Operation against a key holding the wrong kind of value")
+        raise ErrorReply("WRONGTYPE Operation against a key holding the wrong kind of value")
 
     def _made(self, key: bytes, kind: type[T]) -> T:
         """The value of *key*, which is made if there is none."""
@@ -306,7 +306,7 @@ class MemoryRedis(_Database):
         """Run *script*, with the number of its keys, the keys and the arguments of ``EVAL``.
 
         Raises:
-            Refused: the reply is an error.
+            ErrorReply: the reply is an error.
         """
         self._now_us = self._clock_us()
         count, *parts = (
@@ -322,7 +322,7 @@ class MemoryRedis(_Database):
         """Carry out one command of a client.
 
         Raises:
-            Refused: the reply is an error.
+            ErrorReply: the reply is an error.
         """
         self._now_us = self._clock_us()
         return _COMMANDS[name.encode()](self, *map(_bytes, arguments))
@@ -336,7 +336,7 @@ class MemoryRedis(_Database):
             return self._error("ERR Unknown Redis command called from script")
         try:
             reply: RawReply = command(self, *map(_argument, arguments))
-        except Refused as refused:
+        except ErrorReply as refused:
             return self._error(str(refused))
         if isinstance(reply, list):
             return self._lua.table_from([False if part is None else part for part in reply])
@@ -356,7 +356,7 @@ class MemoryRedis(_Database):
         if isinstance(said, int | float):
             return int(said)
         if (error := said[b"err"]) is not None:
-            raise Refused(error.decode())
+            raise ErrorReply(error.decode())
         parts: list[Any] = []
         while (part := said[len(parts) + 1]) is not None:  # as in Redis, to the first nil
             parts.append(self._reply(part))
@@ -402,7 +402,7 @@ def _argument(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Refused("ERR Lua redis lib command arguments must be strings or integers")
+        raise ErrorReply("ERR Lua redis lib command arguments must be strings or integers")
     return b"%.17g" % value
 
 
@@ -410,14 +410,14 @@ def _integer(text: bytes) -> int:
     try:
         return int(text)
     except ValueError:
-        raise Refused("ERR value is not an integer or out of range") from None
+        raise ErrorReply("ERR value is not an integer or out of range") from None
 
 
 def _float(text: bytes) -> float:
     try:
         return float(text)
     except ValueError:
-        raise Refused("ERR value is not a valid float") from None
+        raise ErrorReply("ERR value is not a valid float") from None
 
 
 def _text(score: float | None) -> bytes | None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from redsem_async.testing._redis import MemoryRedis, Refused
+from redsem_async.testing._redis import ErrorReply, MemoryRedis
 
 ANY_COMMAND = "return redis.pcall(unpack(ARGV))"
 
@@ -100,7 +100,7 @@ class Both:
             real = code_of(error)
         try:
             ours = self.memory.eval(text, 1, key, *parts)
-        except Refused as error:
+        except ErrorReply as error:
             ours = code_of(error)
         return real, ours
 

@@ -13,7 +13,7 @@ from redsem_async._protocol.operations import AnyOperation, Argument
 from redsem_async._protocol.pushes import Push, push_of
 from redsem_async._redis.codec import Codec
 from redsem_async._redis.faults import command_error, error_from
-from redsem_async.testing._redis import MemoryRedis, Refused, Snapshot, SortedSet, Value
+from redsem_async.testing._redis import ErrorReply, MemoryRedis, Snapshot, SortedSet, Value
 from tests.worlds.look import Contents, Look, Ran, look_of
 
 Deliver = Callable[[str, str, Push], int]
@@ -91,7 +91,7 @@ class ScriptServer:
         answer: AnyReply | CommandError
         try:
             answer = call.reply(self._evaluated(address, script.text, arguments), address)
-        except Refused as refused:
+        except ErrorReply as refused:
             answer = command_error(error_from(str(refused)))
         return Ran(before, call, hub, answer, self.look(address, now_us))
 
@@ -174,12 +174,12 @@ class ScriptServer:
                 self._redis.restore(memory.kept[self.state])
             try:
                 said = self._redis.eval(text, *arguments)
-            except Refused as refused:
+            except ErrorReply as refused:
                 said = refused
             self._stands = memory.number_of(self._redis.snapshot())
             outcome = memory.outcomes[before] = _Outcome(said, self._messages, self._stands)
         self.state = outcome.state
-        if isinstance(outcome.said, Refused):
+        if isinstance(outcome.said, ErrorReply):
             raise outcome.said
         return outcome.said
 

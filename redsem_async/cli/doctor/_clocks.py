@@ -25,7 +25,7 @@ SLOW_MEDIAN, SLOW_MAX = 0.010, 0.100  # seconds, the median and longest trip tha
 SOME, LARGE = 0.050, 0.500  # seconds
 
 
-class Reading(NamedTuple):
+class ClockReading(NamedTuple):
     """A server's clock, with its time, read *trip* seconds or less after *began*."""
 
     trip: float
@@ -51,7 +51,7 @@ async def clock_and_latency(client: Any, _: object = None) -> list[Finding]:
     return [_clock(readings, to_wall), _latency(sorted(reading.trip for reading in readings))]
 
 
-def _clock(readings: Sequence[Reading], to_wall: float) -> Finding:
+def _clock(readings: Sequence[ClockReading], to_wall: float) -> Finding:
     back = max(before.server - after.server for before, after in pairwise(readings))
     if back > 0:
         text = f"the server's clock went back by {back:.3f} s during the check"
@@ -124,13 +124,13 @@ async def _difference(master: Any, replica: Any) -> Offset:
     return Offset(one.ahead - other.ahead, one.error + other.error)
 
 
-async def _read(client: Any) -> Reading:
+async def _read(client: Any) -> ClockReading:
     began = time.perf_counter()
     seconds, micros = await client.time()
-    return Reading(time.perf_counter() - began, began, seconds + micros / 1e6)
+    return ClockReading(time.perf_counter() - began, began, seconds + micros / 1e6)
 
 
-def _offset(readings: Sequence[Reading]) -> Offset:
+def _offset(readings: Sequence[ClockReading]) -> Offset:
     """How far a server's clock is ahead of this process's counter."""
     trip, began, server = min(readings)
     # The server read its clock between sending and receiving, in the middle give or take half.
