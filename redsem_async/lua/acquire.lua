@@ -116,7 +116,7 @@ for i, request in ipairs(requests) do
     else
       local refused = request.waits == '0' and (blocked_by == 'key' and -5 or -2)
         or request.waits ~= '2' and queue_is_full(max_waiters, #queued / 2, request)
-      local may_pass = state.used + request.permits <= most
+      local may_pass = state.used + request.permits <= most and not (keyed and keyed.is_full(request))
         and (request.ahead > 0 or string.find(mode, 'share', 1, true) and blocked_by == 'limit')
       if refused then
         answers[i] = may_pass and grant_in_turn(request) or refused

@@ -71,6 +71,9 @@ local function fits_key(key, permits, declared)
   local most = room_in(limit_of(key, declared), use_of(key), (ramp_of(keyed.back_off_of(key))))
   return use_of(key) + permits <= most
 end
+function keyed.is_full(request)
+  return not fits_key(request.key, request.permits, request.key_limit)
+end
 -- The first request of *key* that is not heavier than the set limit, and its ticket as text.
 local function head_of(key)
   local from, to = line_of(key)

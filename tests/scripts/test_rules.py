@@ -8,6 +8,7 @@ from redsem_async._core.keys import Mode
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.hub_info import UNCOUNTED, HubInfo
 from redsem_async._protocol.pushes import Recheck
+from redsem_async._protocol.replies import FULL_FOR_KEY
 from redsem_async._protocol.status import Status, StatusReply
 from tests.scripts.in_memory import HUBS, INFO, InMemory
 
@@ -149,6 +150,21 @@ def test_in_zset_mode_what_fits_is_granted_beside_what_does_not() -> None:
     state.acquire(B, 3, 4, limit=3, options=heavy)
     state.call(A, op.SetLimit(4, 1))
     assert state.held_by(B) == [2, 4]
+
+
+@pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
+def test_who_does_not_wait_and_finds_its_key_full_lets_nobody_pass(mode: Mode) -> None:
+    """With a head start, it would be in the line of its key for a moment, and hold that up."""
+    state = InMemory(mode)
+    wide, other = op.KeyTerms("a", 5), op.KeyTerms("b", 5)
+    state.acquire(A, 1, limit=5, key=wide)
+    state.acquire(A, 2, 3, 4, limit=5)
+    state.acquire(C, 1, limit=5, permits=2, key=wide)  # the limit holds it up, and all behind it
+    state.pass_time(1)  # with share, its patience has ended
+    state.acquire(C, 2, limit=5, key=other)
+    narrow = op.RequestOptions(waits=False, ahead_ms=30_000, key=op.KeyTerms("a", 1))
+    said = state.acquire(B, 1, limit=5, options={1: narrow})
+    assert (said.answers, state.held_by(C)) == ([FULL_FOR_KEY], [])
 
 
 def test_who_waits_is_told_of_a_newcomer_that_expires_earlier() -> None:
