@@ -68,7 +68,7 @@ end
 serve()
 
 local most = limit_for(tonumber(declared))
-local first_expiry = not fair and state.waiting > 0 and next_expiry()
+local first_expiry = (keyed or not fair) and state.waiting > 0 and next_expiry()
 local answers, grants, queued, served, overtakes = {}, {}, {}, true, false
 
 -- Writes what was granted and queued so far.
@@ -110,7 +110,7 @@ for i, request in ipairs(requests) do
     local blocked_by = held_up(request.permits, most, request)
     if not blocked_by then
       request.token = next_token()
-      occupy(request, 1)
+      occupy(request)
       grants[#grants + 1] = request
       answers[i] = request.token
     else
@@ -137,7 +137,7 @@ for i, request in ipairs(requests) do
 end
 first_expiry = #grants > 0 and first_expiry
 write()
--- Those that were passed by do not know of an expiry that is earlier than all others.
+-- Those that wait do not know of an expiry that is earlier than all others.
 if first_expiry and (first_expiry < 0 or lease < first_expiry) then notify_head() end
 if overtakes then  -- one may be the first now, and fit where that one did not
   state.blocked_until = nil

@@ -14,8 +14,8 @@ if already_ran(number, 'changes') then return { tag } end
 -- the clock that follows it.
 local kept = { 'counter', state.counter, 'lead', lead }
 if state.counter < wall_us then state.counter, kept = 0, {} end
-for _, owner in ipairs(call('ZRANGE', hubs, 0, -1)) do
-  if owner ~= hub then publish_to(owner, 'deleted', '-') end
+local owners = call('ZRANGE', hubs, 0, -1)
+for _, owner in ipairs(owners) do
   for _, name in ipairs({ owner, owner .. ':calls', owner .. ':changes' }) do
     local highest_run = call('HGET', meta, name)
     if highest_run then append(kept, { name, highest_run }) end
@@ -26,4 +26,7 @@ for i = 1, #kept, 1000 do call('HSET', meta, unpack(kept, i, math.min(i + 999, #
 state.mode = nil
 note_call(number, 'changes')
 keep(meta, counter_lead() + SLACK)
+for _, owner in ipairs(owners) do
+  if owner ~= hub then publish_to(owner, 'deleted', '-') end
+end
 return { tag }

@@ -21,7 +21,7 @@
 --          heavy     permits beyond the first of each holder, in all
 --          hold      for how long permits are held lately, in ms times permits
 --          back_off  see ramp.lua
---          passed    which requests do not fit: see order.lua
+--          passed    which requests do not fit: see order.lua; with keys, '1' if there is passed:<key>
 --          key_back_offs, ready_for, ...   with keys: see keyed.lua
 --          looked    when the requests of dead hubs were dropped: see serve.lua
 --          slots     the longest list of slots that a client declares
@@ -41,6 +41,7 @@ local tag, clock_us, mode, hub = unpack(ARGV, 1, 4)
 local LAYOUT = '3'
 local SLACK = 60000   -- ms by which meta outlives what it protects
 local STEP = 1000000  -- us by which the clock has to differ to count as set back
+local UNCONFIRMED = 0.5  -- ms by which a grant by message expires earlier, until it is refreshed
 local YOUNG = 50000   -- us for which the oldest request lets those of the releasing hub pass (zset)
 
 -- Returns the server's clock in us, or nil and an error text if scripts cannot read it. Some services
@@ -71,16 +72,24 @@ local back_off, passed, looked, key_back_offs, highest, known = unpack(fields, 7
 layout = layout or stored_mode and '0'  -- a name in use without a number
 counter, lead, heavy = tonumber(counter) or 0, tonumber(lead) or 0, tonumber(heavy) or 0
 usual_hold, highest = tonumber(usual_hold) or -1, tonumber(highest) or 0
+-- Where meta was lost, the newest token or ticket that is left stands for the counter.
+if not layout then
+  for _, text in ipairs(call('HGETALL', facts)) do
+    counter = math.max(counter, tonumber(string.match(text, '^(%d+):')) or 0)
+  end
+  local last = queue and call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
+  counter = math.max(counter, tonumber(last) or 0)
+end
 
 -- The semaphore's clock is the server's, but never goes back. When the server's clock was set back
 -- by more than STEP, the counter shows it, and the semaphore's clock leads by the difference from
 -- then on. (Less than STEP may be a burst of tokens.) Callers' clocks differ, so with a local clock
 -- each caller would put the semaphore's clock further ahead; it does not follow them.
-if wall_us + lead < counter - STEP and string.find(mode, 'server', 1, true) and stored_mode == mode
-    and layout == LAYOUT then
+if wall_us + lead < counter - STEP and string.find(mode, 'server', 1, true)
+    and (stored_mode or mode) == mode and (layout or LAYOUT) == LAYOUT then
   lead = counter - wall_us
-  -- If Redis refuses this write at maxmemory, a later call does it.
-  redis.pcall('HSET', meta, 'lead', lead)
+  -- If Redis refuses this write at maxmemory, a later call does it, as it does once meta is back.
+  if layout then redis.pcall('HSET', meta, 'lead', lead) end
 end
 local now_us = wall_us + lead  -- and the next token, unless the last one is as high
 local now = math.floor(now_us / 1000)
@@ -92,6 +101,11 @@ local function liveness_timeout(lease)
 end
 local function alive_until(owner)
   return tonumber(call('ZSCORE', hubs, owner)) or 0
+end
+
+-- When a grant ends, as text.
+local function expiry_of(lease, by_message)
+  return string.format('%.1f', now + lease - (by_message and UNCONFIRMED or 0))
 end
 
 -- Keeps *key* for at least *need* ms. The expiry is set further ahead than that, so that this

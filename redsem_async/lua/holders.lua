@@ -7,7 +7,9 @@
 --      deleted), all of them: such a holder is told at its next refresh that it holds nothing, and
 --      nothing is granted until these holders have ended
 --   2. meta.heavy and the use of each key are sums over the facts, changed by the function that adds
---      or removes a holder. On any doubt they are counted anew
+--      or removes a holder. Facts are written before the sums and the holder, and removed after them,
+--      so that a call which failed half-way leaves facts without a holder. On any doubt, facts
+--      without a holder are dropped, and the sums are counted anew
 
 local MAX_PURGED = 500  -- ids that one call purges at most
 local ALL_TAKEN = math.floor(2 ^ 53)  -- permits in use, above any limit, where facts were lost
@@ -16,6 +18,7 @@ local ALL_TAKEN = math.floor(2 ^ 53)  -- permits in use, above any limit, where 
 local state = {
   mode = stored_mode, counter = counter, heavy = heavy, back_off = back_off, passed = passed,
   looked = looked, mark = highest,
+  silent = {},  -- hubs that did not refresh a grant by message until it ended
 }
 local keyed    -- functions of a semaphore whose requests have keys: see keyed.lua
 local slotted  -- and of one whose permits have slots: see slots.lua
@@ -67,6 +70,10 @@ end
 local function limit_in(value)
   return value and tonumber(string.match(value, '^%d+'))
 end
+-- The set limit as text, '-' for none.
+local function limit_in_force()
+  return state.set_limit and exact(state.set_limit) or '-'
+end
 -- The limit for a request that declares *declared*.
 local function limit_for(declared)
   if not state.set_limit then return declared end
@@ -90,16 +97,21 @@ local function load_state()
   if keyed then keyed.load_state() end
 end
 
--- Counts anew what is a sum over the facts.
+-- Drops facts without a holder, and counts anew what is a sum over the others.
 local function recount()
-  if state.holding == 0 then call('UNLINK', facts) end
-  local uses, all = {}, call('HGETALL', facts)
+  local uses, all, count = {}, call('HGETALL', facts), 0
   state.heavy = 0
-  for i = 2, #all, 2 do
-    local permits, key = string.match(all[i], '^%d+:(%d+):[^:]*:(.*)$')
-    state.heavy = state.heavy + permits - 1
-    uses[key] = (uses[key] or 0) + permits
+  for i = 1, #all, 2 do
+    if call('ZSCORE', holders, all[i]) then
+      local permits, key = string.match(all[i + 1], '^%d+:(%d+):[^:]*:(.*)$')
+      state.heavy = state.heavy + permits - 1
+      uses[key] = (uses[key] or 0) + permits
+      count = count + 1
+    else
+      call('HDEL', facts, all[i])
+    end
   end
+  state.facts_lost = count < state.holding
   note('mode', mode, 'layout', LAYOUT, 'heavy', state.heavy)
   if keyed then keyed.recount(uses) end
   state.doubtful = false
@@ -109,7 +121,6 @@ end
 local function remove_holders(ids)
   local known = (state.heavy > 0 or keyed) and call('HMGET', facts, unpack(ids)) or {}
   state.holding = state.holding - call('ZREM', holders, unpack(ids))
-  call('HDEL', facts, unpack(ids))
   local heavy, uses = 0, {}
   for _, text in ipairs(known) do
     local permits, key = string.match(text or '', '^%d+:(%d+):[^:]*:(.*)$')
@@ -124,11 +135,17 @@ local function remove_holders(ids)
   end
   if slotted then slotted.forget() end
   if keyed then keyed.free(uses) end
+  call('HDEL', facts, unpack(ids))
 end
 
 -- Removes expired holders, and counts the permits in use. Those that are left to a later call count.
 local function purge()
-  local expired = call('ZRANGEBYSCORE', holders, '-inf', now, 'LIMIT', 0, MAX_PURGED)
+  local rows = call('ZRANGEBYSCORE', holders, '-inf', now, 'WITHSCORES', 'LIMIT', 0, MAX_PURGED)
+  local expired = {}
+  for i = 1, #rows, 2 do
+    expired[#expired + 1] = rows[i]
+    if rows[i + 1] % 1 > 0 then state.silent[string.match(rows[i], '^%x+')] = true end
+  end
   if #expired > 0 then remove_holders(expired) end
   state.more = state.more or #expired == MAX_PURGED  -- the client has to call again
   if state.doubtful or state.facts_lost and state.holding == 0 then recount() end
@@ -141,33 +158,34 @@ local function purge()
   if keyed then keyed.follow_ramps() end
 end
 
--- Counts the permits of *grant* as in use, *sign* being 1, or not any more, -1.
-local function occupy(grant, sign)
-  state.used = state.used + sign * grant.permits
-  if keyed then keyed.occupy(grant.key, sign * grant.permits) end
+-- Counts the permits of *grant* as in use.
+local function occupy(grant)
+  state.used = state.used + grant.permits
+  if keyed then keyed.occupy(grant.key, grant.permits) end
 end
--- Writes *grants*, whose permits are counted as in use, with one command for each key.
+-- Writes *grants*, whose permits are counted as in use, with one command for each key. The counter is
+-- first, so that no token is issued again if a later command fails.
 local function write_grants(grants)
   if #grants == 0 then return end
   local scores, texts, longest, heavy = {}, {}, 0, 0
   for i, grant in ipairs(grants) do
     if slotted then slotted.give(grant) end
-    scores[2 * i - 1], scores[2 * i] = exact(now + grant.lease), grant.id
+    scores[2 * i - 1], scores[2 * i] = expiry_of(grant.lease, grant.by_message), grant.id
     texts[2 * i - 1] = grant.id
     texts[2 * i] = exact(grant.token) .. ':' .. exact(grant.permits) .. ':'
       .. (grant.slots or '') .. ':' .. (grant.key or '')
     longest, heavy = math.max(longest, grant.lease), heavy + grant.permits - 1
   end
+  save_counter(longest)
   call('HSET', facts, unpack(texts))
-  state.holding = state.holding + call('ZADD', holders, unpack(scores))
-  keep(facts, longest)
-  keep(holders, longest)
   if heavy > 0 then
     state.heavy = state.heavy + heavy
     call('HSET', meta, 'heavy', state.heavy)
   end
-  if keyed then keyed.keep(longest) end
-  save_counter(longest)
+  if keyed then keyed.write_uses(grants, longest) end
+  state.holding = state.holding + call('ZADD', holders, unpack(scores))
+  keep(facts, longest)
+  keep(holders, longest)
 end
 
 -- What *id* holds, if it is a live holder whose facts are known; otherwise nil.
@@ -178,7 +196,7 @@ local function grant_of(id)
   if token and expiry and expiry > now then
     return {
       id = id, token = tonumber(token), permits = tonumber(permits), slots = slots, key = key,
-      left = expiry - now,
+      left = math.ceil(expiry - now),
       held = math.max(0, math.floor((now_us - token) / 1000)),  -- because tokens follow the clock
     }
   end
@@ -194,7 +212,7 @@ end
 local function next_expiry()
   if state.ramp == 0 then return state.ramp_changes - now end
   local first = call('ZRANGE', holders, 0, 0, 'WITHSCORES')
-  return first[2] and math.max(0, first[2] - now) or -1
+  return first[2] and math.max(0, math.ceil(first[2] - now)) or -1
 end
 
 -- The lease and max_hold, if it is given, in 'lease_ms' or 'lease_ms:max_hold'.

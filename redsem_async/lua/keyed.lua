@@ -17,12 +17,15 @@
 --          ready_for       'limit', 'limit/count' or either with ' key': for which set limit `ready` is
 --                          right ('-' for none), and for how many set limits of keys; where there
 --                          is a key, as far as that key, in the order of lines
+--          passed:<key>    'ticket:limit': the requests of the key up to that ticket are heavier than
+--                          the limit in force, which is the set limit, or '-' for none
 --          virtual         the present virtual time; virtual:<key> -> that of a key
 --
 -- What ties the keys: look_at() computes from its line, its use and its limits whether a key is ready.
 -- Whoever changes one of these calls it, so no wake-up is lost. If lines and queue differ in their
 -- number, one was lost: both are dropped, and the requests are asked for again. If something else was
 -- lost, or the set limit or the number of those of keys has changed, all lines are looked at anew.
+-- While a request waits, `uses` has its key, so it is missed although all holders were lost with it.
 --
 -- Within a key, requests are served in their order: one that is heavier than the limit of its key
 -- holds up those behind it. One that is heavier than the set limit is passed over. With share, keys
@@ -43,9 +46,9 @@ end
 local function key_in(text)
   return string.match(text, '([^:]*)$')
 end
--- The texts of *key* in lines, as a range.
-local function line_of(key)
-  return '[' .. key .. '!', '(' .. key .. '"'
+-- The texts of *key* in lines, as a range: those behind *ticket*, if it is given.
+local function line_of(key, ticket)
+  return ticket and '(' .. key .. '!' .. ticket .. ';' or '[' .. key .. '!', '(' .. key .. '"'
 end
 local function padded(ticket)
   return string.format('%017.0f', ticket)
@@ -74,19 +77,40 @@ end
 function keyed.is_full(request)
   return not fits_key(request.key, request.permits, request.key_limit)
 end
--- The first request of *key* that is not heavier than the set limit, and its ticket as text.
+-- Up to which ticket the requests of *key* are known to be heavier than the limit in force, as text.
+local function passed_of(key)
+  local known = state.passed and call('HGET', meta, 'passed:' .. key)
+  local ticket, of = string.match(known or '', '^(%d+):(.*)$')
+  return of == limit_in_force() and ticket or ''
+end
+local function forget_passed(key)
+  if state.passed then call('HDEL', meta, 'passed:' .. key) end
+end
+-- The first request of *key* that is not heavier than the limit in force, and its ticket as text. The
+-- ticket alone if the line has to be read on behind it, by another call.
 local function head_of(key)
   local from, to = line_of(key)
-  local first, count = 0, 1
+  local last, known, count, read = '', nil, 1, 0
   repeat
-    local texts = call('ZRANGEBYLEX', lines, from, to, 'LIMIT', first, count)
+    local texts = call('ZRANGEBYLEX', lines, from, to, 'LIMIT', 0, count)
     for _, text in ipairs(texts) do
       local ticket, found = string.match(string.sub(text, #key + 2), '^(%d+):(.*)$')
       local request = parse_request(found)
       if request.permits <= limit_for(request.declared) then return request, ticket end
+      from, last = '(' .. text, ticket
     end
-    first, count = first + count, 100
-  until #texts == 0 or first > MAX_SCANNED
+    if not known then
+      known = passed_of(key)
+      if known > last then from, last = line_of(key, known), known end
+    end
+    read, count = read + #texts, 100
+  until #texts == 0 or read > MAX_SCANNED
+  if last ~= known then
+    allow_writes_at_maxmemory()
+    note('passed:' .. key, last .. ':' .. limit_in_force(), 'passed', '1')
+    state.passed = '1'
+  end
+  if read > MAX_SCANNED then return nil, last end
 end
 local function waits_of(key)
   return call('ZLEXCOUNT', lines, line_of(key))
@@ -126,14 +150,17 @@ local function look_at(key)
     unready(key)
     request, ticket = head_of(key)
   end
-  if not request then
-    if use_of(key) == 0 and not keyed.back_off_of(key) and (state.waiting == 0 or waits_of(key) == 0) then
+  if not ticket then
+    if state.waiting > 0 and waits_of(key) > 0 then return end
+    forget_passed(key)
+    if use_of(key) == 0 and not keyed.back_off_of(key) then
       call('ZREM', uses, key)
       if shares then call('HDEL', meta, 'virtual:' .. key) end
     end
     return
   end
-  if not fits_key(key, request.permits, request.key_limit) then return end
+  request = request or { permits = 0, weight = 1, patience = 0 }  -- one that is still to be found
+  if not fits_key(key, request.permits, request.key_limit or math.huge) then return end
   if shares then
     local present, virtual = virtual_times(key)
     if virtual < present then
@@ -152,17 +179,24 @@ local function look_at_all(changed)
   for key in pairs(changed) do look_at(key) end
 end
 
--- Counts *permits* of *key* as in use.
+-- Counts *permits* of *key* as in use, until write_uses() writes it.
 function keyed.occupy(key, permits)
   use[key] = use_of(key) + permits
-  call('ZADD', uses, use[key], key)
-  if permits < 0 then look_at(key) end
+end
+-- Writes the uses of the keys of *grants*, for at least *need* ms.
+function keyed.write_uses(grants, need)
+  for _, grant in ipairs(grants) do call('ZADD', uses, use[grant.key], grant.key) end
+  keep(uses, need)
 end
 -- *freed* permits of keys are not in use any more. Where `uses` was lost, none is known to be.
 function keyed.free(freed)
   for key, permits in pairs(freed) do
     local known = math.min(permits, use_of(key))
-    if known > 0 then keyed.occupy(key, -known) end
+    if known > 0 then
+      keyed.occupy(key, -known)
+      call('ZADD', uses, use[key], key)
+      look_at(key)
+    end
   end
 end
 -- The uses of keys are *counted*.

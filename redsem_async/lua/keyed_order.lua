@@ -31,6 +31,7 @@ local function join_queue(entries, need)
     local request = parse_request(entries[i + 1])
     texts[i], texts[i + 1] = 0, line_text(request, entries[i])
     if not changed[request.key] then call('ZADD', uses, use_of(request.key), request.key) end
+    if tonumber(entries[i]) <= counter then forget_passed(request.key) end  -- it has a head start
     changed[request.key] = true
   end
   if state.waiting == 0 then
@@ -54,8 +55,7 @@ end
 function keyed.load_state()
   state.key_back_offs = key_back_offs
   local count = call('HLEN', key_limits)
-  keyed.limit_in_force = (state.set_limit and exact(state.set_limit) or '-')
-    .. (count > 0 and '/' .. exact(count) or '')
+  keyed.limit_in_force = limit_in_force() .. (count > 0 and '/' .. exact(count) or '')
   local of, after = string.match(call('HGET', meta, 'ready_for') or '', '^(%S+) ?(.*)$')
   local ready_count = call('ZCARD', ready)
   local turn_count = shares and call('ZCARD', turns) or ready_count - 1
@@ -65,7 +65,10 @@ function keyed.load_state()
   keyed.ramps_lost = call('ZCARD', ramps) == 0
   keyed.queue_lost = call('ZCARD', lines) ~= state.waiting
   local is_used = call('ZCOUNT', uses, '(0', '+inf') > 0
-  if is_used ~= (state.holding > 0) and not state.facts_lost then state.doubtful = true end
+  if is_used ~= (state.holding > 0) and not state.facts_lost
+      or not is_used and state.waiting > 0 and call('EXISTS', uses) == 0 then
+    state.doubtful = true
+  end
 end
 -- Looks at all lines anew, where that is due; some in each call. Returns whether it is done.
 local function look_at_lines()
@@ -86,6 +89,8 @@ local function look_at_lines()
       return true
     end
     from = string.match(text, '^[^!]*')
+    call('ZADD', uses, use_of(from), from)
+    keep(uses, SLACK)
     look_at(from)
   end
   keyed.look_from = from
@@ -105,11 +110,15 @@ local function next_request()
   for _ = 1, MAX_LOOKED do
     local key = next_key()
     if not key then return end
-    local request = head_of(key)
-    if hub_state(request.owner).alive_until > now then
+    local request, ticket = head_of(key)
+    if not request then
+      look_at(key)
+      if ticket then return stop_early() end
+    elseif hub_state(request.owner).alive_until > now then
       return may_be_next(request) and request or nil
+    else
+      leave_queue({ request.text })
     end
-    leave_queue({ request.text })
   end
   return stop_early()
 end
@@ -126,9 +135,9 @@ local blocked, queued_of = {}, {}
 local function held_up(permits, most, request)
   local key = request.key
   if blocked[key] then return blocked[key] end
-  if state.waiting > 0 and head_of(key) and not is_ready(key) then
-    return key == '' and 'limit' or 'key'
-  end
+  local head, unread = nil, nil
+  if state.waiting > 0 then head, unread = head_of(key) end
+  if head and not is_ready(key) or unread and not head then return key == '' and 'limit' or 'key' end
   if not fits_key(key, permits, request.key_limit) then return 'key' end
   if state.blocked_until or state.used + permits > room_in(most, state.used, state.ramp) then
     return 'limit'

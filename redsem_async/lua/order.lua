@@ -15,13 +15,13 @@ local scan  -- how far next_request() has read
 -- in use on. nil where nothing is.
 local function known_to_pass()
   local ticket, used, of = string.match(state.passed or '', '^(%w+):(%d+):(.*)$')
-  if of == (state.set_limit and exact(state.set_limit) or '-') then
+  if of == limit_in_force() then
     return ticket == 'inf' and math.huge or tonumber(ticket), tonumber(used)
   end
 end
 local function note_passed(ticket, used)
-  local text = (ticket == math.huge and 'inf' or exact(ticket)) .. ':' .. exact(used) .. ':'
-    .. (state.set_limit and exact(state.set_limit) or '-')
+  ticket = ticket == math.huge and 'inf' or exact(ticket)
+  local text = ticket .. ':' .. exact(used) .. ':' .. limit_in_force()
   if text ~= state.passed then note('passed', text) end
   state.passed = text
 end

@@ -28,7 +28,7 @@ for i, expiry in ipairs(call('ZMSCORE', holders, unpack(ids))) do
       local left = max_hold - (grant and grant.held or 0)
       asked, held[i] = math.min(lease, left), math.max(1, left)
     end
-    scores[#scores + 1] = exact(math.max(expiry, now + asked))
+    scores[#scores + 1] = exact(math.max(math.ceil(expiry), now + asked))
     scores[#scores + 1] = ids[i]
   end
 end

@@ -24,16 +24,17 @@ local function drop_dead()
   leave_queue(dead)
   return #dead
 end
--- No message reaches the hub *owner*: it counts as dead until its next call.
+-- The hub *owner* did not get a message, or did not act on one: it counts as dead until its next call.
 local function mark_dead(owner)
-  hub_states[owner].alive_until = now
+  if owner == hub then return end
+  hub_state(owner).alive_until = now
   call('ZADD', hubs, now, owner)
   call('HDEL', meta, 'looked')
   state.looked = nil
 end
 
--- Sends *grants* to their hub *owner*. Returns whether they may have been received; a hub without
--- push messages finds them with its next heartbeat.
+-- Sends *grants*, which are written, to their hub *owner*. Returns whether they may have been received;
+-- a hub without push messages finds them with its next heartbeat.
 local function tell(owner, grants)
   local parts = {}
   for i, grant in ipairs(grants) do
@@ -51,16 +52,26 @@ end
 -- The request gets its permits, and leaves the queue.
 local function take(request)
   request.token = next_token()
-  occupy(request, 1)
+  occupy(request)
   if slotted then slotted.give(request) end
   if keyed then keyed.advance(request) end
   leave_queue({ request.text })
 end
--- Sends *grants* to their hubs, one message to each, and writes them. Returns whether all of them
--- may have been received.
+-- Takes back the permits of *grants*, which nobody received.
+local function take_back(grants)
+  local ids = {}
+  for i, grant in ipairs(grants) do
+    ids[i] = grant.id
+    state.used = state.used - grant.permits
+  end
+  remove_holders(ids)
+end
+-- Writes *grants*, and sends them to their hubs, one message to each. Returns whether all of them may
+-- have been received.
 local function deliver(grants)
-  local by_owner, owners, delivered = {}, {}, {}
+  local by_owner, owners, all = {}, {}, true
   for _, grant in ipairs(grants) do
+    grant.by_message = grant.owner ~= hub and not hub_state(grant.owner).no_push
     local theirs = by_owner[grant.owner]
     if theirs then
       theirs[#theirs + 1] = grant
@@ -68,27 +79,21 @@ local function deliver(grants)
       by_owner[grant.owner], owners[#owners + 1] = { grant }, grant.owner
     end
   end
-  local all = true
+  write_grants(grants)
   for _, owner in ipairs(owners) do
-    if tell(owner, by_owner[owner]) then
-      append(delivered, by_owner[owner])
-    else
+    if not tell(owner, by_owner[owner]) then
       mark_dead(owner)
+      take_back(by_owner[owner])
       all = false
-      for _, grant in ipairs(by_owner[owner]) do
-        occupy(grant, -1)
-        if slotted then slotted.take_back(grant) end
-      end
     end
   end
-  if not all then save_counter(0) end  -- the tokens of a lost message are not issued again
-  write_grants(delivered)
   return all
 end
 
 -- Grants requests while there is room. *first* are granted before all others.
 local function serve(first)
   if state.waiting == 0 then return end
+  for owner in pairs(state.silent) do mark_dead(owner) end
   for _, request in ipairs(first or {}) do take(request) end
   deliver(first or {})
   drop_dead()

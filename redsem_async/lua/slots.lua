@@ -39,11 +39,6 @@ function slotted.give(grant)
   grant.told = true
   append(told, { tonumber(string.match(grant.id, '%d+$')), grant.slots })
 end
--- Takes the slots back from *grant*, which is not written.
-function slotted.take_back(grant)
-  for slot in string.gmatch(grant.slots, '%d+') do taken[tonumber(slot)] = nil end
-  lowest = 0
-end
 -- *grants* of the caller's hub, with the slots of all that this call granted to it.
 function slotted.tell(grants)
   return { grants, told }

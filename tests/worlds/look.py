@@ -336,7 +336,7 @@ def holders_in(contents: Contents) -> dict[str, Permit]:
     for identity, expiry in contents["holders"].items():
         token, permits, slots, key = contents["facts"].get(identity, "0:1::").split(":")
         its_slots = tuple(map(int, slots.split("+"))) if slots else ()
-        held = int(expiry), int(token), int(permits)
+        held = math.ceil(expiry), int(token), int(permits)
         found[identity] = Permit(*held, unquote(key) or None, its_slots)
     return found
 

@@ -63,8 +63,8 @@ local function grant_or_queue_all()
   if used + count <= declared and (uses or waiting == 0) then
     local counts, moved = nil, {}
     if uses then counts, moved = uses_with(found, waiting) end
-    if not moved then return end
-    local expiry = string.format('%.0f', now + lease)
+    if not moved or waiting > 0 and now + lease < next_expiry then return end
+    local expiry = expiry_of(lease)
     for i = 1, count do
       local id = hub .. '.' .. (uses and found[i][1] or ARGV[10 + i])
       scores[2 * i - 1], scores[2 * i] = expiry, id
@@ -73,14 +73,14 @@ local function grant_or_queue_all()
     end
     -- The first write can fail: Redis refuses it at maxmemory. The acquire then fails with nothing
     -- written.
+    save(token + count - 1, mark, lease, unpack(moved))
     call('HSET', facts, unpack(entries))
-    call('ZADD', holders, unpack(scores))
-    keep_holders(lease, used)
     if uses then
       call('ZADD', uses, unpack(counts))
       keep(uses, lease)
     end
-    save(token + count - 1, mark, lease, unpack(moved))
+    call('ZADD', holders, unpack(scores))
+    keep_holders(lease, used)
     if waiting == 0 then return { tag, token } end
     local reply = { tag, math.min(next_expiry, now + lease) - now, waiting, {}, -1, -1, {} }
     for i = 1, count do reply[i + 7] = token + i - 1 end

@@ -16,7 +16,7 @@
 -- RETURNS  {tag}: all were held, and no request of the caller's hub waits; or as release does
 
 -- Whom to grant what, in place of *count* holders of *used* permits: ids, facts and expiries, and what
--- the push message says, if one is sent; or nil.
+-- the push message will say, if one is sent; or nil.
 local function hand_over(count, used)
   local is_fair, requests = string.find(mode, 'fair', 1, true), call('ZRANGE', queue, 0, count)
   local age = mode == 'zset server' and #ARGV[7] > 1 and now_us - call('ZSCORE', queue, requests[1])
@@ -52,18 +52,43 @@ local function hand_over(count, used)
     plan.requests[i] = request
     plan.facts[2 * i - 1] = owner .. '.' .. number
     plan.facts[2 * i] = string.format('%.0f:1::', token)
-    plan.scores[2 * i - 1], plan.scores[2 * i] = now + lease, owner .. '.' .. number
+    plan.scores[2 * i - 1] = expiry_of(lease, owner ~= hub)
+    plan.scores[2 * i] = owner .. '.' .. number
     plan.longest = math.max(plan.longest, lease)
   end
   plan.last = token
   if plan.own[1] and alive_until(hub) < now + liveness_timeout(plan.longest) then return end
-  if plan.other then
-    if alive_until(plan.other) <= now or call('HGET', meta, plan.other .. ':no_push') ~= '0'
-        or publish_to(plan.other, 'granted', table.concat(plan.grants, ',')) == 0 then
-      return
-    end
+  if plan.other and (alive_until(plan.other) <= now
+      or call('HGET', meta, plan.other .. ':no_push') ~= '0') then
+    return
   end
   return plan
+end
+
+-- Writes the grants of *plan*, before *used* permits were given back.
+local function hand_out(plan, used)
+  if #plan.requests == 0 then return end
+  call('ZREM', queue, unpack(plan.requests))
+  save(plan.last, highest, plan.longest)
+  call('HSET', facts, unpack(plan.facts))
+  call('ZADD', holders, unpack(plan.scores))
+  keep_holders(plan.longest, used)
+end
+-- Sends the message of *plan*. Returns whether nobody received it: its grants are then taken back, and
+-- their hub counts as dead.
+local function is_unheard(plan)
+  if not plan.other or publish_to(plan.other, 'granted', table.concat(plan.grants, ',')) ~= 0 then
+    return false
+  end
+  for i = 2, #plan.scores, 2 do
+    if string.sub(plan.scores[i], 1, #hub) ~= hub then
+      call('ZREM', holders, plan.scores[i])
+      call('HDEL', facts, plan.scores[i])
+    end
+  end
+  call('ZADD', hubs, now, plan.other)
+  call('HDEL', meta, 'looked')
+  return true
 end
 
 -- What the keys of *ids* have in use without them. nil where a request waits for one of the keys.
@@ -91,9 +116,10 @@ local function give_back_all()
   end
   if uses then in_use = uses_without(ids, waiting) end
   if uses and not in_use then return end
-  -- The first write can fail, because the script may not have read this key: nothing is written then.
+  plan = plan or { requests = {}, own = {} }
+  hand_out(plan, used)
+  -- This may be the first write, and fail, because the script may not have read this key.
   call('HDEL', facts, unpack(ids))
-  call('ZREM', holders, unpack(ids))
   for key, permits in pairs(in_use or {}) do
     if permits > 0 then
       call('ZADD', uses, permits, key)
@@ -102,20 +128,14 @@ local function give_back_all()
       if turns then call('HDEL', meta, 'virtual:' .. key) end
     end
   end
+  call('ZREM', holders, unpack(ids))
   if waiting == 0 then return { tag } end
-  plan = plan or { requests = {}, own = {} }
-  if #plan.requests > 0 then
-    call('ZREM', queue, unpack(plan.requests))
-    call('HSET', facts, unpack(plan.facts))
-    call('ZADD', holders, unpack(plan.scores))
-    keep_holders(plan.longest, used)
-    save(plan.last, highest, plan.longest)
-  end
-  if ARGV[7] == '' and #plan.own == 0 then return { tag } end
+  local unheard = is_unheard(plan)
+  if ARGV[7] == '' and #plan.own == 0 and not unheard then return { tag } end
   waiting = waiting - #plan.requests
   local moment = plan.behind and waiting > 0 and alive_until(plan.behind) or math.huge
   local first = waiting > 0 and call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2]
-  moment = math.min(moment, tonumber(first) or math.huge)
+  moment = unheard and now or math.min(moment, math.ceil(first or math.huge))
   local reply = { tag, moment < math.huge and math.max(0, moment - now) or -1, waiting, plan.own }
   for i = 1, #ids do reply[4 + i] = 1 end
   return reply

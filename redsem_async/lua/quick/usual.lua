@@ -50,7 +50,7 @@ local function usual_state()
   end
   local first = call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2]
   if first and tonumber(first) <= now then return end
-  return used, waiting, tonumber(first) or math.huge
+  return used, waiting, math.ceil(first or math.huge)
 end
 
 -- Keeps holders and their facts, which are kept together, where *used* permits were in use before.
