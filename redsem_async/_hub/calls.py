@@ -132,7 +132,7 @@ class AdoptCall(CallBatch, Adopt):
             request.number, request.hub_id = state.identity.new_number(), state.identity.id
         state.requests[request.number] = request
         request.written()
-        self.new, self.hub_info = request.number, state.introduction.take()
+        self.new, self.hub_info = request.number, state.introduction.take(state.used_up)
 
     @property
     def declared_slots(self) -> Sequence[Slot] | None:

@@ -267,6 +267,8 @@ class AcquireBatch(Batch[Reply, Request], Acquire):
             info,
             terms.slots,
         )
+        if options and any(request.again for request in requests):
+            batch.now_us = round(1e6 * clock())
         batch.items, batch.semaphore, batch.state = requests, state, state
         in_flight.append(numbers[-1])
         return batch
@@ -367,7 +369,8 @@ class HeartbeatBatch(Batch[Reply, Request], Heartbeat):
         state.heartbeats.written()
         asked = _asked_about(state)
         lease_ms = math.ceil(1000 * state.longest_lease)
-        batch = cls(lease_ms, [each.queued for each in asked], state.introduction.take())
+        info = state.introduction.take(state.used_up)
+        batch = cls(lease_ms, [each.queued for each in asked], info)
         batch.items, batch.semaphore, batch.state = asked, state, state
         return batch
 

@@ -25,7 +25,7 @@ class Introduction:
         self._route = route
         self._label = label
 
-    def take(self) -> HubInfo:
+    def take(self, used: int = 0) -> HubInfo:
         """What the command that is written now carries. UNCHANGED if the server has it."""
         if self.sent:
             return UNCHANGED
@@ -45,7 +45,8 @@ class Introduction:
             **({"key_limit": of_keys} if isinstance(of_keys, int) else {}),
         )
         link = self._route.link_state
-        return HubInfo(description, NO_PUSH if link.no_push else link.uncounted * UNCOUNTED)
+        messages = NO_PUSH if link.no_push else link.uncounted * UNCOUNTED
+        return HubInfo(description, messages, used)
 
 
 _STARTED = time.time()

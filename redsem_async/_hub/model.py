@@ -317,7 +317,7 @@ class Request(asyncio.Future[None]):
         lease: that it was granted.
         report: the last reply that told it to wait.
         waits_for_key: the limit of its key holds it up, as the server said last.
-        again: it has waited, and the server dropped it. It asks again with its age.
+        again: it has waited, and the server dropped it. It asks again for its place.
         look_at: when the deadline is looked at next.
         replies_since: set when the deadline has come. The reply to any command sent since then
             decides the request.
@@ -402,9 +402,9 @@ class Request(asyncio.Future[None]):
     @property
     def options(self) -> RequestOptions:
         """What the request asks for, unless it is for one permit and nothing else."""
-        ahead = self.ahead + (clock() - self.started if self.again else 0)
-        ahead_ms = math.ceil(1000 * ahead)
-        return RequestOptions(self.permits, self.waits, ahead_ms, self.key, self.again)
+        ahead_ms = math.ceil(1000 * self.ahead)
+        asked_us = round(1e6 * (self.started - self.ahead)) if self.again else None
+        return RequestOptions(self.permits, self.waits, ahead_ms, self.key, asked_us)
 
     @property
     def pending(self) -> bool:

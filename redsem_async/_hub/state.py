@@ -207,6 +207,12 @@ class SemaphoreState(SemaphoreRef):
             or any(call.keeps_connection for call in self.calls)
         )
 
+    @property
+    def used_up(self) -> int:
+        """Up to this number, no request is sent any more. The server may have forgotten that."""
+        again = (request.number for _, _, request in self.new if request.number)
+        return min(again, default=self.identity.last_number + 1) - 1
+
     def pending(self) -> list[Request]:
         """Requests whose callers wait for the outcome."""
         new = (request for _, _, request in self.new)

@@ -13,10 +13,17 @@ class HubInfo(NamedTuple):
     Attributes:
         description: text for `status` to show, as `describe` makes it.
         messages: 0, NO_PUSH or UNCOUNTED.
+        used: a number up to which the hub sends no request any more.
     """
 
     description: str
     messages: int = 0
+    used: int = 0
+
+    @property
+    def arguments(self) -> tuple[str, str]:
+        """Of a script."""
+        return self.description, f"{self.messages}:{self.used}" if self.used else f"{self.messages}"
 
 
 UNCHANGED = HubInfo("")

@@ -53,21 +53,23 @@ class RequestOptions(NamedTuple):
         permits: more than one.
         waits: False for one that is refused where it would have to wait.
         ahead_ms: how much longer than in truth it counts as waiting.
-        again: it has waited before, so `max_waiters` does not refuse it.
+        asked_us: when it was made, by the caller's clock, if it has waited before. `max_waiters`
+            does not refuse it then.
     """
 
     permits: int = 1
     waits: bool = True
     ahead_ms: int = 0
     key: KeyTerms | None = None
-    again: bool = False
+    asked_us: int | None = None
 
     def as_asked(self, number: int) -> str:
         """The request as an acquire names it."""
-        text = f"{number}:{self.permits}:{self.waits + self.again:d}"
-        if self.key is not None:
-            return f"{text}:{self.ahead_ms}{_tail(self.key)}"
-        return f"{text}:{self.ahead_ms}" if self.ahead_ms else text
+        if self.asked_us is not None:
+            text = f"{number}:{self.permits}:2:{self.asked_us}"
+        else:
+            text = f"{number}:{self.permits}:{self.waits:d}:{self.ahead_ms or ''}"
+        return text if self.key is None else text + _tail(self.key)
 
 
 DEFAULT_OPTIONS = RequestOptions()
@@ -143,6 +145,7 @@ class Acquire(Operation[Reply]):
         after: the highest number of the batch before this one, when that is unanswered. It must
             have run, or this one does nothing.
         slots: what permits stand for. None for nothing.
+        now_us: the caller's clock, if a request has waited before.
     """
 
     script = "acquire"
@@ -155,17 +158,18 @@ class Acquire(Operation[Reply]):
     after: int = 0
     hub_info: HubInfo = UNCHANGED
     slots: Sequence[str | int] | None = None
+    now_us: int = 0
 
     def arguments(self, address: Address) -> Sequence[Argument]:
         limit: Argument = self.limit if self.slots is None else _listed(self.slots)
         most: Argument = -1 if self.max_waiters is None else self.max_waiters
         if self.max_waiters_per_key is not None:
             most = f"{most}:{self.max_waiters_per_key}"
-        description, messages = self.hub_info
+        after: Argument = f"{self.after}:{self.now_us}" if self.now_us else self.after
         requests: Sequence[Argument] = self.numbers
         if options := self.options:
             requests = [options[n].as_asked(n) if n in options else n for n in self.numbers]
-        return (self.lease_ms, limit, most, self.after, description, messages, *requests)
+        return (self.lease_ms, limit, most, after, *self.hub_info.arguments, *requests)
 
     def reply(self, raw: Sequence[Any], address: Address) -> Reply:
         count = len(self.numbers)
@@ -190,7 +194,7 @@ class Heartbeat(Operation[Reply]):
 
     def arguments(self, address: Address) -> Sequence[Argument]:
         asked = [request.as_queued(address) for request in self.requests]
-        return (self.lease_ms, *self.hub_info, *asked)
+        return (self.lease_ms, *self.hub_info.arguments, *asked)
 
     def reply(self, raw: Sequence[Any], address: Address) -> Reply:
         return common_reply(raw, address, len(self.requests), of_waiters=True)
@@ -298,7 +302,7 @@ class Adopt(Operation[AdoptReply]):
         if self.slots is not None:
             more = ("" if self.max_hold_ms is None else self.max_hold_ms, _listed(self.slots))
         ids = (self.owner, self.old, self.new)
-        return (self.lease_ms, *self.hub_info, *ids, self.call, *more)
+        return (self.lease_ms, *self.hub_info.arguments, *ids, self.call, *more)
 
     def reply(self, raw: Sequence[Any], address: Address) -> AdoptReply:
         if len(raw) == 2:

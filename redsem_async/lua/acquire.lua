@@ -11,13 +11,15 @@
 --          max_waiters  length of the queue from which on requests are refused, -1 for no bound;
 --                       with keys also ':' and the same for the line of a key
 --          after        highest number of the batch before this one: it has not run unless the
---                       hub's mark is as high
+--                       hub's mark is as high. Where a request has waited before, also ':' and the
+--                       caller's clock in us
 --          hub_info     facts about the caller's hub, '' when sent before
 --          no_push      '1' when no push message reaches the hub, '2' when nobody counts it
 --          requests     from here on: 'number', or 'number:permits:waits:ahead' and the tail of a
 --                       request. waits is 0 for one that may not wait, 1 for one that may, 2 for
 --                       one that has waited before, which max_waiters does not refuse. Its ticket is
---                       as low as that of a request which came *ahead* ms earlier
+--                       as low as that of a request which came *ahead* ms earlier, and with 2 of one
+--                       which came at the moment *ahead* of the caller's clock
 -- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, answer...}, and where there are keys
 --          keyed.queues_of() before the answers; set_limit being -1 when no limit is set, -2 when
 --          nothing was known of the hub either, and {set_limit, ms, ramp} from with_back_off()
@@ -30,13 +32,14 @@
 --          the error REORDERED when the batch before has not run: it then changes nothing
 
 local lease, declared, max_waiters = tonumber(ARGV[5]), ARGV[6], ARGV[7]
-local after, hub_info, no_push = tonumber(ARGV[8]), ARGV[9], ARGV[10]
+local after, their_us = string.match(ARGV[8], '^(%d+):?(%d*)$')
+local hub_info, no_push = ARGV[9], ARGV[10]
 local REQUESTS = 11
 local fair = string.find(mode, 'fair', 1, true)
 
 load_state()
 if not known and hub_info == '' then return unknown_hub_error() end
-if state.mark < after then return redis.error_reply('REORDERED') end
+if state.mark < tonumber(after) then return redis.error_reply('REORDERED') end
 local listed
 if slotted then declared, listed = slotted.compare(declared) end
 if not declared then return listed end
@@ -49,13 +52,13 @@ for i = REQUESTS, #ARGV do
   if keyed and tail == '' then tail = '::1:0:' end  -- that of a request without a key
   local request = parse_request(format_request(number, ARGV[5], declared, tonumber(permits) or 1, tail))
   request.value, request.waits = tonumber(number), waits
-  request.ahead = 1000 * (tonumber(ahead) or 0)
+  request.ahead = tonumber(ahead) or 0
   requests[#requests + 1] = request
   state.mark = math.max(state.mark, request.value)
 end
 -- Redis refuses this write at maxmemory, and it is the first: the acquire fails with nothing
 -- written.
-note('mode', mode, 'layout', LAYOUT, hub, state.mark)
+save_counter(0, hub, state.mark)
 record_hub(hub_info, no_push, lease)
 if listed then note('slots', listed) end
 purge()
@@ -81,8 +84,18 @@ local function write()
   grants, queued = {}, {}
   if keyed then keyed.none_queued() end
 end
+-- By how many us the semaphore's clock is ahead of the caller's, as the first batch of requests that ask
+-- again found it: they keep the order of their calls, however long each batch is on its way.
+local function clock_offset()
+  local known, present = tonumber(call('HGET', meta, hub .. ':offset')), now_us - their_us
+  if known and math.abs(known - present) < STEP then return known end
+  note(hub .. ':offset', exact(present))
+  return present
+end
 local function ticket_for(request)
-  return exact(math.max(1, next_token() - request.ahead))
+  local token = next_token()
+  if request.waits == '2' then return exact(math.min(token, clock_offset() + request.ahead)) end
+  return exact(math.max(1, token - 1000 * request.ahead))
 end
 -- The token of a request that may not wait, if it would be granted at once in its place in the
 -- queue; nil otherwise.

@@ -28,6 +28,8 @@
 --          <hub>     the highest number that this hub has used
 --          <hub>:calls, <hub>:changes   highest numbers of its operations that run at most once
 --          <hub>:client                 facts about it, as JSON
+--          <hub>:offset                 us by which the semaphore's clock is ahead of the hub's: see
+--                                       acquire.lua
 --          <hub>:no_push                '1' when no push message reaches it, '2' when the server does
 --                                       not count it as a receiver, otherwise '0'
 
@@ -85,12 +87,9 @@ end
 -- by more than STEP, the counter shows it, and the semaphore's clock leads by the difference from
 -- then on. (Less than STEP may be a burst of tokens.) Callers' clocks differ, so with a local clock
 -- each caller would put the semaphore's clock further ahead; it does not follow them.
-if wall_us + lead < counter - STEP and string.find(mode, 'server', 1, true)
-    and (stored_mode or mode) == mode and (layout or LAYOUT) == LAYOUT then
-  lead = counter - wall_us
-  -- If Redis refuses this write at maxmemory, a later call does it, as it does once meta is back.
-  if layout then redis.pcall('HSET', meta, 'lead', lead) end
-end
+local is_set_back = wall_us + lead < counter - STEP and string.find(mode, 'server', 1, true)
+  and (stored_mode or mode) == mode and (layout or LAYOUT) == LAYOUT
+if is_set_back then lead = counter - wall_us end
 local now_us = wall_us + lead  -- and the next token, unless the last one is as high
 local now = math.floor(now_us / 1000)
 
@@ -117,3 +116,5 @@ local function keep(key, need)
   end
   return left ~= -2
 end
+-- If Redis refuses this write at maxmemory, a later call does it.
+if is_set_back and not redis.pcall('HSET', meta, 'lead', lead).err then keep(meta, SLACK) end

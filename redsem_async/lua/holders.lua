@@ -48,14 +48,15 @@ local function note(...)
   call('HSET', meta, ...)
   if not state.mode then keep(meta, SLACK) end
 end
--- Saves the counter and the mode, and keeps meta for at least *need* ms. Where a sum over the facts is
--- in doubt, the mode is left to the call that counts it anew: it would hide that meta was lost.
-local function save_counter(need)
+-- Saves the counter with *more* fields, and keeps meta for at least *need* ms. With the first counter
+-- comes the mode. Where a sum over the facts is in doubt, that is left to the call that counts it anew:
+-- the mode would hide that meta was lost.
+local function save_counter(need, ...)
   state.counter = math.max(state.counter, now_us - 1)
-  if state.doubtful then
-    call('HSET', meta, 'counter', state.counter)
+  if state.mode or state.doubtful then
+    call('HSET', meta, 'counter', state.counter, ...)
   else
-    call('HSET', meta, 'mode', mode, 'layout', LAYOUT, 'counter', state.counter)
+    call('HSET', meta, 'mode', mode, 'layout', LAYOUT, 'counter', state.counter, ...)
   end
   keep(meta, need + counter_lead() + SLACK)
 end
@@ -112,9 +113,9 @@ local function recount()
     end
   end
   state.facts_lost = count < state.holding
-  note('mode', mode, 'layout', LAYOUT, 'heavy', state.heavy)
-  if keyed then keyed.recount(uses) end
   state.doubtful = false
+  save_counter(0, 'heavy', state.heavy)
+  if keyed then keyed.recount(uses) end
 end
 
 -- Removes *ids*, which are not equal to each other, from the holders.

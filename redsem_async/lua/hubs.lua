@@ -6,7 +6,7 @@ local function forget_dead_hubs()
     call('ZREM', hubs, dead)
     -- The queue is looked through again, because it may have requests of this hub.
     call('HDEL', meta, dead, dead .. ':calls', dead .. ':changes', dead .. ':client',
-      dead .. ':no_push', 'looked')
+      dead .. ':no_push', dead .. ':offset', 'looked')
     state.looked = nil
   end
 end
@@ -57,8 +57,13 @@ local function unknown_hub_error()
   return redis.error_reply('UNKNOWNHUB the hub has to send its facts')
 end
 -- Records facts about the caller's hub, and keeps it alive. A hub sends its facts on every new
--- connection and after UNKNOWNHUB; '' means that they have not changed.
+-- connection and after UNKNOWNHUB; '' means that they have not changed. With them may come ':' and the
+-- highest number that it has used, because the mark may have been lost.
 local function record_hub(hub_info, no_push, lease)
-  if hub_info ~= '' then note(hub .. ':client', hub_info, hub .. ':no_push', no_push) end
+  if hub_info ~= '' then
+    local messages, used = string.match(no_push, '^(%d):?(%d*)$')
+    note(hub .. ':client', hub_info, hub .. ':no_push', messages)
+    raise_mark(tonumber(used) or 0)
+  end
   keep_hub_alive(lease)
 end

@@ -151,11 +151,9 @@ local function look_at(key)
     request, ticket = head_of(key)
   end
   if not ticket then
-    if state.waiting > 0 and waits_of(key) > 0 then return end
-    forget_passed(key)
-    if use_of(key) == 0 and not keyed.back_off_of(key) then
+    if use_of(key) == 0 and not keyed.back_off_of(key) and (state.waiting == 0 or waits_of(key) == 0) then
       call('ZREM', uses, key)
-      if shares then call('HDEL', meta, 'virtual:' .. key) end
+      if shares or state.passed then call('HDEL', meta, 'virtual:' .. key, 'passed:' .. key) end
     end
     return
   end

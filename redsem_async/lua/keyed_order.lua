@@ -106,7 +106,8 @@ local function next_key()
 end
 -- The request that is served next, which is still in the queue; or nil.
 local function next_request()
-  if not look_at_lines() then return stop_early() end
+  -- Before all requests of dead hubs are dropped, one may stand in the way of its key.
+  if not look_at_lines() or string.find(state.looked or '', ':', 1, true) then return stop_early() end
   for _ = 1, MAX_LOOKED do
     local key = next_key()
     if not key then return end

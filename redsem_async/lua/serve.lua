@@ -29,6 +29,7 @@ local function mark_dead(owner)
   if owner == hub then return end
   hub_state(owner).alive_until = now
   call('ZADD', hubs, now, owner)
+  keep(hubs, SLACK)
   call('HDEL', meta, 'looked')
   state.looked = nil
 end
@@ -112,7 +113,7 @@ local function serve(first)
     if not all then
       state.blocked_until = nil
       start_over()
-      drop_dead()
+      if state.waiting > 0 then drop_dead() end
       served = served + 8  -- which costs more than a grant
       if served >= MAX_SERVED then stop_early() end
     end

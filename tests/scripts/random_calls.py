@@ -10,11 +10,11 @@ from redsem_async._core.config import Clock
 from redsem_async._core.keys import Mode
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.hub_info import NO_PUSH, UNCHANGED, UNCOUNTED, HubInfo
-from tests.scripts.in_memory import HUBS, INFO, SLOTS, InMemory
+from tests.scripts.in_memory import HUBS, SLOTS, InMemory
 from tests.worlds.look import requests_of
 
 LEASES_MS = (10_000, 10_000, 30_000, 90_000)
-INFOS = (INFO, HubInfo("x", NO_PUSH), HubInfo("x", UNCOUNTED))
+MESSAGES = (0, NO_PUSH, UNCOUNTED)
 KEYS = (None, "a", "a", "a0", "b")
 
 
@@ -38,7 +38,10 @@ class RandomCalls(InMemory):
         self.sent = [*self.sent[-20:], (hub, call)]
         said = self.answer(hub, call)
         if isinstance(said, CommandError) and isinstance(call, op.Acquire):
-            self.answer(hub, replace(call, hub_info=INFO))
+            self.answer(hub, replace(call, hub_info=self.info(hub, 0)))
+
+    def info(self, hub: str, messages: int) -> HubInfo:
+        return HubInfo("x", messages, self.numbers[hub])
 
     def walk(self, steps: int) -> Self:
         """Take so many random steps."""
@@ -73,7 +76,7 @@ class RandomCalls(InMemory):
         self.requests[hub] += requests_of(call)
         if wild:
             bound, after = draw.choice((None, 2)), draw.choice((0, 0, numbers[-1]))
-            info = draw.choice((UNCHANGED, *INFOS))
+            info = draw.choice((UNCHANGED, *(self.info(hub, how) for how in MESSAGES)))
             call = replace(call, max_waiters=bound, after=after, hub_info=info)
         self.make(hub, call)
 
@@ -109,17 +112,22 @@ class RandomCalls(InMemory):
         self.calls += 1
         limit: Any = draw.choice((None, None, None, 0, 1, 2, 6, "pause", "resume", "resume"))
         calls: list[tuple[str, op.AnyOperation]] = [
-            (hub, op.Heartbeat(10_000, requests[-3:], draw.choice((UNCHANGED, *INFOS)))),
+            (hub, op.Heartbeat(10_000, requests[-3:], UNCHANGED)),
+            (hub, op.Heartbeat(10_000, requests[-3:], self.info(hub, draw.choice(MESSAGES)))),
             (hub, op.Reap()),
             (HUBS[0], op.SetLimit(limit, self.calls)),
             (HUBS[0], op.StartBackOff(draw.choice((0, 900, 20_000)), None, self.calls)),
             *[(hub, op.Abandon([each])) for each in requests[-1:]],
             *[(hub, op.Refresh(held, draw.choice(LEASES_MS)))] * bool(held),
-            *self.sent[-5:],  # a command arrives once more
         ]
         if self.address.keyed:
             calls += [(HUBS[0], op.SetLimit(draw.choice((None, 0, 1)), self.calls, "a"))]
-        self.make(*draw.choice(calls))
+        late = self.sent[-5:]
+        made = draw.randrange(len(calls) + len(late))
+        if made < len(calls):
+            self.make(*calls[made])
+        else:
+            self.answer(*late[made - len(calls)])  # a command arrives once more
 
     def wait(self, _: str) -> None:
         usual, rare = (1, 40, 1000, 5000, 11_000), (200_000, -3000)
@@ -130,6 +138,14 @@ class RandomCalls(InMemory):
         self.present ^= {hub}
 
     def evict(self, _: str) -> None:
-        """One key is lost."""
+        """Some keys are lost, mostly one."""
         kinds = [key.rpartition(":")[2] for key in self.address.keys]
-        self.lose(self.draw.choice((*kinds[:3] * 3, *kinds)))
+        for _ in range(self.draw.choice((1, 1, 2, 3, 4))):
+            self.lose(self.draw.choice((*kinds[:3] * 3, *kinds)))
+        if not self.kept["meta"]:  # which says that these have run
+            self.sent = [(hub, call) for hub, call in self.sent if not introduces(call)]
+
+
+def introduces(call: op.AnyOperation) -> bool:
+    """Whether a hub that is not known is known by this acquire."""
+    return isinstance(call, op.Acquire) and call.hub_info != UNCHANGED

@@ -16,7 +16,7 @@ import redsem_async._protocol.operations as op
 from redsem_async._core.keys import Mode
 from redsem_async._redis import codec
 from redsem_async._redis.scripts import Script, script
-from tests.scripts.in_memory import HUBS, INFO, InMemory
+from tests.scripts.in_memory import HUBS, InMemory
 from tests.scripts.random_calls import RandomCalls
 from tests.worlds.judge import forgotten
 
@@ -52,7 +52,7 @@ class Bounded(RandomCalls):
         if isinstance(call, op.Acquire):
             # A call that stops early refuses what does not wait, so what a new hub brings back
             # is back before.
-            self.answer(hub, op.Heartbeat(10_000, hub_info=INFO))
+            self.answer(hub, op.Heartbeat(10_000, hub_info=self.info(hub, 0)))
             self.rest(hub)
         super().make(hub, call)
         self.rest(hub)

@@ -245,9 +245,9 @@ def test_who_asks_again_is_not_refused_by_the_bound_of_the_queue(mode: Mode) -> 
     state = InMemory(mode)
     state.acquire(A, 1)
     state.acquire(B, 1)
-    options = {2: op.RequestOptions(again=True)}
+    options = {2: op.RequestOptions(asked_us=1)}  # which is long ago
     assert state.acquire(C, 1, max_waiters=1).answers == [-3]
-    assert state.acquire(C, 2, max_waiters=1, options=options).answers == [0]
+    assert state.acquire(C, 2, max_waiters=1, options=options, now_us=2).answers == [0]
 
 
 @pytest.mark.parametrize("lost", [False, True])

@@ -7,6 +7,7 @@ need not look at every request is what they are checked for.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -82,7 +83,8 @@ class Judge:
         """What is wrong with what a call did."""
         before, call, hub, answer, after, told = ran
         if not ran.done:
-            if before != after:
+            # But that the semaphore's clock does not follow the server's back.
+            if replace(before, now_us=after.now_us) != after:
                 yield Broken(REFUSED, f"{call} by {hub}")
             return
         self._note_taken(ran)
@@ -350,12 +352,15 @@ def grants_of(ran: Ran) -> list[Grant]:
             named = {permit_id(hub, request.number) for request in call.own} & asked.keys()
             asked |= {identity: asked[identity]._replace(may_pass=True) for identity in named}
     if isinstance(call, op.Acquire):
-        overtakes = after.shares or any(asked.ahead_ms for asked in call.options.values())
+        every = call.options.values()
+        overtakes = after.shares or any(each.ahead_ms or each.asked_us for each in every)
         for request in requests_of(call):
             identity = permit_id(hub, request.number)
             # Where one may come before older ones, they join the line before it is served.
-            ahead_ms = call.options.get(request.number, op.DEFAULT_OPTIONS).ahead_ms
-            ticket = after.now_us - 1000 * ahead_ms if overtakes else math.inf
+            options = call.options.get(request.number, op.DEFAULT_OPTIONS)
+            ticket = after.now_us - 1000 * options.ahead_ms if overtakes else math.inf
+            if options.asked_us is not None:
+                ticket = min(after.now_us, after.offsets.get(hub, 0) + options.asked_us)
             asked.setdefault(identity, Grant(identity, request, ticket))
     return [asked[identity] for identity in ran.granted]
 
@@ -365,7 +370,8 @@ def broken_turn(before: Look, grants: Sequence[Grant], after: Look) -> str | Non
 
     Of those who wait it goes by those who were in line before: a request that came with the call
     may have come too late for its first grants. A grant that nobody received was in the way of
-    others until that was known. Which of the requests of its process it was is not known.
+    others until that was known. Which of the requests of its process it was is not known, and any of
+    them may have been the first of its key. So may one that was granted later.
     """
     left = {waiter.id for waiter in after.line} | {grant.id for grant in grants}
     undelivered = Counter[str | None]()
@@ -395,15 +401,17 @@ def _passed(
         ends[waiter.id] = of_keys[waiter.key] = max(of_keys[waiter.key], waiter.patience_ends)
     for grant in grants:
         room.uses[key_of(grant.request)] -= grant.request.permits
-    for grant in grants:
+    for nth, grant in enumerate(grants, 1):
         key = key_of(grant.request)
+        behind = {*undelivered, *(key_of(later.request) for later in grants[nth:])}
         for waiter in waiting:
             if grant.may_pass:
                 continue
             passed = waiter.ticket < grant.ticket and not after.passes_over
             if passed and waiter.key == key:
                 return f"{waiter.id} was in line before {grant.id}, of the same key"
-            other = after.passes_over or (waiter.key != key and waiter in heads)
+            of_other = waiter.key != key and waiter.key not in behind
+            other = after.passes_over or (of_other and waiter in heads)
             if other and _has_precedence(after, room, waiter, ends[waiter.id], grant):
                 return f"{waiter.id} was in line before those who were granted"
         room.uses[key] += grant.request.permits

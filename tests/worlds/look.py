@@ -177,6 +177,7 @@ class Look:
         back_offs: by key, or None for that of all requests. They may be over.
         silent: hubs that no message reaches, or of which nobody knows whether one does.
         marks: the highest number that each hub has used.
+        offsets: by how many us its clock is ahead of that of each hub that asked again.
         ends: when each kind of key expires, by the same clock; None where it does not.
         leaked: facts that are there without a holder.
     """
@@ -193,6 +194,7 @@ class Look:
     back_offs: Mapping[str | None, BackOff] = field(default_factory=dict[str | None, BackOff])
     silent: Collection[str] = field(default=(), compare=False)
     marks: Mapping[str, int] = field(default_factory=dict[str, int], compare=False)
+    offsets: Mapping[str, int] = field(default_factory=dict[str, int], compare=False)
     ends: Mapping[str, int | None] = field(default_factory=dict[str, int | None], compare=False)
     leaked: frozenset[str] = field(default=frozenset(), compare=False)
     live: dict[str, Permit] = field(init=False)
@@ -323,6 +325,7 @@ def look_of(kept: Contents, address: Address, now_us: int, ends: Mapping[str, in
         _back_offs(contents),
         [name[:HUB] for name, said in meta.items() if said != "0" and name[HUB:] == ":no_push"],
         {name: int(mark) for name, mark in meta.items() if len(name) == HUB},
+        {name[:HUB]: int(us) for name, us in meta.items() if name[HUB:] == ":offset"},
         ends,
         frozenset(
             contents["facts"].keys() - contents["holders"].keys() if kept.get("holders") else ()

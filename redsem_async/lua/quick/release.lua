@@ -125,7 +125,7 @@ local function give_back_all()
       call('ZADD', uses, permits, key)
     else  -- a key that neither holds nor waits has no virtual time
       call('ZREM', uses, key)
-      if turns then call('HDEL', meta, 'virtual:' .. key) end
+      if turns or passed then call('HDEL', meta, 'virtual:' .. key, 'passed:' .. key) end
     end
   end
   call('ZREM', holders, unpack(ids))

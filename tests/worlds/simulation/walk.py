@@ -206,7 +206,7 @@ class Walk(World):
             case "deafen all":
                 return [_half_open(draw, i) for i in all_of]
             case "evict":
-                return [Event("evict", 0, draw.randrange(1000))]
+                return [Event("evict", 0, draw.randrange(1 << 20))]
             case _:
                 return [Event(kind, who, 0, 1.5 * lease * some)]
 
