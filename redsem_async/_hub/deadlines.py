@@ -244,7 +244,8 @@ def _ramp_of(request: Request) -> Ramp | None:
 
 def timed_out(state: SemaphoreState, request: Request) -> AcquireTimeout:
     """The error for a deadline that came although the server replied."""
-    waited, retry_after = clock() - request.started, retry_after_of(state, request)
+    waited = clock() - request.started if request.waits or request.lease else 0.0
+    retry_after = retry_after_of(state, request)
     return AcquireTimeout(state.name, waited, retry_after, blocked_by_of(request))
 
 
