@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from math import log
 from typing import Literal, NamedTuple
 
-from redsem_async._core.lease import heartbeat_is_overdue, refresh_is_overdue
-from redsem_async._protocol.status import BackOff, Client, Holder, SemaphoreStatus, Waiter
+from redsem_async._core.lease import heartbeat_is_overdue
+from redsem_async._protocol.status import BackOff, Client, SemaphoreStatus, Waiter, is_unrefreshed
 
 from .changed import origin
 from .discovery import SemaphoreInfo
@@ -101,14 +101,6 @@ def rank(info: SemaphoreInfo, status: SemaphoreStatus | None, state: State) -> t
     return trouble, -age, order, -round(min(share, 1.0) * 5), -status.waiting.bit_length()
 
 
-def is_unrefreshed(holder: Holder) -> bool:
-    """Whether the permit expires soon, because its process does not refresh it."""
-    lease, interval = holder.client.lease, holder.client.refresh_interval
-    if lease is None or interval is None:
-        return False
-    return refresh_is_overdue(holder.expires_in, lease, interval)
-
-
 def is_silent(waiter: Waiter, info: SemaphoreInfo) -> bool:
     """Whether the request leaves the queue soon, because its process sends no heartbeats."""
     lease, dead_in = waiter.client.lease, info.dead_in.get(waiter.client.id)
@@ -177,7 +169,7 @@ def _waiting(info: SemaphoreInfo, status: SemaphoreStatus, limit: int | None) ->
     free = 0 if limit is None else limit - status.held
     if free <= 0:
         after = ""
-        if status.retry_after and limit:
+        if status.retry_after and limit and not any(map(is_unrefreshed, status.holders)):
             after = f" A new request would wait {_about(status.retry_after)}."
         return State("queuing", f"{_in_use(status, limit or 0)}.{after}")
     waits_of_keys = {waiter.key: None for waiter in status.waiters if waiter.key is not None}

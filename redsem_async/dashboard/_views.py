@@ -23,11 +23,17 @@ from redsem_async._integrations.states import (
     ATTENTION,
     duration,
     is_silent,
-    is_unrefreshed,
     limit_of,
     rank,
 )
-from redsem_async._protocol.status import Client, Holder, KeyStatus, SemaphoreStatus, Waiter
+from redsem_async._protocol.status import (
+    Client,
+    Holder,
+    KeyStatus,
+    SemaphoreStatus,
+    Waiter,
+    is_unrefreshed,
+)
 
 from ._history import EVENTS, KEPT, History
 from ._reader import ENTRIES, Detail, Reader

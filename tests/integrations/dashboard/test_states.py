@@ -98,6 +98,10 @@ STALLED = Holder("id", PROCESS, 60.0, 2.9, 1, 1)
             "stalled",
             "trainer has stopped refreshing. The fir",
         ),
+        (
+            *(INFO, status(4, holders=(STALLED,), waiting=2, retry_after=0.7), "stalled"),
+            "expires in 2.9 s. All 4 permits are in use.",
+        ),
         (INFO, None, "unreadable", "It cannot be read: WRONGTYPE."),
     ],
 )
@@ -107,6 +111,7 @@ def test_a_state_is_told_in_a_sentence(
     """Which says what requests wait for; the list and the command have the same words."""
     state = state_of(info, given, "WRONGTYPE")
     assert (state.label, words in state.text) == (label, True), state
+    assert ("would wait" in state.text) is ("would wait" in words)
 
 
 @pytest.mark.parametrize(
