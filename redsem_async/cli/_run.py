@@ -84,6 +84,8 @@ def run(
     target = Target(url, prefix, cluster)
     if limit is not None and slots is not None:
         fail(SELF + "give either --limit or --slots", USAGE_ERROR)
+    if limit is not None and limit < 1:
+        fail(f"{SELF}--limit must be 1 or more, not {limit}", USAGE_ERROR)
     if key is not None and fair is False:
         fail(SELF + "--key needs --fair", USAGE_ERROR)
     options: dict[str, Any] = {

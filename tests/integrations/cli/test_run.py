@@ -153,6 +153,7 @@ async def test_redis_is_unreachable() -> None:
 @pytest.mark.parametrize(
     "options",
     [
+        ("--limit", "0", "--timeout", "0"),
         ("--limit", "1", "--slots", "a"),
         ("--lease", "0"),
         ("--permits", "2"),
