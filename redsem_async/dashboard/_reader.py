@@ -290,7 +290,6 @@ class Reader:
             found = await self._in_time(self.read_all(page))
             for name, reading in zip(page, found, strict=True):
                 if reading is None:
-                    self.readings.pop(name, None)
                     self._note_unused(name)
                 else:
                     _ = self._note(reading)
@@ -320,8 +319,14 @@ class Reader:
         return self.hues.setdefault(process_of(client), len(self.hues) % HUES)
 
     def _note_unused(self, name: str) -> None:
+        """*name* is not in use. It stays in the list while something of it is lost."""
+        _ = self.readings.pop(name, None)
         if (history := self.histories.get(name)) is not None:
             history.note_losses(None, time.time(), self._server)
+            if history.lost is not None:
+                status = SemaphoreStatus(name, 0, 0, 0, 0, (), ())
+                unused = Reading(SemaphoreInfo(name), status, "", time.monotonic(), history.lost)
+                self.readings[name] = unused
 
     async def read_all(self, names: list[str]) -> list[Reading | None]:
         """The numbers of *names*, and of each the first holder and waiter."""
@@ -426,8 +431,9 @@ class Reader:
         self._scanned, self.complete = None, False
 
     def _forget_all_but(self, names: set[str]) -> None:
-        for gone in self.readings.keys() - names - {detail.name for detail in self.details}:
-            del self.readings[gone]
+        known = self.readings.keys() | self.histories.keys()
+        for gone in known - names - {detail.name for detail in self.details}:
+            self._note_unused(gone)
         oldest = time.time() - KEPT
         ended = [n for n, h in self.histories.items() if not h.points or h.points[-1].at < oldest]
         for name in ended:
