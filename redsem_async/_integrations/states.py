@@ -57,12 +57,16 @@ class Stalled(NamedTuple):
     holds: bool
 
     @property
+    def what(self) -> str:
+        """What has stalled."""
+        signs = "refreshing" if self.holds else "sending heartbeats"
+        return f"{name_of(self.client)} has stopped {signs}."
+
+    @property
     def text(self) -> str:
         """What has stalled, and what becomes free when."""
-        signs = "refreshing. The first of its permits expires"
-        if not self.holds:
-            signs = "sending heartbeats. Its requests leave the queue"
-        return f"{name_of(self.client)} has stopped {signs} in {duration(self.left)}."
+        then = "The first of its permits expires" if self.holds else "Its requests leave the queue"
+        return f"{self.what} {then} in {duration(self.left)}."
 
 
 def state_of(

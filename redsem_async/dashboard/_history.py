@@ -145,14 +145,17 @@ class History:
             mark = _Mark(None, of.set_limit, set_at and lately, began and lately, 0.0, None)
             if back_off is not None and back_off.age is None:
                 mark = mark._replace(began=began)
+        begins = back_off is not None and (mark.began is None or _is_later(began, mark.began))
         if of.set_limit != mark.set_limit or _is_later(set_at, mark.set_at):
+            # Redis does not tell when a limit was removed: before a back-off that has begun since.
+            at = set_at or (began if begins and began else now)
             text = _set_text(mark, of.set_limit, limit, of.set_limit_by)
-            self._tell(set_at or now, key, text)
+            self._tell(at, key, text)
         elif of.set_limit is None and None not in (limit, mark.limit) and limit != mark.limit:
             self._tell(
                 now, key, f"The clients declare a limit of {limit:,}. It was {mark.limit:,}."
             )
-        if back_off is not None and (mark.began is None or _is_later(began, mark.began)):
+        if back_off is not None and begins:
             self._tell(began or now, key, _back_off_text(back_off))
         elif back_off is None and mark.began is not None:
             self._tell(now, key, "The back-off has ended.")
@@ -164,7 +167,7 @@ class History:
         assert reading.status is not None
         for identity, one in stalled.items():
             if identity not in self._stalled:
-                self.events.append(Happening(now, "bad", one.text))
+                self.events.append(Happening(now, "bad", one.what))
             self._stalled[identity] = one, now + one.left
         listed = {holder.client.id for holder in reading.status.holders}
         listed |= {waiter.client.id for waiter in reading.status.waiters}
