@@ -62,7 +62,7 @@ class AcquireTimeout(SemaphoreFull, TimeoutError):
 
     Attributes:
         name (str): the semaphore's name.
-        waited (float): how long the caller waited, in seconds.
+        waited (float): how long the caller waited, in seconds. 0 with ``timeout=0``.
         retry_after (float): an estimate of the seconds until a retry may succeed. Never negative.
         blocked_by (BlockedBy): what blocked the request. ``"limit"`` is the semaphore's limit,
             ``"key"`` is the key's, ``"paused"`` is a set limit of 0, and ``"back_off"`` a
@@ -77,11 +77,14 @@ class AcquireTimeout(SemaphoreFull, TimeoutError):
     nested: bool = False
 
     def __post_init__(self) -> None:
-        reason = _BLOCKED_BY[self.blocked_by]
+        permit, reason = f"permit of {self.name!r}", _BLOCKED_BY[self.blocked_by]
         if self.nested:
-            reason += "; this task already holds one, and may be waiting for itself"
-        waited = f"timed out after {round(self.waited, 3)} s waiting"
-        super(SemaphoreFull, self).__init__(f"{waited} for a permit of {self.name!r}{reason}")
+            reason += "; this task already holds one"
+        text = f"no {permit} is free"
+        if self.waited:
+            reason += ", and may be waiting for itself" if self.nested else ""
+            text = f"timed out after {round(self.waited, 3)} s waiting for a {permit}"
+        super(SemaphoreFull, self).__init__(f"{text}{reason}")
 
 
 @dataclass(eq=False, repr=False)

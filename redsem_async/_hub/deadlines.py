@@ -14,8 +14,9 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 
 from redsem_async._core.clock import now as clock
+from redsem_async._core.config import Terms
 from redsem_async._core.errors import AcquireTimeout, BlockedBy, SemaphoreError
-from redsem_async._core.lease import ahead_in_turns, retry_after
+from redsem_async._core.lease import ahead_in_turns, refresh_is_overdue, retry_after
 from redsem_async._protocol.replies import Ramp, Reply
 
 from .model import ENTERED, Blocks, LeaseState, QueueReport, Request, RequestState
@@ -220,10 +221,25 @@ def retry_after_of(state: SemaphoreState, request: Request) -> float:
         retry_after(ahead_of_key, own, hold, moment, terms.lease),
     )
     if (ramp := _ramp_of(request)) is None:
-        return estimate
+        return max(estimate, _stalled_for(state, terms, sent_at, moment))
     pause_left = sent_at + ramp.lasts_ms / 1000 - clock()
     is_guess = hold is None and moment == ramp.lasts_ms / 1000
     return max(0.0, pause_left) + (0.0 if is_guess else estimate)
+
+
+def _stalled_for(
+    state: SemaphoreState, terms: Terms, sent_at: float, next_expiry: float | None
+) -> float:
+    """For how many seconds nothing is released, because who holds has stopped to refresh.
+
+    0 if this process holds a permit, or has released one since the last refresh.
+    """
+    if next_expiry is None or state.leases:
+        return 0.0
+    if not refresh_is_overdue(next_expiry, terms.lease, terms.refresh_interval):
+        return 0.0
+    expires_at = sent_at + next_expiry
+    return expires_at - clock() if state.released_at < expires_at - terms.lease else 0.0
 
 
 def _ramp_of(request: Request) -> Ramp | None:
@@ -244,7 +260,8 @@ def _ramp_of(request: Request) -> Ramp | None:
 
 def timed_out(state: SemaphoreState, request: Request) -> AcquireTimeout:
     """The error for a deadline that came although the server replied."""
-    waited, retry_after = clock() - request.started, retry_after_of(state, request)
+    waited = clock() - request.started if request.waits or request.lease else 0.0
+    retry_after = retry_after_of(state, request)
     return AcquireTimeout(state.name, waited, retry_after, blocked_by_of(request))
 
 

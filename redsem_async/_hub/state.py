@@ -118,6 +118,7 @@ class SemaphoreState(SemaphoreRef):
             permits. None before the first release.
         others_hold: the same of all processes, as a reply told it.
         hold_told_at: when a release told *own_hold* last.
+        released_at: when a task of this process released a permit last.
         seen: the set limit, and when the back-off changes, as the last acquire or heartbeat told.
             None if it told of neither.
 
@@ -159,6 +160,7 @@ class SemaphoreState(SemaphoreRef):
         self.own_hold: float | None = None
         self.others_hold: float | None = None
         self.hold_told_at: float = -math.inf
+        self.released_at: float = -math.inf
         self.seen: tuple[int | None, float] | None = None
         self.scheduled: bool = False
         self.timer: TimerHandle | None = None
@@ -373,7 +375,7 @@ class SemaphoreState(SemaphoreRef):
         self, lease: Lease, now: float, held: float, future: Confirmed | None = None
     ) -> PendingRelease:
         """A permit is released after *held* seconds. *future* gets whether it was held."""
-        held, usual = lease.permits * held, self.own_hold
+        held, usual, self.released_at = lease.permits * held, self.own_hold, now
         self.own_hold = held if usual is None else usual + (held - usual) / AVERAGED
         trusted = now < lease.trusted_until and lease.state is LeaseState.HELD
         pending = self.give_back(lease, now, trusted=trusted, future=future)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from math import log
 from typing import Literal, NamedTuple
 
-from redsem_async._core.lease import heartbeat_is_overdue, refresh_is_overdue
-from redsem_async._protocol.status import BackOff, Client, Holder, SemaphoreStatus, Waiter
+from redsem_async._core.lease import heartbeat_is_overdue
+from redsem_async._protocol.status import BackOff, Client, SemaphoreStatus, Waiter, is_unrefreshed
 
 from .changed import origin
 from .discovery import SemaphoreInfo
@@ -57,12 +57,16 @@ class Stalled(NamedTuple):
     holds: bool
 
     @property
+    def what(self) -> str:
+        """What has stalled."""
+        signs = "refreshing" if self.holds else "sending heartbeats"
+        return f"{name_of(self.client)} has stopped {signs}."
+
+    @property
     def text(self) -> str:
         """What has stalled, and what becomes free when."""
-        signs = "refreshing. The first of its permits expires"
-        if not self.holds:
-            signs = "sending heartbeats. Its requests leave the queue"
-        return f"{name_of(self.client)} has stopped {signs} in {duration(self.left)}."
+        then = "The first of its permits expires" if self.holds else "Its requests leave the queue"
+        return f"{self.what} {then} in {duration(self.left)}."
 
 
 def state_of(
@@ -99,14 +103,6 @@ def rank(info: SemaphoreInfo, status: SemaphoreStatus | None, state: State) -> t
     share = status.held / limit if limit else float(status.held + status.waiting > 0)
     age = round(log(max(1.0, status.oldest_wait or 0.0), 4))
     return trouble, -age, order, -round(min(share, 1.0) * 5), -status.waiting.bit_length()
-
-
-def is_unrefreshed(holder: Holder) -> bool:
-    """Whether the permit expires soon, because its process does not refresh it."""
-    lease, interval = holder.client.lease, holder.client.refresh_interval
-    if lease is None or interval is None:
-        return False
-    return refresh_is_overdue(holder.expires_in, lease, interval)
 
 
 def is_silent(waiter: Waiter, info: SemaphoreInfo) -> bool:
@@ -177,7 +173,7 @@ def _waiting(info: SemaphoreInfo, status: SemaphoreStatus, limit: int | None) ->
     free = 0 if limit is None else limit - status.held
     if free <= 0:
         after = ""
-        if status.retry_after and limit:
+        if status.retry_after and limit and not any(map(is_unrefreshed, status.holders)):
             after = f" A new request would wait {_about(status.retry_after)}."
         return State("queuing", f"{_in_use(status, limit or 0)}.{after}")
     waits_of_keys = {waiter.key: None for waiter in status.waiters if waiter.key is not None}

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from redsem_async._core.config import MOST_PERMITS, Slot
 from redsem_async._core.keys import Address
-from redsem_async._core.lease import retry_after
+from redsem_async._core.lease import refresh_is_overdue, retry_after
 
 from .hub_info import facts_of
 from .operations import Argument, Operation, encoded
@@ -150,7 +150,8 @@ class SemaphoreStatus:
         set_limit: the limit that was set with ``set_limit``, if any.
         retry_after: an estimate of the seconds until a new request would be granted. 0 when a
             permit is free. It is computed from the queue and from this process's recent hold
-            times, or else those of other processes. With no hold times, a second is assumed.
+            times, or else those of other processes. With no hold times, a second is assumed. While
+            no process refreshes a permit, it is at least the time until the first one expires.
         keys: those with permits or waiting requests, and those to which a back-off grants nothing.
             The ones with the most permits come first.
         back_off: the semaphore's back-off, if one is in progress.
@@ -294,30 +295,34 @@ class Status(Operation[StatusReply]):
         usual = viewer.usual_hold
         if usual is None and (told := none_below_0(number_of(hold_ms))) is not None:
             usual = told / 1000
+        listed = tuple(
+            Holder(
+                id=identity,
+                client=client(identity),
+                age=age(number_of(token)),
+                expires_in=left_ms / 1000,
+                fencing_token=number_of(token),
+                permits=number_of(permits),
+                key=key_of(key),
+                slots=tuple(named[slot] for slot in slots_of(own) if 0 <= slot < len(named)),
+            )
+            for identity, left_ms, facts in _in_rows(holders, _text_of, number_of, bytes)
+            for token, permits, own, key in (facts.split(b":", 3),)
+        )
         later = 0.0
         if blocked or not available:
             later = retry_after(waiting, limit, usual, None, viewer.lease)
             later += 0.0 if back_off is None else back_off.seconds_left
+            unrefreshed = [holder for holder in listed if is_unrefreshed(holder)]
+            if unrefreshed and sum(holder.permits for holder in unrefreshed) >= held:
+                later = max(later, unrefreshed[0].expires_in)
         status = SemaphoreStatus(
             name=address.name,
             limit=limit,
             held=held,
             available=available,
             waiting=waiting,
-            holders=tuple(
-                Holder(
-                    id=identity,
-                    client=client(identity),
-                    age=age(number_of(token)),
-                    expires_in=left_ms / 1000,
-                    fencing_token=number_of(token),
-                    permits=number_of(permits),
-                    key=key_of(key),
-                    slots=tuple(named[slot] for slot in slots_of(own) if 0 <= slot < len(named)),
-                )
-                for identity, left_ms, facts in _in_rows(holders, _text_of, number_of, bytes)
-                for token, permits, own, key in (facts.split(b":", 3),)
-            ),
+            holders=listed,
             waiters=tuple(
                 Waiter(identity, client(identity), position, age(int(float(ticket))), permits, key)
                 for position, (entry, ticket) in enumerate(_in_rows(entries, _text_of, float))
@@ -335,6 +340,14 @@ class Status(Operation[StatusReply]):
             usual_hold=usual,
         )
         return StatusReply(status, bool(blocked), number_of(key_limits))
+
+
+def is_unrefreshed(holder: Holder) -> bool:
+    """Whether the permit expires soon, because its process does not refresh it."""
+    lease, interval = holder.client.lease, holder.client.refresh_interval
+    if lease is None or interval is None:
+        return False
+    return refresh_is_overdue(holder.expires_in, lease, interval)
 
 
 def _origin(pattern: re.Pattern[bytes], stored: bytes) -> tuple[int | None, str | None]:

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Annotated, Any
 
 import typer
+from redis.exceptions import ResponseError
 
 from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, Permit, Semaphore
 from redsem_async._core import config
@@ -26,7 +27,7 @@ from ._target import REDIS_ERRORS, USAGE_ERROR, Target, connected, fail, failure
 UNAVAILABLE, TRY_AGAIN = 69, 75  # EX_UNAVAILABLE and EX_TEMPFAIL of sysexits.h
 TERM_BELOW, KILL_BELOW = 1 / 4, 1 / 20  # of the lease that is left
 LOOK = 0.05  # seconds between two looks at what is to end
-LOOK_UP = 1.0  # seconds to find out what other clients declare
+LOOK_UP = 1.0  # seconds of one attempt to find out what other clients declare
 NAMED = 5  # holders named in the message while it waits
 SELF = "redsem-async: "  # before each message, because the command writes to stderr, too
 
@@ -78,12 +79,15 @@ def run(
     the command's process group gets SIGTERM, and SIGKILL before the lease ends.
 
     Exits with the command's exit code, or 128 + n if signal n ended the command. If it was not
-    started, exits with 75 if no permit became free in time, 69 if Redis is unreachable or
-    returned an error, and 126 or 127 if the command cannot be executed or does not exist.
+    started, exits with 75 if no permit became free in time, 69 if Redis was unreachable when it
+    started or returned an error, and 126 or 127 if the command cannot be executed or does not
+    exist.
     """
     target = Target(url, prefix, cluster)
     if limit is not None and slots is not None:
         fail(SELF + "give either --limit or --slots", USAGE_ERROR)
+    if limit is not None and limit < 1:
+        fail(f"{SELF}--limit must be 1 or more, not {limit}", USAGE_ERROR)
     if key is not None and fair is False:
         fail(SELF + "--key needs --fair", USAGE_ERROR)
     options: dict[str, Any] = {
@@ -99,9 +103,9 @@ def run(
     async def under_a_permit(process: Process) -> None:
         process.listen()
         async with connected(target) as client:
-            is_given = limit is not None or slots is not None
-            patience = 0.0 if is_given else min(lease, math.inf if timeout is None else timeout)
-            known = await _look_up(client, prefix, name, patience)
+            is_given, began = limit is not None or slots is not None, clock()
+            until = began + min(lease, math.inf if timeout is None else timeout)
+            known = await _look_up(target, client, name, until, needed=not is_given)
             options["clock"] = known.clock or "server"
             if (key is not None or known.keyed) and fair is not False:
                 options.update(_options_of_keys(known, key_limit))
@@ -110,8 +114,9 @@ def run(
                 options["slots"] = known.slots or None
             is_fair = known.fair or key is not None if fair is None else fair
             semaphore = (FairSemaphore if is_fair else Semaphore)(client, name, **options)
+            left = None if timeout is None else max(0.0, began + timeout - clock())
             with observe(_Waits(semaphore)) if verbose else contextlib.nullcontext():
-                permit = await semaphore.acquire(timeout=timeout, permits=permits, key=key)
+                permit = await semaphore.acquire(timeout=left, permits=permits, key=key)
             async with permit:
                 if verbose:
                     _say(f"{name!r} was granted after {permit.waited:.1f} s")
@@ -126,7 +131,7 @@ def run(
         except (asyncio.CancelledError, KeyboardInterrupt):
             raise typer.Exit(128 + (process.signalled or signal.SIGINT)) from None
         except AcquireTimeout as full:
-            fail(f"{SELF}{full}", TRY_AGAIN)
+            fail(f"{SELF}{replace(full, waited=timeout or 0.0)}", TRY_AGAIN)
         except REDIS_ERRORS as error:
             if process.code is None:
                 fail(SELF + failure(target, error), UNAVAILABLE)
@@ -136,19 +141,29 @@ def run(
 
 
 async def _look_up(
-    client: Any, prefix: str, name: str, patience: float
+    target: Target, client: Any, name: str, until: float, *, needed: bool
 ) -> discovery.SemaphoreInfo:
-    """What the living clients of *name* declare. Waits for *patience* seconds in an outage."""
-    until = clock() + patience
+    """What the living clients of *name* declare.
+
+    Tries again *until* then if Redis is unreachable, or rejects it although it is *needed*.
+    """
+    speaks_at = clock() + LOOK_UP
     while True:
-        with contextlib.suppress(*READ_ERRORS):
+        try:
             async with asyncio.timeout(LOOK_UP):
-                found = await discovery.find(client, prefix, name)
+                found = await discovery.find(client, target.prefix, name)
                 known = found or discovery.SemaphoreInfo(name)
                 living = (each for each in known.clients if each.id in known.dead_in)
                 return replace(known, clients=tuple(living))
-        if clock() >= until:
-            return discovery.SemaphoreInfo(name)
+        except READ_ERRORS as error:
+            left, rejected = until - clock(), isinstance(error, ResponseError)
+            if rejected and (left <= 0 or not needed):
+                return discovery.SemaphoreInfo(name)
+            if left <= 0:
+                raise
+            if clock() >= speaks_at:
+                speaks_at = math.inf
+                _say(f"{failure(target, error)} Trying again for {duration(left)}.")
         await asyncio.sleep(LOOK)
 
 

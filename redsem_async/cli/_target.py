@@ -183,7 +183,8 @@ def usage_error(ctx: typer.Context, text: str) -> NoReturn:
 
 def describe(error: BaseException) -> str:
     """The message of *error* on one line, with a hint where there is one."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    silent = "no reply" if isinstance(error, TimeoutError) else type(error).__name__
+    text = " ".join(str(error).split()) or silent
     if isinstance(error, AskError) or "MOVED" in text:  # a MovedError is one
         return CLUSTER_NODE
     if "HELLO must be called" in text or text.startswith("NOAUTH"):

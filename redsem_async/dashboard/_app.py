@@ -181,11 +181,12 @@ class Dashboard:
 
     async def change(self, request: Request) -> Response:
         """Make a change, for a POST of JSON."""
+        reader, _ = self._reader()
         try:
-            text = await change(request, self._access, self._redis, self._prefix)
+            text = await change(request, self._access, self._redis, self._prefix, reader.histories)
         except NotChanged as refused:
             return JSONResponse({"ok": False, "text": str(refused)}, refused.status)
-        self._reader()[0].read_soon()
+        reader.read_soon()
         return JSONResponse({"ok": True, "text": text})
 
     async def metrics(self, request: Request) -> Response:

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import logging
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,7 @@ from redsem_async._integrations.discovery import SemaphoreInfo, find
 from redsem_async._redis.stored import READ_ERRORS
 
 from ._access import CHANGES, Access, forgery
+from ._history import History
 from ._views import short
 
 logger = logging.getLogger("redsem_async.dashboard")
@@ -54,8 +57,17 @@ class Change:
     permit: str | None = None
     seconds: float = 0.0
 
+    @property
+    def ends(self) -> str | None:
+        """What it removes or ends: a "limit", a "back-off" or nothing."""
+        if self.action == "resume" or (self.action == "set_limit" and self.limit is None):
+            return "limit"
+        return "back-off" if self.action == "back_off" and not self.seconds else None
 
-async def change(request: Request, access: Access, redis: Any, prefix: str) -> str:
+
+async def change(
+    request: Request, access: Access, redis: Any, prefix: str, histories: Mapping[str, History]
+) -> str:
     """Make the change that *request* asks for, and return what was done, in words.
 
     Raises:
@@ -75,7 +87,10 @@ async def change(request: Request, access: Access, redis: Any, prefix: str) -> s
         raise refusal
     try:
         async with asyncio.timeout(CHANGE_TIMEOUT):
-            text = await _make(wanted, redis, prefix, config.label_of(f"dashboard/{who}"))
+            label = config.label_of(f"dashboard/{who}")
+            if wanted.ends and (history := histories.get(wanted.name)) is not None:
+                history.note_ended(wanted.ends, wanted.key, label, time.time())
+            text = await _make(wanted, redis, prefix, label)
     except (BackendUnavailable, *READ_ERRORS) as error:
         reason = str(error) or "no reply in time"
         raise NotChanged(

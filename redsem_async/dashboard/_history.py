@@ -1,5 +1,6 @@
 """The last 15 minutes of a semaphore, with its numbers and what happened to it."""
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -13,6 +14,7 @@ KEPT = 900.0  # seconds
 SLOT = 3.0  # seconds between two points
 EVENTS = 100
 MARKS = 1000  # keys whose limits are compared
+LATELY = 15.0  # seconds after which a change made here is not taken for one that is read
 SAME = 1.0  # seconds by which two readings of one moment may differ
 
 
@@ -75,6 +77,18 @@ class History:
         self._lost_at = self._read_at = 0.0  # before the last gap
         self._marks: dict[str | None, _Mark] = {}  # by key. None is for all requests
         self._stalled: dict[str, tuple[Stalled, float]] = {}  # by id, and when it loses its own
+        self._ended: dict[tuple[str, str | None], tuple[float, str]] = {}  # what, and of which key
+
+    def note_ended(self, what: str, key: str | None, by: str, now: float) -> None:
+        """This dashboard removes a "limit" or ends a "back-off". Redis does not keep by whom."""
+        self._ended[what, key] = now, by
+
+    def _who_ended(
+        self, what: str, key: str | None, now: float
+    ) -> tuple[float | None, str | None]:
+        """When that was done and by whom, if it was done by this dashboard."""
+        at, by = self._ended.pop((what, key), (-math.inf, ""))
+        return (at, by) if now - at < LATELY else (None, None)
 
     def note_losses(self, status: SemaphoreStatus | None, now: float, server: str | None) -> None:
         """Note set limits, pauses and back-offs that are gone since Redis restarted.
@@ -145,17 +159,23 @@ class History:
             mark = _Mark(None, of.set_limit, set_at and lately, began and lately, 0.0, None)
             if back_off is not None and back_off.age is None:
                 mark = mark._replace(began=began)
+        begins = back_off is not None and (mark.began is None or _is_later(began, mark.began))
         if of.set_limit != mark.set_limit or _is_later(set_at, mark.set_at):
-            text = _set_text(mark, of.set_limit, limit, of.set_limit_by)
-            self._tell(set_at or now, key, text)
+            at, by = self._who_ended("limit", key, now)
+            # Redis does not tell when a limit was removed: before a back-off that has begun since.
+            at = set_at or at or (began if begins and began else now)
+            by = by if of.set_limit is None else of.set_limit_by
+            self._tell(at, key, _set_text(mark, of.set_limit, limit, by))
         elif of.set_limit is None and None not in (limit, mark.limit) and limit != mark.limit:
             self._tell(
                 now, key, f"The clients declare a limit of {limit:,}. It was {mark.limit:,}."
             )
-        if back_off is not None and (mark.began is None or _is_later(began, mark.began)):
+        if back_off is not None and begins:
             self._tell(began or now, key, _back_off_text(back_off))
         elif back_off is None and mark.began is not None:
-            self._tell(now, key, "The back-off has ended.")
+            at, by = self._who_ended("back-off", key, now)
+            text = f"The back-off was ended by {by}." if by else "The back-off has ended."
+            self._tell(at or now, key, text)
 
     def _tell(self, at: float, key: str | None, text: str) -> None:
         self.events.append(Happening(at, "limit", _of_key(key, text)))
@@ -164,7 +184,7 @@ class History:
         assert reading.status is not None
         for identity, one in stalled.items():
             if identity not in self._stalled:
-                self.events.append(Happening(now, "bad", one.text))
+                self.events.append(Happening(now, "bad", one.what))
             self._stalled[identity] = one, now + one.left
         listed = {holder.client.id for holder in reading.status.holders}
         listed |= {waiter.client.id for waiter in reading.status.waiters}
@@ -216,7 +236,8 @@ def _set_text(before: _Mark, set_limit: int | None, limit: int | None, by: str |
         was = "" if before.limit is None else f" It was {before.limit:,}."
         return f"The limit was set to {set_limit:,}{who}.{was}"
     own = f"The clients' own limit applies ({'unknown' if limit is None else f'{limit:,}'})."
-    return f"Resumed. {own}" if before.set_limit == 0 else f"The set limit was removed. {own}"
+    what = "Resumed" if before.set_limit == 0 else "The set limit was removed"
+    return f"{what}{who}. {own}"
 
 
 def _back_off_text(back_off: BackOff) -> str:

@@ -62,7 +62,7 @@ class Unreachable:
     """Redis could not be read.
 
     Attributes:
-        since: when that was noticed, as a Unix time.
+        since: when the first attempt to read it began, as a Unix time.
         text: the error.
         read_at: when Redis was last read, as a Unix time. None for never.
     """
@@ -208,7 +208,7 @@ class Reader:
                 logger.exception(
                     "reading for the dashboard failed", extra={"event": "dashboard failed"}
                 )
-                self._fail("the dashboard failed: its log has the error")
+                self._fail("the dashboard failed: its log has the error", time.time())
             if task.cancelling():  # redis-py may have swallowed the cancellation
                 return
             self._ticked = time.monotonic()
@@ -223,8 +223,9 @@ class Reader:
 
     async def tick(self) -> None:
         """Read what the pages show, then as many other names as the budget allows."""
-        if self.outage or self._read_at is None or time.time() - self._read_at > OLD:
-            self._since = time.time()
+        began = time.time()
+        if self.outage or self._read_at is None or began - self._read_at > OLD:
+            self._since = began
         try:
             self._server = await self._in_time(self._run_id())
             await self._in_time(self._read_details())
@@ -238,14 +239,17 @@ class Reader:
                 self.outages.append(Happening(self._read_at, "good", "Redis answers again."))
             self.outage = None
         except (BackendUnavailable, TimeoutError, *READ_ERRORS) as error:
-            self._fail(unreachable(error) or " ".join(str(error).split()) or "no reply")
+            # An error of a semaphore names it, and is shown at all of them.
+            text = error.detail if isinstance(error, BackendUnavailable) else str(error)
+            self._fail(unreachable(error) or " ".join(text.split()) or "no reply", began)
             await self._end_scan()
 
-    def _fail(self, text: str) -> None:
-        now, text = time.time(), text.rstrip(".")
+    def _fail(self, text: str, began: float) -> None:
+        """A tick that *began* then could not read Redis."""
+        text = text.rstrip(".")
         if not self.outage:
-            self.outages.append(Happening(now, "bad", f"Redis became unreachable ({text})."))
-        since = self.outage.since if self.outage else now
+            self.outages.append(Happening(began, "bad", f"Redis became unreachable ({text})."))
+        since = self.outage.since if self.outage else began
         self.outage = Unreachable(since, text, self._read_at)
 
     async def _run_id(self) -> str | None:
@@ -290,7 +294,6 @@ class Reader:
             found = await self._in_time(self.read_all(page))
             for name, reading in zip(page, found, strict=True):
                 if reading is None:
-                    self.readings.pop(name, None)
                     self._note_unused(name)
                 else:
                     _ = self._note(reading)
@@ -320,8 +323,14 @@ class Reader:
         return self.hues.setdefault(process_of(client), len(self.hues) % HUES)
 
     def _note_unused(self, name: str) -> None:
+        """*name* is not in use. It stays in the list while something of it is lost."""
+        _ = self.readings.pop(name, None)
         if (history := self.histories.get(name)) is not None:
             history.note_losses(None, time.time(), self._server)
+            if history.lost is not None:
+                status = SemaphoreStatus(name, 0, 0, 0, 0, (), ())
+                unused = Reading(SemaphoreInfo(name), status, "", time.monotonic(), history.lost)
+                self.readings[name] = unused
 
     async def read_all(self, names: list[str]) -> list[Reading | None]:
         """The numbers of *names*, and of each the first holder and waiter."""
@@ -426,8 +435,9 @@ class Reader:
         self._scanned, self.complete = None, False
 
     def _forget_all_but(self, names: set[str]) -> None:
-        for gone in self.readings.keys() - names - {detail.name for detail in self.details}:
-            del self.readings[gone]
+        known = self.readings.keys() | self.histories.keys()
+        for gone in known - names - {detail.name for detail in self.details}:
+            self._note_unused(gone)
         oldest = time.time() - KEPT
         ended = [n for n, h in self.histories.items() if not h.points or h.points[-1].at < oldest]
         for name in ended:

@@ -23,11 +23,17 @@ from redsem_async._integrations.states import (
     ATTENTION,
     duration,
     is_silent,
-    is_unrefreshed,
     limit_of,
     rank,
 )
-from redsem_async._protocol.status import Client, Holder, KeyStatus, SemaphoreStatus, Waiter
+from redsem_async._protocol.status import (
+    Client,
+    Holder,
+    KeyStatus,
+    SemaphoreStatus,
+    Waiter,
+    is_unrefreshed,
+)
 
 from ._history import EVENTS, KEPT, History
 from ._reader import ENTRIES, Detail, Reader
@@ -112,7 +118,8 @@ def _history(reader: Reader, name: str) -> Json:
     """The last minutes, with what happened to the semaphore and to Redis."""
     history = reader.histories.get(name, History())
     oldest = time.time() - KEPT
-    events = sorted(e for e in (*history.events, *reader.outages) if e.at >= oldest)
+    events = [e for e in (*history.events, *reader.outages) if e.at >= oldest]
+    events.sort(key=lambda e: e.at)  # those of one moment stay in their order
     return {"points": [*history.points], "events": events[-EVENTS:]}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import AnySemaphore, FairSemaphore, QueueFull, Semaphore
+from redsem_async import AnySemaphore, FairSemaphore, QueueFull, Semaphore, SemaphoreFull
 from tests.harness.children import StartWorker
 from tests.harness.clients import Kind, key_of
 from tests.harness.memory import Distant
@@ -36,6 +36,34 @@ async def test_a_killed_holder_is_in_the_way_for_a_lease_at_most(
     waiter = await waits_in_queue(semaphore)
     await holder.kill()
     await give_back(waiter)
+
+
+@pytest.mark.fault(1)
+@pytest.mark.parametrize("killed", [2, 1])
+@pytest.mark.parametrize("kind", [Semaphore, FairSemaphore])
+@simulated
+async def test_no_retry_is_advised_before_a_killed_process_loses_all_permits(
+    kind: Kind, killed: int
+) -> None:
+    """The 50 ms for which they are usually held say nothing then, unless another is released."""
+    dead = Distant()
+    lives, other = (kind(dead.peer(), "jobs", 2, lease=9.0, max_waiters=1) for _ in range(2))
+    async with lives:
+        await asyncio.sleep(0.05)
+    held = [await kind(dead, "jobs", 2, lease=9.0).acquire() for _ in range(killed)]
+    dead.cut_off()
+    await asyncio.sleep(5.0)
+    for _ in range(killed, 2):
+        await give_back(await lives.acquire())
+        held.append(await other.acquire())
+    waiter = await queue_up(lives, timeout=0.5)
+    later: list[float] = []
+    for attempt in (lives.acquire(timeout=0), lives.acquire(), waiter):
+        with pytest.raises(SemaphoreFull) as full:
+            await attempt
+        later.append(full.value.retry_after)
+    assert all(3.4 < each < 4.1 if killed == 2 else each < 0.2 for each in later), later
+    await give_back(*held[killed:])
 
 
 @pytest.mark.fault(2)

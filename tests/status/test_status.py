@@ -254,6 +254,16 @@ def test_a_signature_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     assert signed.count("\N{SNOWMAN}") == 33 + 26
 
 
+async def test_status_advises_no_retry_while_nothing_is_refreshed(make: Make) -> None:
+    """But a holder that is refreshed may release its permit at any time."""
+    sem, later = make(2, lease=30.0), list[float]()
+    for permit in (await sem.acquire(), await sem.acquire()):
+        later.append((await sem.status()).retry_after)
+        await permit.detach(9.0)
+    later.append((await sem.status()).retry_after)
+    assert later == [1.0, 1.0, pytest.approx(9.0, abs=4.0)]
+
+
 async def test_reap_drops_what_expired_and_counts_it(make: Make, client: MemoryBackend) -> None:
     """Until then it is not counted either."""
     sem = make(5, lease=30.0)

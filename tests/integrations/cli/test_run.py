@@ -140,19 +140,30 @@ async def test_without_a_permit_nothing_is_started(url: str, redis: Redis) -> No
     assert refused.startswith("redsem-async: timed out after 2")
 
 
-async def test_redis_is_unreachable() -> None:
-    arguments = ("run", "--timeout", "0.2", "jobs", "--", "echo", "started")
-    result = await program(*arguments, REDIS_URL="redis://127.0.0.1:1")
-    assert result.code == 69
-    assert result.error_line == (
+@pytest.mark.parametrize(
+    "options", [("--timeout", "0.2"), ("--lease", "4"), ("--limit", "1", "--lease", "4")]
+)
+async def test_redis_is_unreachable(options: tuple[str, ...]) -> None:
+    """The look-up and the wait share one deadline. A longer one is not spent in silence."""
+    with takes_at_most(6.0):
+        result = await program(
+            "run", *options, "jobs", "--", "echo", "started", REDIS_URL="redis://127.0.0.1:1"
+        )
+    assert (result.code, result.out) == (69, "")
+    *said, error = result.err.splitlines()
+    assert error == (
         "redsem-async: Can't reach Redis at redis://127.0.0.1:1 (connection refused)."
         " Is --url or REDIS_URL right?"
+    )
+    assert [line.removeprefix(error)[:18] for line in said] == [" Trying again for "] * (
+        "--lease" in options
     )
 
 
 @pytest.mark.parametrize(
     "options",
     [
+        ("--limit", "0", "--timeout", "0"),
         ("--limit", "1", "--slots", "a"),
         ("--lease", "0"),
         ("--permits", "2"),

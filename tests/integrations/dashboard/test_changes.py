@@ -55,6 +55,10 @@ async def test_a_limit_is_set_and_removed(
         done = await writable.post("set_limit", "openai", limit=None)
         assert done.json()["ok"]
         assert (await sem.status()).set_limit is None
+        removed = "The set limit was removed by dashboard/ada."
+        await writable.view(
+            lambda view: view["history"]["events"][-1][2].startswith(removed), name="openai"
+        )
     first, second = said(caplog, "changed")
     assert (first.levelname, first.semaphore, first.action) == ("INFO", "openai", "set_limit")
     assert (first.who, first.limit) == ("ada", 2)
@@ -86,6 +90,8 @@ async def test_it_backs_off_for_some_seconds(
     assert view["history"]["events"][-1][2].endswith(f" was started by dashboard/ada@{HERE}.")
     assert (await writable.post("back_off", "gpu", seconds=0)).json()["ok"]
     assert (await gpu.status()).back_off is None
+    ended = "The back-off was ended by dashboard/ada."
+    await writable.view(lambda view: view["history"]["events"][-1][2] == ended, name="gpu")
     assert "'gpu': back_off 30 by 'ada'" in said(caplog, "changed")[0].getMessage()
 
 

@@ -4,12 +4,13 @@ import asyncio
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
 
-from redsem_async import FairSemaphore, aclose
+from redsem_async import BackendUnavailable, FairSemaphore, aclose
 from redsem_async.dashboard import _app, _reader, dashboard
 from redsem_async.dashboard._reader import BUDGET, DETAILS, SHOWN, Detail, Reader, Watch
 from redsem_async.testing import EmbeddedRedis
@@ -202,10 +203,19 @@ async def test_an_outage_is_shown_and_its_end(
         assert row["setLimit"] == 3
         server.restart()
         # The server has lost its state: the name is not in use any more.
-        view = await first(events, lambda view: not (view["outage"] or view.get("rows")))
+        view = await first(events, lambda view: not view["outage"] and "was lost" in str(view))
         if name is not None:
             view = await first(events, lambda view: view["found"] is False)
             assert view["lost"] == "The set limit of 3 was lost with Redis's data."
+
+
+async def test_an_outage_names_no_semaphore(redis: Redis, monkeypatch: Any) -> None:
+    """The one that was being read is another than that of most pages."""
+    reader = Reader(redis, "redsem", 60.0)
+    error = BackendUnavailable("other", "no answer in 3 s")
+    monkeypatch.setattr(reader, "_run_id", AsyncMock(side_effect=error))
+    await reader.tick()
+    assert reader.outages[0].text == "Redis became unreachable (no answer in 3 s)."
 
 
 async def test_a_server_that_stays_silent_is_an_outage(
@@ -218,7 +228,8 @@ async def test_a_server_that_stays_silent_is_an_outage(
     async with site.stream(name="gpu") as events, asyncio.timeout(3 * PATIENCE):
         assert (await anext(events))["outage"] is None
         with stopped(server):
-            await first(events, lambda view: view["outage"])
+            view = await first(events, lambda view: view["outage"])
+            assert view["at"] - view["outage"]["since"] >= 0.3, "it was silent before"
         await first(events, lambda view: view["outage"] is None)
 
 

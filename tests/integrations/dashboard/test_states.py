@@ -1,5 +1,6 @@
 """The words for states, what needs attention, and the history. Without a server."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,9 @@ from redsem_async._protocol.status import (
     SemaphoreStatus,
     Waiter,
 )
+from redsem_async.dashboard import _views
 from redsem_async.dashboard._history import EVENTS, Happening, History, Point
+from redsem_async.dashboard._reader import Reader
 from redsem_async.dashboard._reading import Reading
 from redsem_async.testing import MemoryBackend
 from tests.harness.wait import cancelled, queue_up
@@ -98,6 +101,10 @@ STALLED = Holder("id", PROCESS, 60.0, 2.9, 1, 1)
             "stalled",
             "trainer has stopped refreshing. The fir",
         ),
+        (
+            *(INFO, status(4, holders=(STALLED,), waiting=2, retry_after=0.7), "stalled"),
+            "expires in 2.9 s. All 4 permits are in use.",
+        ),
         (INFO, None, "unreadable", "It cannot be read: WRONGTYPE."),
     ],
 )
@@ -107,6 +114,7 @@ def test_a_state_is_told_in_a_sentence(
     """Which says what requests wait for; the list and the command have the same words."""
     state = state_of(info, given, "WRONGTYPE")
     assert (state.label, words in state.text) == (label, True), state
+    assert ("would wait" in state.text) is ("would wait" in words)
 
 
 @pytest.mark.parametrize(
@@ -224,6 +232,18 @@ def test_what_was_changed_is_noted(before: Any, after: Any, at: float, text: str
         assert text[1:] in noted[2]
 
 
+def test_a_pause_ends_before_the_back_off_that_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are read at once, and Redis tells only when the second began."""
+    monkeypatch.setattr(_views, "KEPT", math.inf)
+    reader = Reader(MemoryBackend(), "redsem", 1.0)
+    history = reader.histories["x"] = History()
+    history.add(reading(set_limit=0), 1000.0, 0.0)
+    history.add(reading(back_off=BackOff(20.0, 0, 0.5, "ada")), 1001.0, 0.0)
+    resumed, begun = _views._history(reader, "x")["events"]
+    assert resumed == (1000.5, "limit", f"Resumed. {OWN}")
+    assert begun[2].startswith("A back-off ")
+
+
 def test_what_was_changed_lately_is_told_by_a_dashboard_that_was_opened_later() -> None:
     assert told(reading(set_limit=0, set_limit_age=60.0, set_limit_by="ada")) == [
         (940.0, "limit", f"Paused by ada. {PAUSED}")
@@ -235,12 +255,12 @@ def test_what_was_changed_lately_is_told_by_a_dashboard_that_was_opened_later() 
 def test_a_stalled_process_is_noted_until_it_recovers_or_loses_what_it_had() -> None:
     lefts = (9.0, 7.0, 3.9, 2.9, None)
     assert [event[1:] for event in told(*(reading(left=left) for left in lefts), every=3.0)] == [
-        ("bad", "trainer has stopped refreshing. The first of its permits expires in 3.9 s."),
+        ("bad", "trainer has stopped refreshing."),
         ("good", "trainer's permits are free again."),
     ]
     alive = (14.0, 6.0, 5.0, 16.0)
     assert [event[1:] for event in told(*(reading(dead_in=dead_in) for dead_in in alive))] == [
-        ("bad", "trainer has stopped sending heartbeats. Its requests leave the queue in 6.0 s."),
+        ("bad", "trainer has stopped sending heartbeats."),
         ("good", "trainer has recovered."),
     ]
     silent = Holder("id", Client("ab" * 16), 60.0, 0.5, 1, 1)
