@@ -23,7 +23,7 @@ local redis, reported = (function(real, refused, us)
     call = guarded('call'), pcall = guarded('pcall'), set_repl = set_repl, REPL_NONE = 0, REPL_ALL = 3,
   }
   return setmetatable(ours, { __index = real }), function(reply)
-    return type(reply) == 'table' and reply.err and reply or { reply, names }
+    return type(reply) == 'table' and reply.err and reply or { reply, refused == '' and names or {} }
   end
 end)(redis, table.remove(ARGV), table.remove(ARGV))
 return reported((function()
