@@ -1,26 +1,29 @@
 """A script of which the server refuses a command tells no lie, and takes nothing for good.
 
 Each script runs from prepared states, and is refused each of its commands in turn, each command by
-its name, and all writes. Redis does not roll back what came before. Afterwards
+its name, and all writes. Redis does not take back what the script did before. Afterwards
 
-1. nothing was sent where nothing was written;
-2. who was told of a grant holds it, and nobody was told of the loss of what he holds;
-3. the rules of every run hold, but that a key may have no expiry yet and that somebody may wait;
-4. once nothing is refused any more, the call that is sent again (or given up) and a heartbeat of each
-   process make all of it right: who waits meets what is free, and as much as is free is granted.
+1. nothing was received where nothing was written;
+2. who was told of a grant holds it, with that token and these slots; who was told of an end, or of
+   a deletion, does not hold what it was about;
+3. the rules of every run hold, but that keys may have no expiry yet and that somebody may wait; and
+   no more is in use than may be, and no token is held twice.
+
+Once nothing is refused any more, the call is sent again or given up, each process sends a heartbeat,
+asks again for what is gone, and refreshes what it holds. Then all rules hold: who waits meets what is
+free, as much as is free is granted and not more, and no facts stay behind; a lease later too.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 import redsem_async._protocol.operations as op
-from redsem_async._core.keys import MODES, Mode, permit_id
+from redsem_async._core.keys import Mode
 from redsem_async._protocol.errors import CommandError
 from redsem_async._protocol.hub_info import NO_PUSH, UNCHANGED, HubInfo
 from redsem_async._protocol.pushes import Deleted, Granted, Revoked
@@ -28,106 +31,81 @@ from redsem_async._protocol.replies import GONE, AdoptReply, Reply
 from redsem_async._protocol.status import Status
 from redsem_async._redis import codec
 from redsem_async._redis.scripts import Script, script
-from redsem_async.testing._redis import MemoryRedis, RawArgument, Snapshot
+from redsem_async.testing._embedded import EmbeddedRedis
 from tests.scripts.in_memory import HUBS, INFO, SLOTS, InMemory
+from tests.scripts.refusing import REASONS, WRITES, Refusing, RefusingServer
 from tests.scripts.test_quick_paths import ending
 from tests.worlds.judge import LEFT, MEET, Judge
 from tests.worlds.look import Look, Ran, requests_of
 from tests.worlds.server import Memory, ScriptServer
 
 A, B, C = HUBS
-WRITES = {"HSET", "HDEL", "ZADD", "ZREM", "PEXPIRE", "SET", "DEL", "UNLINK"}
-REFUSING = Path(__file__).with_name("refusing.lua").read_text(encoding="utf-8")
 LEASE = 90_000
+LIMIT = 2
 
 
-# -- prepared states
+def terms(key: str) -> op.KeyTerms:
+    return op.KeyTerms(key, LIMIT, 1.0, 2000)
 
 
-class Asks(NamedTuple):
-    """An acquire, whatever the mode is."""
-
-    numbers: Sequence[int]
-    limit: int = 2
-    key: str = "k"
-    lease_ms: int = LEASE
-    info: HubInfo = UNCHANGED
-    options: Mapping[str, Any] = {}
-
-    def request(self, mode: Mode) -> op.RequestOptions:
-        options = dict(self.options)
-        if mode.startswith("zset"):
-            options.pop("ahead_ms", None)
-        keyed = self.key and ("keys" in mode or "share" in mode)
-        return op.RequestOptions(**options, key=op.KeyTerms(self.key, 2, 1.0, 2000) if keyed else None)
-
-    def call(self, mode: Mode) -> op.Acquire:
-        every = dict.fromkeys(self.numbers, self.request(mode))
-        slots = SLOTS[: self.limit] if "slots" in mode else None
-        return op.Acquire(
-            self.numbers, self.lease_ms, self.limit, every, hub_info=self.info, slots=slots
-        )
-
-
-def ask(*numbers: int, **terms: Any) -> Asks:
-    known = {name: terms.pop(name) for name in Asks._fields if name in terms}
-    return Asks(numbers, **known, options=terms)
+def ask(
+    *numbers: int,
+    limit: int = LIMIT,
+    key: str = "k",
+    lease_ms: int = LEASE,
+    info: HubInfo = UNCHANGED,
+    **more: Any,
+) -> op.Acquire:
+    every = dict.fromkeys(numbers, op.RequestOptions(key=terms(key), **more))
+    return op.Acquire(numbers, lease_ms, limit, every, hub_info=info)
 
 
 def waiter(number: int, key: str = "k") -> op.QueuedRequest:
-    return op.QueuedRequest(number, LEASE, 2, 1, op.KeyTerms(key, 2, 1.0, 2000))
+    return op.QueuedRequest(number, LEASE, LIMIT, 1, terms(key))
 
 
-Step = int | str | tuple[str, Asks | op.AnyOperation]
-"""Milliseconds that pass, a hub that is gone or a key that is lost, or a call."""
+Step = int | str | tuple[str, op.AnyOperation]
+"""Milliseconds that pass, a hub that is gone or a key that is lost, or a call of a hub."""
 
 KNOWN: list[Step] = [(hub, op.Heartbeat(LEASE, hub_info=INFO)) for hub in HUBS]
 ONE: list[Step] = [*KNOWN, (A, ask(1))]
 FULL: list[Step] = [*ONE, (B, ask(1, key="l"))]
 LINE: list[Step] = [*FULL, (C, ask(1)), (A, ask(2, key="m")), (C, ask(2, key="l"))]
 HEAVY: list[Step] = [*KNOWN, (A, ask(1, permits=2)), (C, ask(1)), (B, ask(1)), (A, ask(2))]
-SHORT: list[Step] = [*KNOWN, (B, ask(1, 2, lease_ms=10_000)), (C, ask(1, permits=2)), (A, ask(1))]
-EXPIRED: list[Step] = [*SHORT, 11_000]
+SHORT: list[Step] = [*KNOWN, (B, ask(1, 2, lease_ms=9000)), (C, ask(1, permits=2)), (A, ask(1))]
 THREE: list[Step] = [*KNOWN, (A, ask(1, limit=3)), (A, ask(2, 3, limit=3, key="l"))]
-MIXED: list[Step] = [*THREE, (B, ask(1, limit=3)), (C, ask(1, limit=3)), (A, ask(4, limit=3, key="l"))]
-PAUSED: list[Step] = [*FULL, (C, ask(1)), (A, op.SetLimit("pause", 1))]
+MIXED: list[Step] = [*THREE, *[(h, ask(n, limit=3)) for h, n in ((B, 1), (C, 1), (A, 4))]]
 SLOWED: list[Step] = [*LINE, (A, op.StartBackOff(900, None, 1)), 1000]
-SPARSE: list[Step] = [*KNOWN, (A, ask(1)), (C, ask(1, permits=2, key="l"))]
+SPARSE: list[Step] = [*ONE, (C, ask(1, permits=2, key="l"))]
+FREED: Step = (A, op.Release(A, [1]))
+SILENT = HubInfo("x", NO_PUSH)
 
-STATES: dict[str, tuple[Sequence[Step], str, Asks | op.AnyOperation]] = {
+STATES: dict[str, tuple[Sequence[Step], str, op.AnyOperation]] = {
     "the first acquire": ([], A, ask(1, info=INFO)),
     "an acquire": (ONE, A, ask(2)),
     "an acquire that waits": (FULL, A, ask(2)),
     "an acquire behind others": (LINE, A, ask(3)),
-    "a batch of which some wait": (ONE, A, ask(2, 3, 4)),
-    "a heavy acquire": (ONE, A, ask(2, permits=2, limit=3)),
-    "an acquire after an expiry": (EXPIRED, A, ask(2)),
-    "an acquire with a head start": (LINE, B, ask(2, ahead_ms=5000)),
-    "an acquire beside a heavy one": (SPARSE, A, ask(2, lease_ms=10_000)),
+    "an acquire beside others": (SPARSE, A, ask(2, lease_ms=9000)),
     "an acquire that does not wait": (SPARSE, B, ask(1, key="m", waits=False)),
+    "an acquire with a head start": (LINE, B, ask(2, ahead_ms=5000)),
+    "an acquire after an expiry": ([*SHORT, 9000], A, ask(2)),
     "an acquire after a loss": ([*LINE, "meta"], A, ask(3, info=INFO)),
+    "a heavy acquire": (ONE, A, ask(2, permits=2, limit=3)),
+    "a batch of which some wait": (ONE, A, ask(2, 3, 4)),
     "a release": (FULL, A, op.Release(A, [1])),
     "a release of some": (THREE, A, op.Release(A, [1, 3])),
-    "a release to its own": ([*FULL, (A, ask(2))], A, op.Release(A, [1], waits=True)),
-    "a release to another": (LINE, A, op.Release(A, [1])),
-    "a release that prefers its own": (
-        LINE,
-        A,
-        op.Release(A, [1], waits=True, own=[waiter(2, "m")]),
-    ),
-    "a release to several": (MIXED, A, op.Release(A, [1, 2, 3], waits=True)),
     "a release of a heavy one": (HEAVY, A, op.Release(A, [1], waits=True)),
+    "a release to its own": ([*FULL, (A, ask(2))], A, op.Release(A, [1], waits=True)),
+    "a release that prefers its own": (LINE, A, op.Release(A, [1], None, True, [waiter(2, "m")])),
+    "a release to another": (LINE, A, op.Release(A, [1])),
+    "a release to several": (MIXED, A, op.Release(A, [1, 2, 3], waits=True)),
     "a release to a heavy one": (SHORT, B, op.Release(B, [1, 2])),
     "a release to a dead one": ([*MIXED, B], A, op.Release(A, [1, 2], waits=True)),
     "a release beside a dead one": ([*LINE, C], A, op.Release(A, [1])),
     "a release by another": (LINE, C, op.Release(A, [1], waits=True)),
     "a release in a ramp": (SLOWED, A, op.Release(A, [1], 7)),
     "a release under a set limit": ([*LINE, (B, op.SetLimit(2, 1))], A, op.Release(A, [1])),
-    "a release without messages": (
-        [*FULL, (C, ask(1, info=HubInfo("x", NO_PUSH)))],
-        A,
-        op.Release(A, [1]),
-    ),
+    "a release without messages": ([*FULL, (C, ask(1, info=SILENT))], A, op.Release(A, [1])),
     "a release after a loss": ([*LINE, "holders"], B, op.Release(B, [1])),
     "a release with lost facts": ([*LINE, "facts"], B, op.Release(B, [1])),
     "a refresh": (FULL, A, op.Refresh([1], 200_000)),
@@ -135,84 +113,49 @@ STATES: dict[str, tuple[Sequence[Step], str, Asks | op.AnyOperation]] = {
     "an abandon of a request": (LINE, C, op.Abandon([waiter(1)])),
     "an abandon of a grant": (LINE, A, op.Abandon([waiter(1)], 3, 4)),
     "a heartbeat": (LINE, C, op.Heartbeat(LEASE, [waiter(1), waiter(2, "l")])),
-    "a heartbeat after an expiry": (EXPIRED, A, op.Heartbeat(LEASE, [waiter(1)])),
-    "a first heartbeat": ([*LINE, "hubs"], C, op.Heartbeat(LEASE, [waiter(1)], INFO)),
-    "a heartbeat without a queue": ([*LINE, "queue"], C, op.Heartbeat(LEASE, [waiter(1)])),
+    "a heartbeat after an expiry": ([*SHORT, 9000], A, op.Heartbeat(LEASE, [waiter(1)])),
+    "a heartbeat of a new hub": ([*LINE, "hubs"], C, op.Heartbeat(LEASE, [waiter(1)], INFO)),
+    "a heartbeat after a loss": ([*LINE, "queue"], C, op.Heartbeat(LEASE, [waiter(1)])),
     "an adoption": (LINE, C, op.Adopt(A, 1, 3, LEASE, call=1)),
     "an adoption of a heavy one": (HEAVY, B, op.Adopt(A, 1, 3, LEASE, call=1)),
     "a detach": (LINE, A, op.Detach(1, 10_000, 1)),
     "a status": (LINE, A, Status(9)),
     "a higher limit": (LINE, B, op.SetLimit(4, 1)),
     "a pause": (LINE, B, op.SetLimit("pause", 1)),
-    "the end of a pause": ([*PAUSED, (A, op.Release(A, [1]))], A, op.SetLimit("resume", 2)),
+    "a resumption": ([*LINE, (A, op.SetLimit(0, 1)), FREED], A, op.SetLimit("resume", 2)),
     "a limit of a key": (LINE, B, op.SetLimit(1, 1, "k")),
     "no limit of a key": ([*LINE, (B, op.SetLimit(1, 1, "k"))], B, op.SetLimit(None, 2, "k")),
     "a back-off": (LINE, A, op.StartBackOff(900, None, 1)),
-    "the end of a back-off": ([*SLOWED, (A, op.Release(A, [1]))], A, op.StartBackOff(0, None, 2)),
+    "the end of a back-off": ([*SLOWED, FREED], A, op.StartBackOff(0, None, 2)),
     "a back-off of a key": (LINE, A, op.StartBackOff(900, None, 1, "k")),
     "the end of that of a key": (
-        [*LINE, (A, op.StartBackOff(900, None, 1, "k")), (A, op.Release(A, [1])), 1000],
+        [*LINE, (A, op.StartBackOff(900, None, 1, "k")), FREED, 1000],
         A,
         op.StartBackOff(0, None, 2, "k"),
     ),
-    "a reap": (EXPIRED, C, op.Reap()),
+    "a reap": ([*SHORT, 9000], C, op.Reap()),
     "a reap of the dead": ([*LINE, 170_000, (A, op.Heartbeat(LEASE))], A, op.Reap()),
     "a deletion": (LINE, B, op.Delete(1)),
 }
 
 
-class Refusing(MemoryRedis):
-    """Refuses commands of each script.
-
-    Attributes:
-        refused: the position of the command in its script, a command's name, or ``writes``.
-        ran: the commands of the last script, if its reply was no error.
-    """
-
-    world: InMemory
-
-    def __init__(self) -> None:
-        super().__init__(
-            lambda: self.world.server.now_us, lambda *message: self.world.server.published(*message)
-        )
-        self.refused: int | str = ""
-        self.ran: list[str] = []
-
-    def eval(self, script: str, *keys_and_arguments: RawArgument) -> Any:
-        self.ran, us = [], self.world.server.now_us
-        said, ran = super().eval(wrapped(script), *keys_and_arguments, us, self.refused)
-        self.ran = [name.decode() for name in ran]
-        return said
-
-
-@functools.cache
-def wrapped(text: str) -> str:
-    return REFUSING.replace("--[[ the script stands here ]]", text)
-
-
-@functools.cache
-def refusing() -> Refusing:
-    return Refusing()
-
-
 class Walk(InMemory):
     """A call from a prepared state, of which commands are refused."""
 
-    def __init__(self, mode: Mode, redis: Refusing, what: str) -> None:
+    def __init__(self, mode: Mode, what: str, redis: Refusing, tried: Refusing) -> None:
         super().__init__(mode)
-        self.mode: Mode = mode
-        self.redis, self.server._redis = redis, redis
-        redis.world, redis.refused = self, ""
+        redis.world = tried.world = self
+        self.redis, self.tried, self.server._redis = redis, tried, redis
         redis.restore({})
-        self.asked: dict[str, dict[int, op.QueuedRequest]] = {hub: {} for hub in HUBS}
+        self.asked = {hub: dict[int, op.QueuedRequest]() for hub in HUBS}
         steps, self.hub, call = STATES[what]
         for step in [*steps, 1]:
             self.take(step)
         self.called = self.fitted(self.hub, call)
-        # From here on the same call from the same state is made once.
-        self.server = ScriptServer(self._deliver, Memory(), lambda: redis.refused)
-        self.server._redis = redis
-        self.server.state = self.server._stands = self.server._memory.number_of(redis.snapshot())
+        # From here on what a call comes to in a state is remembered.
+        self.server = ScriptServer(self._deliver, memory := Memory(), lambda: tried.refused)
+        self.server._redis, self.server.state = redis, memory.number_of(redis.snapshot())
+        self.server._stands = self.server.state
         self.recovered = {self.server.state}
         self.start = self.server.state, self.judge, self.now_us, self.asked
         self.before = self.look
@@ -228,89 +171,101 @@ class Walk(InMemory):
             case hub, call:
                 self.call(hub, self.fitted(hub, call))
 
-    def fitted(self, hub: str, call: Asks | op.AnyOperation) -> op.AnyOperation:
-        """What the mode makes of *call*."""
-        if isinstance(call, Asks):
-            call = call.call(self.mode)
-            self.asked[hub] |= {request.number: request for request in requests_of(call)}
+    def fitted(self, hub: str, call: op.AnyOperation) -> op.AnyOperation:
+        """The call as this mode has it."""
         if isinstance(call, op.Adopt) and self.address.slotted:
-            call = replace(call, slots=SLOTS[:2])
+            return replace(call, slots=SLOTS[:LIMIT])
+        if not isinstance(call, op.Acquire):
+            return call
+        options = dict(call.options)
+        for number, asked in call.options.items():
+            key = asked.key if self.address.keyed else None
+            options[number] = asked._replace(key=key, ahead_ms=asked.ahead_ms * self.address.fair)
+            if options[number] == op.DEFAULT_OPTIONS:
+                del options[number]  # as on a quick path
+        slots = SLOTS[: call.limit] if self.address.slotted else None
+        call = replace(call, options=options, slots=slots)
+        self.asked[hub] |= {request.number: request for request in requests_of(call)}
         return call
-
-    def back(self, start: tuple[int, Judge, int, Any]) -> None:
-        self.server.state, judge, self.now_us, asked = start
-        self.judge, self.asked = copy(judge), {hub: dict(of) for hub, of in asked.items()}
-        self.judge.granted_ms = dict(judge.granted_ms)
 
     def walk(self) -> Iterator[str]:
         """What is wrong, and after which refusal, on the quick path and on the general one."""
         known = list[list[str]]()
-        for general in (False, True):
-            script_of = functools.partial(ending, "") if general else script
-            plain = self.refuse("", script_of)
-            assert not [*self.faults(plain)], [*self.faults(plain)]
-            names = self.redis.ran
-            if names not in known:
-                known.append(names)
-                for refused in [*range(1, len(names) + 1), *sorted({*names}), "set_repl", "writes"]:
-                    where = f"{names[refused - 1]} {refused}" if isinstance(refused, int) else refused
-                    ran = self.refuse(refused, script_of)
-                    for fault in [*self.faults(ran), *self.recoveries()]:
-                        yield f"{where}{' without quick path' * general}: {fault}"
+        for path, scripts in ("", script), (" without quick path", functools.partial(ending, "")):
+            assert not (wrong := [*self.faults(self.refuse("", scripts))]), wrong
+            if (names := self.tried.ran) in known:
+                continue
+            known.append(names)
+            for refused in self.refusals(names):
+                ran = self.refuse(refused, scripts)
+                name = f"{names[refused - 1]} {refused}" if isinstance(refused, int) else refused
+                for fault in [*self.faults(ran), *self.recoveries()]:
+                    yield f"{name}{path}: {fault}"
 
-    def refuse(self, refused: int | str, script_of: Callable[..., Script]) -> Ran:
+    def refusals(self, names: list[str]) -> Sequence[int | str]:
+        places = range(1, len(names) + 1)
+        if not isinstance(self.tried, RefusingServer):
+            return *places, *sorted({*names}), "set_repl", "writes"
+        writes = [place for place in places if names[place - 1] in WRITES]
+        return *writes, *(why for why in REASONS if why in names or why not in WRITES)
+
+    def back(self, start: tuple[int, Judge, int, Any]) -> None:
+        self.server.state, judge, self.now_us, asked = start
+        self.judge, self.asked = copy(judge), {hub: {**of} for hub, of in asked.items()}
+        self.judge.granted_ms = {**judge.granted_ms}
+
+    def refuse(self, refused: int | str, scripts: Callable[..., Script]) -> Ran:
         self.back(self.start)
         self.told.clear()
-        self.redis.refused = refused
-        setattr(codec, "script", script_of)  # noqa: B010
+        setattr(codec, "script", scripts)  # noqa: B010
+        self.tried.refused, self.server._redis, self.server._stands = refused, self.tried, -1
         ran = self.server.run(self.address, self.called, self.hub, self.now_us)
+        self.tried.refused, self.server._redis, self.server._stands = "", self.redis, -1
         setattr(codec, "script", script)  # noqa: B010
-        self.redis.refused = ""
         return ran
 
     def faults(self, ran: Ran) -> Iterator[str]:
         """What is wrong at once."""
-        after, heard = ran.after, [each for each in self.told if each[0] in self.present]
-        if self.told and self.server.state == self.start[0]:
-            yield f"nothing was written, and this was told: {self.told}"
+        heard = [(hub, push) for hub, push in self.told if hub in self.present]
+        if heard and self.server.state == self.start[0]:
+            yield f"nothing was written, and this was received: {heard}"
         for hub, push in heard:
-            held = {int(i[33:]): permit for i, permit in after.live.items() if i.startswith(hub)}
+            live = ran.after.live.items()
+            held = {int(i[33:]): permit for i, permit in live if i.startswith(hub)}
             match push:
                 case Granted():
                     for number, (token, _, slots) in push.grants:
                         permit = held.get(number)
                         if permit is None or (permit.token, permit.slots) != (token, slots):
                             yield f"{hub} was told of {number} with {token}, and has {permit}"
-                case Revoked():
-                    if lost := held.keys() & {*push.numbers}:
-                        yield f"{hub} was told of the end of {lost}, which it holds"
-                case Deleted():
-                    if held:
-                        yield f"{hub} was told of a deletion, and holds {held}"
+                case Revoked() if ended := held.keys() & {*push.numbers}:
+                    yield f"{hub} was told of the end of {ended}, and holds it"
+                case Deleted() if held:
+                    yield f"{hub} was told of a deletion, and holds {held}"
                 case _:
                     pass
-        # What was done has to be right, but for what is missing.
+        # What was done has to be right, whatever is missing.
         judged = ran if ran.done else ran._replace(answer=AdoptReply(None))
         yield from (str(each) for each in self.judge.ran(judged) if ran.done or each.rule != LEFT)
-        yield from self.excess(after)
+        yield from self.excess(ran.after)
 
     def excess(self, look: Look) -> Iterator[str]:
         """What no call may lead to, whatever it granted."""
         tokens = [permit.token for permit in look.live.values() if permit.token]
         if len({*tokens}) < len(tokens):
             yield f"a token is held twice: {look.live}"
-        most = max([r.limit for of in self.asked.values() for r in of.values()], default=0)
+        limits = {request.limit for of in self.asked.values() for request in of.values()}
         changed = self.called.limit if isinstance(self.called, op.SetLimit) else 0
-        most = max(most, look.set_limit or 0, changed if isinstance(changed, int) else 0)
-        if (used := look.room().uses.total()) > max(most, self.before.room().uses.total()):
-            yield f"{used} of {most} are in use: {look.live}"
+        limits |= {look.set_limit or 0, changed if isinstance(changed, int) else 0}
+        if (used := look.room().uses.total()) > max(*limits, self.before.room().uses.total()):
+            yield f"{used} are in use: {look.live}"
 
     def recoveries(self) -> Iterator[str]:
-        """What is not right, once nothing is refused any more. Known states are left out."""
+        """What is not right, once nothing is refused any more."""
         after = self.server.state, self.judge, self.now_us, self.asked
-        if self.server.state in self.recovered:
+        if after[0] in self.recovered:
             return
-        self.recovered.add(self.server.state)
+        self.recovered.add(after[0])
         for again in (True, False):
             self.back(after)
             try:
@@ -319,16 +274,16 @@ class Walk(InMemory):
                 yield f"{'sent again' if again else 'given up'}: {error}"
 
     def recover(self, *, again: bool) -> None:
-        call = self.called
-        waits = {hub: {int(w.id[33:]) for w in self.before.line if w.id.startswith(hub)} for hub in HUBS}
-        if isinstance(call, op.Acquire):
-            waits[self.hub] |= {*call.numbers} if again else set()
-        elif isinstance(call, op.Abandon):
+        call, line = self.called, self.before.line
+        waits = {hub: {int(w.id[33:]) for w in line if w.id.startswith(hub)} for hub in HUBS}
+        if isinstance(call, op.Abandon):
             waits[self.hub] -= {request.number for request in call.requests}
+        if isinstance(call, op.Acquire) and again:
+            waits[self.hub] |= {*call.numbers}
+        elif isinstance(call, op.Acquire):
+            call, again = op.Abandon(requests_of(call)), True
         if again or isinstance(call, op.Abandon):
             self.said(self.hub, call)
-        elif isinstance(call, op.Acquire):
-            self.said(self.hub, op.Abandon(requests_of(call)))
         hubs = [hub for hub in HUBS if hub in self.present]
         for hub in hubs:
             self.beat(hub, waits[hub])
@@ -337,67 +292,73 @@ class Walk(InMemory):
                 self.said(hub, op.Refresh(held, LEASE))
         self.said(hubs[-1], op.Heartbeat(LEASE), later=())
         look = self.look
-        assert not [*self.excess(look)], [*self.excess(look)]
+        assert not (wrong := [*self.excess(look)]), wrong
         assert not look.leaked, f"these facts stayed: {look.leaked}"
-        self.probe(look)
+        if not (look.line or look.has_lost_facts or look.room().ramps):
+            self.use_up(look, LIMIT if look.set_limit is None else look.set_limit)
         self.pass_time(LEASE + 1)
         self.said(hubs[0], op.Reap(), later=())
 
     def beat(self, hub: str, numbers: set[int]) -> None:
-        """A heartbeat of a client that has reconnected, and asks again for what is gone."""
+        """The heartbeat of a client that has reconnected, and asks again for what is gone."""
         requests = [self.asked[hub][number] for number in sorted(numbers)]
         reply = self.said(hub, op.Heartbeat(LEASE, requests, INFO))
         for request, answer in zip(requests, reply.answers, strict=True):
             if answer == GONE:
-                new = self.asked[hub][max(self.asked[hub]) + 1] = request._replace(number=max(self.asked[hub]) + 1)
-                options = op.RequestOptions(request.permits, key=request.key, again=True)
-                slots = SLOTS[: request.limit] if self.address.slotted else None
-                every = {new.number: options}
-                self.said(hub, op.Acquire([new.number], LEASE, request.limit, every, slots=slots))
+                number = max(self.asked[hub]) + 1
+                again = op.RequestOptions(request.permits, key=request.key, again=True)
+                call = op.Acquire([number], LEASE, request.limit, {number: again})
+                self.said(hub, self.fitted(hub, call))
+
+    def use_up(self, look: Look, limit: int) -> None:
+        """As much as is free is granted, and not more."""
+        free = limit - look.room().uses.total()
+        for number, permits in (900, free + 1), (901, free):
+            if permits > 0:
+                options = op.RequestOptions(permits, waits=False)
+                call = op.Acquire([number], LEASE, limit, {number: options})
+                answer = self.said(A, self.fitted(A, call)).answers[0]
+                granted = not isinstance(answer, int) or answer > 0
+                assert granted is (permits == free), f"{permits}, with {free} free: {answer}"
 
     def said(self, hub: str, call: op.AnyOperation, later: Sequence[str] = (MEET, LEFT)) -> Any:
         """The answer, which is right but for what a heartbeat mends *later*."""
         ran = self.server.run(self.address, call, hub, self.now_us)
         if isinstance(ran.answer, CommandError) and isinstance(call, op.Adopt | op.Detach):
-            return self.said(hub, replace(call, call=call.call + 1))  # it is void
+            return self.said(hub, replace(call, call=call.call + 1), later)  # it is void
+        assert ran.done, f"{call} was answered {ran.answer}"
         wrong = [str(broken) for broken in self.judge.ran(ran) if broken.rule not in later]
         assert not wrong, wrong
-        assert ran.done, f"{call} was answered {ran.answer}"
         if isinstance(ran.answer, Reply) and ran.answer.next_ms == 0:
             self.said(hub, op.Reap(), later)
         return ran.answer
 
-    def probe(self, look: Look) -> None:
-        """As much as is free is granted, and not more."""
-        limit = 2 if look.set_limit is None else look.set_limit
-        free = limit - look.room().uses.total()
-        if look.line or look.has_lost_facts or look.room().ramps:
-            return
-        for number, permits in (900, free + 1), (901, free):
-            if permits > 0:
-                call = ask(number, permits=permits, limit=limit, waits=False, key="").call(self.mode)
-                answer = self.said(A, call).answers[0]
-                granted = not isinstance(answer, int) or answer > 0
-                assert granted is (permits == free), f"{permits}, with {free} free: {answer}"
+
+def walk(mode: Mode, tried: Refusing | None = None) -> None:
+    redis, faults = _in_memory(), list[str]()
+    for what, (steps, _, called) in STATES.items():
+        calls = [called, *(step[1] for step in steps if isinstance(step, tuple))]
+        changes = [each for each in calls if isinstance(each, op.SetLimit | op.StartBackOff)]
+        if "keys" in mode or "share" in mode or not any(each.key for each in changes):
+            faults += [
+                f"{what}: {each}" for each in Walk(mode, what, redis, tried or redis).walk()
+            ]
+    assert not faults, "\n" + "\n".join(faults)
 
 
-@pytest.fixture(autouse=True)
-def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "script", script)
+@functools.cache
+def _in_memory() -> Refusing:
+    return Refusing()
 
 
 @pytest.mark.parametrize("mode", ["fair", "zset", "zset+slots", "fair+keys", "fair+share"])
 def test_a_refused_command_is_no_lie_and_no_loss(mode: Mode) -> None:
-    faults = list[str]()
-    for what, (steps, _, call) in STATES.items():
-        of_keys = any(isinstance(getattr(c, "key", None), str) for c in _changes(steps, call))
-        if "+keys" in mode or "+share" in mode or not of_keys:
-            walk = Walk(mode, refusing(), what)
-            faults += [f"{what}: {fault}" for fault in walk.walk()]
-    assert not faults, "\n" + "\n".join(faults)
+    walk(mode)
 
 
-def _changes(steps: Sequence[Step], call: Asks | op.AnyOperation) -> list[object]:
-    """The calls that may be of a key, which not every mode has."""
-    calls = [call, *(step[1] for step in steps if isinstance(step, tuple))]
-    return [each for each in calls if isinstance(each, op.SetLimit | op.StartBackOff)]
+@pytest.mark.parametrize("mode", ["zset", "fair+share"])
+def test_a_server_that_refuses_writes_makes_no_lie_and_no_loss(
+    mode: Mode, server: EmbeddedRedis
+) -> None:
+    """It lacks replicas, or is one, or its memory is full, or a command is denied."""
+    walk(mode, RefusingServer(server))
