@@ -2,7 +2,7 @@
 
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from redis import Redis
 from redis.exceptions import ResponseError
@@ -19,13 +19,12 @@ REASONS = {
     **{each: (f"ACL SETUSER walker -{each}", f"ACL SETUSER walker +{each}") for each in WRITES},
 }
 _WRAPPER = Path(__file__).with_name("refusing.lua").read_text(encoding="utf-8")
-_READ = """
-local found = redis.call('KEYS', '*')
+_READ = """local found = redis.call('KEYS', '*')
 for i, key in ipairs(found) do
   local kind = redis.call('TYPE', key).ok
-  local has = kind == 'hash' and redis.call('HGETALL', key)
-    or kind == 'zset' and redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
-  found[i] = { key, kind, redis.call('PTTL', key), has or redis.call('GET', key) }
+  local how = { hash = { 'HGETALL', key }, zset = { 'ZRANGE', key, 0, -1, 'WITHSCORES' } }
+  local has = redis.call(unpack(how[kind] or { 'GET', key }))
+  found[i] = { key, kind, redis.call('PTTL', key), has }
 end
 return found"""
 
@@ -69,12 +68,12 @@ class RefusingServer(Refusing):
 
     def __init__(self, server: EmbeddedRedis) -> None:
         super().__init__()
-        self._admin: Any = Redis.from_url(server.url)
+        self._admin = cast("Any", Redis.from_url(server.url))
         self._admin.execute_command(
             "ACL", "SETUSER", "walker", "on", "nopass", "~*", "&*", "+@all"
         )
-        self._walker: Any = Redis.from_url(server.url, username="walker", password="")
-        self._pushes: Any = self._admin.pubsub(ignore_subscribe_messages=True)
+        self._walker = cast("Any", Redis.from_url(server.url, username="walker", password=""))
+        self._pushes = self._admin.pubsub(ignore_subscribe_messages=True)
         self._ends: dict[bytes, int] = {}
 
     def _evaluated(self, script: str, *keys_and_arguments: RawArgument) -> Any:

@@ -1,17 +1,18 @@
 """A script of which the server refuses a command tells no lie, and takes nothing for good.
 
-Each script runs from prepared states, and is refused each of its commands in turn, each command by
-its name, and all writes. Redis does not take back what the script did before. Afterwards
+Each script runs from prepared states, and is refused each of its commands in turn, each command
+by its name, and all writes. Redis does not take back what the script did before. Afterwards
 
 1. nothing was received where nothing was written;
-2. who was told of a grant holds it, with that token and these slots; who was told of an end, or of
-   a deletion, does not hold what it was about;
-3. the rules of every run hold, but that keys may have no expiry yet and that somebody may wait; and
+2. who was told of a grant has it, with that token and these slots; who was told of an end, or of a
+   deletion, does not have what it was about;
+3. the rules of every run hold, but that keys may have no expiry yet and that somebody may wait;
    no more is in use than may be, and no token is held twice.
 
-Once nothing is refused any more, the call is sent again or given up, each process sends a heartbeat,
-asks again for what is gone, and refreshes what it holds. Then all rules hold: who waits meets what is
-free, as much as is free is granted and not more, and no facts stay behind; a lease later too.
+Once nothing is refused any more, the call is sent again or given up, each process sends a
+heartbeat, asks again for what is gone, and refreshes what it holds. Then all rules hold: who waits
+meets what is free, as much as is free is granted and not more, and no facts stay behind. So it is
+when the leases have ended.
 """
 
 import functools
@@ -158,7 +159,7 @@ class Walk(InMemory):
         self.server._stands = self.server.state
         self.recovered = {self.server.state}
         self.start = self.server.state, self.judge, self.now_us, self.asked
-        self.before = self.look
+        self.line, self.used = self.look.line, self.look.room().uses.total()
 
     def take(self, step: Step) -> None:
         match step:
@@ -249,15 +250,16 @@ class Walk(InMemory):
         yield from (str(each) for each in self.judge.ran(judged) if ran.done or each.rule != LEFT)
         yield from self.excess(ran.after)
 
+    def limit(self, look: Look) -> int:
+        declared = [request.limit for of in self.asked.values() for request in of.values()]
+        return max(declared, default=LIMIT) if look.set_limit is None else look.set_limit
+
     def excess(self, look: Look) -> Iterator[str]:
         """What no call may lead to, whatever it granted."""
         tokens = [permit.token for permit in look.live.values() if permit.token]
         if len({*tokens}) < len(tokens):
             yield f"a token is held twice: {look.live}"
-        limits = {request.limit for of in self.asked.values() for request in of.values()}
-        changed = self.called.limit if isinstance(self.called, op.SetLimit) else 0
-        limits |= {look.set_limit or 0, changed if isinstance(changed, int) else 0}
-        if (used := look.room().uses.total()) > max(*limits, self.before.room().uses.total()):
+        if (used := look.room().uses.total()) > max(self.limit(look), self.used):
             yield f"{used} are in use: {look.live}"
 
     def recoveries(self) -> Iterator[str]:
@@ -274,7 +276,7 @@ class Walk(InMemory):
                 yield f"{'sent again' if again else 'given up'}: {error}"
 
     def recover(self, *, again: bool) -> None:
-        call, line = self.called, self.before.line
+        call, line = self.called, self.line
         waits = {hub: {int(w.id[33:]) for w in line if w.id.startswith(hub)} for hub in HUBS}
         if isinstance(call, op.Abandon):
             waits[self.hub] -= {request.number for request in call.requests}
@@ -295,7 +297,7 @@ class Walk(InMemory):
         assert not (wrong := [*self.excess(look)]), wrong
         assert not look.leaked, f"these facts stayed: {look.leaked}"
         if not (look.line or look.has_lost_facts or look.room().ramps):
-            self.use_up(look, LIMIT if look.set_limit is None else look.set_limit)
+            self.use_up(look, self.limit(look))
         self.pass_time(LEASE + 1)
         self.said(hubs[0], op.Reap(), later=())
 
