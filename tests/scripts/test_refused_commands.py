@@ -154,9 +154,10 @@ class Walk(InMemory):
             self.take(step)
         self.called = self.fitted(self.hub, call)
         # From here on what a call comes to in a state is remembered.
-        self.server = ScriptServer(self._deliver, memory := Memory(), lambda: tried.refused)
-        self.server._redis, self.server.state = redis, memory.number_of(redis.snapshot())
-        self.server._stands = self.server.state
+        self.memory = Memory()
+        self.server = ScriptServer(self._deliver, self.memory, lambda: tried.refused)
+        self.server._redis, self.server._stands = redis, -1
+        self.server.state = self.memory.number_of(redis.snapshot())
         self.recovered = {self.server.state}
         self.start = self.server.state, self.judge, self.now_us, self.asked
         self.line, self.used = self.look.line, self.look.room().uses.total()
@@ -193,6 +194,7 @@ class Walk(InMemory):
         """What is wrong, and after which refusal, on the quick path and on the general one."""
         known = list[list[str]]()
         for path, scripts in ("", script), (" without quick path", functools.partial(ending, "")):
+            self.memory.outcomes.clear()  # or nothing would run to be counted
             assert not (wrong := [*self.faults(self.refuse("", scripts))]), wrong
             if (names := self.tried.ran) in known:
                 continue
