@@ -1,12 +1,12 @@
 -- Refuses commands of the script inside. ARGV ends with the time in us, and with what is refused.
 local redis, answered = (function(real, refused, us)
-  local names, muted = {}, false
+  local names, muted, nth = {}, false, tonumber(refused)
   local writes = { HSET = 1, HDEL = 1, ZADD = 1, ZREM = 1, PEXPIRE = 1, SET = 1, DEL = 1, UNLINK = 1 }
   local function guarded(how)
     return function(name, ...)
       names[#names + 1] = name
       -- What is called while replication is off would be lost to replicas.
-      if refused == name or tonumber(refused) == #names or refused == 'writes' and writes[name]
+      if refused == name or nth == #names or refused == 'writes' and writes[name]
           or muted and name ~= 'PUBLISH' then
         return real[how]('REFUSED')  -- which no server knows
       end
