@@ -23,7 +23,10 @@ class HubInfo(NamedTuple):
     @property
     def arguments(self) -> tuple[str, str]:
         """Of a script."""
-        return self.description, f"{self.messages}:{self.used}" if self.used else f"{self.messages}"
+        return (
+            self.description,
+            f"{self.messages}:{self.used}" if self.used else f"{self.messages}",
+        )
 
 
 UNCHANGED = HubInfo("")

@@ -41,10 +41,11 @@ if not grant then
   grant = before
   grant.id, grant.left = new_id, math.max(before.left, lease)
   grant.lease = grant.left
-  -- The old holder leaves afterwards, because a key that holds nothing loses its virtual time.
+  -- The new holder counts before the old one leaves, because a key that holds nothing loses its virtual
+  -- time. It is written afterwards, because no token is held twice.
   if keyed then keyed.occupy(grant.key, grant.permits) end
-  write_grants({ grant })
   remove_holders({ old_id })
+  write_grants({ grant })
   if owner ~= hub then publish_to(owner, 'revoked', old) end
 end
 local reply = { tag, grant.token, grant.left, grant.permits }

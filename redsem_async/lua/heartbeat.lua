@@ -17,6 +17,7 @@ allow_writes_at_maxmemory()
 record_hub(hub_info, no_push, lease)
 if state.waiting > 0 then keep_queue(liveness_timeout(lease)) end
 purge()
+if keyed then keyed.look_again(REQUESTS) end
 serve()
 
 local answers, served = {}, true

@@ -75,6 +75,7 @@ local function look_at_lines()
   local from = keyed.look_from
   if not from then return true end
   if from == '*' then
+    call('HDEL', meta, 'ready_for')  -- until it is right
     call('UNLINK', ready, turns or ready)
     call('ZADD', ready, 'inf', '!')
     keep(ready, SLACK)
@@ -182,6 +183,17 @@ function keyed.follow_ramps()
   if not first[1] then
     call('HDEL', meta, 'key_back_offs')
     state.key_back_offs = nil
+  end
+end
+
+-- Looks at the keys of the requests that ARGV names from position *first* on: a call that failed half-way
+-- may have left one out of `ready`.
+function keyed.look_again(first)
+  local seen = {}
+  for i = first, state.waiting > 0 and #ARGV or 0 do
+    local key = key_in(ARGV[i])
+    if not seen[key] and not is_ready(key) then look_at(key) end
+    seen[key] = true
   end
 end
 

@@ -18,6 +18,8 @@ REASONS = {
     "OOM": ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
     **{each: (f"ACL SETUSER walker -{each}", f"ACL SETUSER walker +{each}") for each in WRITES},
 }
+FOR_GOOD = {*REASONS, "set_repl", "writes"} - {"PEXPIRE"}
+"""What a server refuses. Of a write at one place, or a read, no server refuses it alone."""
 _WRAPPER = Path(__file__).with_name("refusing.lua").read_text(encoding="utf-8")
 _READ = """local found = redis.call('KEYS', '*')
 for i, key in ipairs(found) do

@@ -9,8 +9,9 @@ by its name, and all writes. Redis does not take back what the script did before
 3. the rules of every run hold, but that keys may have no expiry yet and that somebody may wait;
    no more is in use than may be, and no token is held twice.
 
-Once nothing is refused any more, the call is sent again or given up, each process sends a
-heartbeat, asks again for what is gone, and refreshes what it holds. Then all rules hold: who waits
+If the refusal is one that a server makes, the call is sent again or given up, each process sends a
+heartbeat, asks again for what is gone, and refreshes what it holds, once nothing is refused any
+more. Then all rules hold: who waits
 meets what is free, as much as is free is granted and not more, and no facts stay behind. So it is
 when the leases have ended.
 """
@@ -34,7 +35,7 @@ from redsem_async._redis import codec
 from redsem_async._redis.scripts import Script, script
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.scripts.in_memory import HUBS, INFO, SLOTS, InMemory
-from tests.scripts.refusing import REASONS, WRITES, Refusing, RefusingServer
+from tests.scripts.refusing import FOR_GOOD, REASONS, WRITES, Refusing, RefusingServer
 from tests.scripts.test_quick_paths import ending
 from tests.worlds.judge import LEFT, MEET, Judge
 from tests.worlds.look import Look, Ran, requests_of
@@ -202,15 +203,15 @@ class Walk(InMemory):
             for refused in self.refusals(names):
                 ran = self.refuse(refused, scripts)
                 name = f"{names[refused - 1]} {refused}" if isinstance(refused, int) else refused
-                for fault in [*self.faults(ran), *self.recoveries()]:
+                heals = refused in FOR_GOOD
+                for fault in [*self.faults(ran), *(self.recoveries() if heals else ())]:
                     yield f"{name}{path}: {fault}"
 
     def refusals(self, names: list[str]) -> Sequence[int | str]:
         places = range(1, len(names) + 1)
         if not isinstance(self.tried, RefusingServer):
             return *places, *sorted({*names}), "set_repl", "writes"
-        writes = [place for place in places if names[place - 1] in WRITES]
-        return *writes, *(why for why in REASONS if why in names or why not in WRITES)
+        return [why for why in REASONS if why in names or why not in WRITES]
 
     def back(self, start: tuple[int, Judge, int, Any]) -> None:
         self.server.state, judge, self.now_us, asked = start
@@ -310,8 +311,8 @@ class Walk(InMemory):
         for request, answer in zip(requests, reply.answers, strict=True):
             if answer == GONE:
                 number = max(self.asked[hub]) + 1
-                again = op.RequestOptions(request.permits, key=request.key, again=True)
-                call = op.Acquire([number], LEASE, request.limit, {number: again})
+                again = op.RequestOptions(request.permits, key=request.key, asked_us=1)
+                call = op.Acquire([number], LEASE, request.limit, {number: again}, now_us=2)
                 self.said(hub, self.fitted(hub, call))
 
     def use_up(self, look: Look, limit: int) -> None:

@@ -65,7 +65,7 @@ local function hand_over(count, used)
   return plan
 end
 
--- Writes the grants of *plan*, before *used* permits were given back.
+-- Writes the grants of *plan*, where *used* permits are in use.
 local function hand_out(plan, used)
   if #plan.requests == 0 then return end
   call('ZREM', queue, unpack(plan.requests))
@@ -116,10 +116,7 @@ local function give_back_all()
   end
   if uses then in_use = uses_without(ids, waiting) end
   if uses and not in_use then return end
-  plan = plan or { requests = {}, own = {} }
-  hand_out(plan, used)
-  -- This may be the first write, and fail, because the script may not have read this key.
-  call('HDEL', facts, unpack(ids))
+  call('ZREM', holders, unpack(ids))
   for key, permits in pairs(in_use or {}) do
     if permits > 0 then
       call('ZADD', uses, permits, key)
@@ -128,8 +125,10 @@ local function give_back_all()
       if turns or passed then call('HDEL', meta, 'virtual:' .. key, 'passed:' .. key) end
     end
   end
-  call('ZREM', holders, unpack(ids))
+  call('HDEL', facts, unpack(ids))
   if waiting == 0 then return { tag } end
+  plan = plan or { requests = {}, own = {} }
+  hand_out(plan, used - #ids)
   local unheard = is_unheard(plan)
   if ARGV[7] == '' and #plan.own == 0 and not unheard then return { tag } end
   waiting = waiting - #plan.requests
