@@ -102,11 +102,6 @@ local function alive_until(owner)
   return tonumber(call('ZSCORE', hubs, owner)) or 0
 end
 
--- When a grant ends, as text.
-local function expiry_of(lease, by_message)
-  return string.format('%.1f', now + lease - (by_message and UNCONFIRMED or 0))
-end
-
 -- Keeps *key* for at least *need* ms. The expiry is set further ahead than that, so that this
 -- seldom writes; it is never set nearer. Returns whether there is such a key.
 local function keep(key, need)

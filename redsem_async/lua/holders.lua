@@ -171,7 +171,8 @@ local function write_grants(grants)
   local scores, texts, longest, heavy = {}, {}, 0, 0
   for i, grant in ipairs(grants) do
     if slotted then slotted.give(grant) end
-    scores[2 * i - 1], scores[2 * i] = expiry_of(grant.lease, grant.by_message), grant.id
+    local earlier = grant.by_message and UNCONFIRMED or 0
+    scores[2 * i - 1], scores[2 * i] = string.format('%.1f', now + grant.lease - earlier), grant.id
     texts[2 * i - 1] = grant.id
     texts[2 * i] = exact(grant.token) .. ':' .. exact(grant.permits) .. ':'
       .. (grant.slots or '') .. ':' .. (grant.key or '')

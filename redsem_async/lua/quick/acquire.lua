@@ -64,7 +64,7 @@ local function grant_or_queue_all()
     local counts, moved = nil, {}
     if uses then counts, moved = uses_with(found, waiting) end
     if not moved or waiting > 0 and now + lease < next_expiry then return end
-    local expiry = expiry_of(lease)
+    local expiry = string.format('%.0f', now + lease)
     for i = 1, count do
       local id = hub .. '.' .. (uses and found[i][1] or ARGV[10 + i])
       scores[2 * i - 1], scores[2 * i] = expiry, id

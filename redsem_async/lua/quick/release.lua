@@ -30,7 +30,7 @@ local function hand_over(count, used)
   end
   used = used - count
   local token = math.max(counter + 1, now_us) - 1
-  local plan = { requests = {}, facts = {}, scores = {}, own = {}, grants = {}, longest = 0 }
+  local plan = { requests = {}, facts = {}, scores = {}, own = {}, told = {}, grants = {}, longest = 0 }
   for i, request in ipairs(requests) do
     local owner, number, lease, declared, permits =
       string.match(request, '^(%x+)%.(%d+):(%d+):(%d+):(%d+)$')
@@ -47,12 +47,14 @@ local function hand_over(count, used)
       plan.own[#plan.own + 1] = token
     else
       plan.other = owner
+      plan.told[#plan.told + 1] = owner .. '.' .. number
       plan.grants[#plan.grants + 1] = string.format('%s:%.0f:%d', number, token, lease)
     end
     plan.requests[i] = request
     plan.facts[2 * i - 1] = owner .. '.' .. number
     plan.facts[2 * i] = string.format('%.0f:1::', token)
-    plan.scores[2 * i - 1] = expiry_of(lease, owner ~= hub)
+    local earlier = owner == hub and 0 or UNCONFIRMED
+    plan.scores[2 * i - 1] = string.format('%.1f', now + lease - earlier)
     plan.scores[2 * i] = owner .. '.' .. number
     plan.longest = math.max(plan.longest, lease)
   end
@@ -65,31 +67,6 @@ local function hand_over(count, used)
   return plan
 end
 
--- Writes the grants of *plan*, where *used* permits are in use.
-local function hand_out(plan, used)
-  if #plan.requests == 0 then return end
-  call('ZREM', queue, unpack(plan.requests))
-  save(plan.last, highest, plan.longest)
-  call('HSET', facts, unpack(plan.facts))
-  call('ZADD', holders, unpack(plan.scores))
-  keep_holders(plan.longest, used)
-end
--- Sends the message of *plan*. Returns whether nobody received it: its grants are then taken back, and
--- their hub counts as dead.
-local function is_unheard(plan)
-  if not plan.other or publish_to(plan.other, 'granted', table.concat(plan.grants, ',')) ~= 0 then
-    return false
-  end
-  for i = 2, #plan.scores, 2 do
-    if string.sub(plan.scores[i], 1, #hub) ~= hub then
-      call('ZREM', holders, plan.scores[i])
-      call('HDEL', facts, plan.scores[i])
-    end
-  end
-  call('ZADD', hubs, now, plan.other)
-  call('HDEL', meta, 'looked')
-  return true
-end
 
 -- What the keys of *ids* have in use without them. nil where a request waits for one of the keys.
 local function uses_without(ids, waiting)
@@ -128,8 +105,22 @@ local function give_back_all()
   call('HDEL', facts, unpack(ids))
   if waiting == 0 then return { tag } end
   plan = plan or { requests = {}, own = {} }
-  hand_out(plan, used - #ids)
-  local unheard = is_unheard(plan)
+  if #plan.requests > 0 then
+    call('ZREM', queue, unpack(plan.requests))
+    save(plan.last, highest, plan.longest)
+    call('HSET', facts, unpack(plan.facts))
+    call('ZADD', holders, unpack(plan.scores))
+    keep_holders(plan.longest, used - #ids)
+  end
+  local unheard = plan.other and publish_to(plan.other, 'granted', table.concat(plan.grants, ',')) == 0
+  if unheard then  -- its hub counts as dead, and a reap goes on
+    for _, id in ipairs(plan.told) do
+      call('ZREM', holders, id)
+      call('HDEL', facts, id)
+    end
+    call('ZADD', hubs, now, plan.other)
+    call('HDEL', meta, 'looked')
+  end
   if ARGV[7] == '' and #plan.own == 0 and not unheard then return { tag } end
   waiting = waiting - #plan.requests
   local moment = plan.behind and waiting > 0 and alive_until(plan.behind) or math.huge
