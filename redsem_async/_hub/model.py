@@ -18,7 +18,6 @@ from contextvars import ContextVar
 from dataclasses import InitVar, dataclass, field
 from typing import Any, NamedTuple
 
-
 from redsem_async._core.config import Terms
 from redsem_async._core.errors import PermitLost, SemaphoreError
 from redsem_async._core.keys import Address, permit_id

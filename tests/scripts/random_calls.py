@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import redsem_async._protocol.operations as op
 from redsem_async._core.config import Clock
 from redsem_async._core.keys import Mode
-from redsem_async._protocol.errors import CommandError
+from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.hub_info import NO_PUSH, UNCHANGED, UNCOUNTED, HubInfo
 from tests.scripts.in_memory import HUBS, SLOTS, InMemory
 from tests.worlds.look import requests_of
@@ -37,7 +37,9 @@ class RandomCalls(InMemory):
     def make(self, hub: str, call: op.AnyOperation) -> None:
         self.sent = [*self.sent[-20:], (hub, call)]
         said = self.answer(hub, call)
-        if isinstance(said, CommandError) and isinstance(call, op.Acquire):
+        refused = isinstance(said, CommandError) and said.kind
+        assert refused in (False, ErrorKind.RETRY_NOW, ErrorKind.SLOTS_MISMATCH), said
+        if refused and isinstance(call, op.Acquire):
             self.answer(hub, replace(call, hub_info=self.info(hub, 0)))
 
     def info(self, hub: str, messages: int) -> HubInfo:
@@ -140,10 +142,10 @@ class RandomCalls(InMemory):
     def evict(self, _: str) -> None:
         """Some keys are lost, mostly one."""
         kinds = [key.rpartition(":")[2] for key in self.address.keys]
-        for _ in range(self.draw.choice((1, 1, 2, 3, 4))):
+        for _times in range(self.draw.choice((1, 1, 2, 3, 4))):
             self.lose(self.draw.choice((*kinds[:3] * 3, *kinds)))
         if not self.kept["meta"]:  # which says that these have run
-            self.sent = [(hub, call) for hub, call in self.sent if not introduces(call)]
+            self.sent = [each for each in self.sent if not introduces(each[1])]
 
 
 def introduces(call: op.AnyOperation) -> bool:

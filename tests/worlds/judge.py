@@ -370,8 +370,8 @@ def broken_turn(before: Look, grants: Sequence[Grant], after: Look) -> str | Non
 
     Of those who wait it goes by those who were in line before: a request that came with the call
     may have come too late for its first grants. A grant that nobody received was in the way of
-    others until that was known. Which of the requests of its process it was is not known, and any of
-    them may have been the first of its key. So may one that was granted later.
+    others until that was known. Which of the requests of its process it was is not known, and any
+    of them may have been the first of its key. So may one that was granted later.
     """
     left = {waiter.id for waiter in after.line} | {grant.id for grant in grants}
     undelivered = Counter[str | None]()
