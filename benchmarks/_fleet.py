@@ -1,33 +1,31 @@
-"""A fleet of processes that calls an upstream on and on, with this library's back-off or another.
+"""A fleet of processes that calls an upstream on and on, with this library's back-off or a rival.
 
-In real processes, or in simulated time: there the scripts run in memory, and 30 s take two.
+It runs in real processes, or in simulated time: there the scripts run in memory, 30 s in two.
 """
 
 import asyncio
 import os
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import cycle
-from typing import Any
+from typing import Any, cast
 
 import httpx
 from redis.asyncio import Redis
 
-from benchmarks._bench import LimitExceeded
-from benchmarks._children import Child, Context
+from benchmarks._bench import LimitExceeded, LoopName
+from benchmarks._children import Child, Context, child
 from benchmarks._comparison import name_for
-from benchmarks._upstream import OK, Event, Phase, Upstream, follow, listen, most_inside
-from redsem_async import AnySemaphore, FairSemaphore, Semaphore
+from benchmarks._upstream import OK, Event, Phase, Upstream, listen, most_inside, recorded
+from redsem_async import FairSemaphore, Semaphore
 from redsem_async.httpx import SemaphoreTransport
 from redsem_async.testing import MemoryBackend
 
 OURS = {"fair": FairSemaphore, "zset": Semaphore}
-HEAVY = "-heavy"  # behind the name of a fleet: its heavy requests
-TRIP = 0.0005  # seconds from client to upstream and back, each, in simulated time
+TRIP = 0.0005  # seconds to the upstream and back, each, in simulated time
 START_DELAY = 1.0  # seconds until all processes start at the same time
 
 
@@ -36,11 +34,11 @@ class Scenario:
     """An upstream, and who calls it.
 
     Attributes:
-        hold: seconds that the upstream takes, half more or less.
-        limits: the limit of each fleet, or of a key where there are *keys*.
-        joins: seconds between the fleets' beginnings.
+        hold: seconds that a request takes, half more or less.
+        limits: the limit of each fleet, or of each key if there are *keys*.
+        joins: seconds from the beginning of one fleet to that of the next.
         keys: number of keys, each with the upstream's capacity.
-        heavy: permits that the heavy requests need, which one task of each process sends.
+        heavy: permits of the requests that one task of each process sends.
     """
 
     phases: tuple[Phase, ...]
@@ -59,25 +57,19 @@ class Scenario:
 
 @dataclass(slots=True)
 class Result:
-    """What a run of a scenario came to.
-
-    Attributes:
-        scripts: that the server ran.
-        script_us: the server's time for each.
-        load: of the machine when it began.
-    """
+    """What happened at the upstream and on the server, and the machine's load before."""
 
     events: list[Event]
-    scripts: int
+    scripts: float = 0.0
     script_us: float = 0.0
     load: float = field(default_factory=lambda: os.getloadavg()[0])
 
 
 class Aimd(httpx.AsyncBaseTransport):
-    """Each process for itself: it adds to its limit for answers, and cuts it for refusals.
+    """Each process for itself: its own limit, raised by answers and cut by refusals.
 
-    As Netflix's AIMDLimit does, by one for each answer and by a tenth for each refusal; or with
-    *gentle* as TCP, by one for each round trip, and by half once an overload.
+    As Netflix's AIMDLimit, by one for each answer and a tenth for each refusal; or *gentle* as
+    TCP, by one for each round trip and by half for each overload.
     """
 
     def __init__(self, wrapped: Any, start: float, most: float, *, gentle: bool) -> None:
@@ -93,13 +85,13 @@ class Aimd(httpx.AsyncBaseTransport):
         began = loop.time()
         response: httpx.Response = await self._wrapped.handle_async_request(request)
         await response.aread()
-        if response.status_code != OK:
-            if not self._gentle or began > self._cut:
-                self._limit = max(1.0, self._limit * (0.5 if self._gentle else 0.9))
-                self._cut = loop.time()
-        elif 2 * self._inside >= self._limit:
-            gain = 1 / self._limit if self._gentle else 1.0
-            self._limit = min(self._most, self._limit + gain)
+        if response.status_code == OK:
+            if 2 * self._inside >= self._limit:
+                self._limit += 1 / self._limit if self._gentle else 1.0
+        elif not self._gentle or began > self._cut:
+            self._limit *= 0.5 if self._gentle else 0.9
+            self._cut = loop.time()
+        self._limit = min(self._most, max(1.0, self._limit))
         self._inside -= 1
         self._admit()
         return response
@@ -118,44 +110,44 @@ class Modelled(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         await asyncio.sleep(TRIP)
-        answered: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
-
-        def reply(*answer: Any) -> None:
-            if not answered.done():
-                answered.set_result(answer)
-
-        self._upstream.ask(request.url.path, reply)
-        status, retry_after = await answered
+        answers = asyncio.Queue[Any]()
+        self._upstream.ask(
+            request.url.path, lambda status, told: answers.put_nowait((status, told))
+        )
+        status, told = await answers.get()
         await asyncio.sleep(TRIP)
-        return httpx.Response(status, headers={"Retry-After": retry_after} if retry_after else {})
+        return httpx.Response(status, headers={"Retry-After": told} if told else {})
+
+
+def _key(request: httpx.Request) -> str:
+    return request.url.path.split("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process of a fleet: its number in that, and how it is held back."""
+    """One process of a fleet, which has a number and the name of its semaphore."""
 
     scenario: Scenario
-    fleet: int
     how: str
+    fleet: int
     name: str
 
-    def transport(self, client: Any, wrapped: Any, permits: int = 1) -> httpx.AsyncBaseTransport:
+    def _transport(self, client: Any, wrapped: Any, permits: int) -> httpx.AsyncBaseTransport:
         scenario, limit = self.scenario, self.scenario.limits[self.fleet]
         if self.how not in OURS:
             start = limit / scenario.processes
             return Aimd(wrapped, start, limit, gentle=self.how == "gentle")
-        common = limit * scenario.keys or limit
-        options: dict[str, Any] = {"key_limit": limit} if scenario.keys else {}
-        sem: AnySemaphore = OURS[self.how](client, self.name, common, **options)
-        key: Any = (lambda request: request.url.path.split("/")[2]) if scenario.keys else ...
-        more = {"key": key, "timeout": None, "permits": permits}
-        return SemaphoreTransport(sem, wrapped, back_off=True, **more)
+        kind: Any = OURS[self.how]
+        of_keys: dict[str, Any] = {"key_limit": limit} if scenario.keys else {}
+        sem = kind(client, self.name, limit * max(1, scenario.keys), **of_keys)
+        key = _key if scenario.keys else ...
+        options: dict[str, Any] = {"key": key, "permits": permits, "timeout": None}
+        return SemaphoreTransport(sem, wrapped, back_off=True, **options)
 
     async def call_on(self, client: Any, url: str, wrap: Callable[[], Any], begin: float) -> None:
         """Call the upstream in all tasks until the end of the scenario."""
-        scenario, loop = self.scenario, asyncio.get_running_loop()
-        who = chr(ord("a") + self.fleet)
-        begins, ends = begin + self.fleet * scenario.joins, begin + scenario.seconds
+        scenario, loop, who = self.scenario, asyncio.get_running_loop(), "abcdef"[self.fleet]
+        ends = begin + scenario.seconds
 
         async def call(http: httpx.AsyncClient, path: str) -> None:
             while True:
@@ -164,19 +156,17 @@ class Process:
         async with AsyncExitStack() as stack:
 
             async def http(permits: int) -> httpx.AsyncClient:
-                transport = self.transport(client, wrap(), permits)
+                transport = self._transport(client, wrap(), permits)
                 made = httpx.AsyncClient(transport=transport, timeout=60, trust_env=False)
                 return await stack.enter_async_context(made)
 
-            light = await http(1)
-            heavy = await http(scenario.heavy) if scenario.heavy else light
-            await asyncio.sleep(begins - loop.time())
-            tasks = [
-                asyncio.create_task(call(light, f"/{who}/{n % max(1, scenario.keys)}/1"))
-                for n in range(scenario.tasks - (heavy is not light))
-            ]
-            if heavy is not light:
-                tasks.append(asyncio.create_task(call(heavy, f"/{who}{HEAVY}/0/{scenario.heavy}")))
+            light, keys = await http(1), max(1, scenario.keys)
+            calls = [call(light, f"/{who}/{n % keys}/1") for n in range(scenario.tasks)]
+            if scenario.heavy:
+                path = f"/{who}-heavy/0/{scenario.heavy}"
+                calls.append(call(await http(scenario.heavy), path))
+            await asyncio.sleep(begin + self.fleet * scenario.joins - loop.time())
+            tasks = [asyncio.create_task(each) for each in calls]
             await asyncio.wait(tasks, timeout=ends - loop.time(), return_when="FIRST_EXCEPTION")
             failed = [task for task in tasks if task.done()]
             for task in tasks:
@@ -186,82 +176,77 @@ class Process:
                 task.result()
 
 
-async def work(context: Context, redis: str, process: Process, url: str, begin: float) -> None:
-    """A job: be one process of a fleet."""
-    client: Redis = await context.once(redis, lambda: Redis.from_url(redis))
-    unbounded = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    wrap = partial(httpx.AsyncHTTPTransport, limits=unbounded)
-    await process.call_on(client, url, wrap, begin)
+def _fleets(scenario: Scenario, how: str, prefix: str) -> list[Process]:
+    numbers = [*range(len(scenario.limits))] * scenario.processes
+    return [Process(scenario, how, fleet, f"{prefix}-{fleet}") for fleet in numbers]
 
 
-async def run(scenario: Scenario, how: str, redis: str, children: Sequence[Child]) -> Result:
-    """Run *scenario* in these processes, of which the first is the upstream."""
-    names = [name_for("back-off") for _ in scenario.limits]
-    async with Redis.from_url(redis) as client:
-        url = await children[0].run(listen, scenario.phases, scenario.hold)
-        ran, used = await _scripts(client)
-        result = Result([], -ran)
-        begin = time.monotonic() + START_DELAY
-        record = asyncio.create_task(children[0].run(follow, begin))
-        await asyncio.gather(
-            *(
-                child.run(work, redis, Process(scenario, n, how, names[n]), url, begin)
-                for n, child in zip(cycle(range(len(names))), children[1:], strict=False)
-            )
-        )
-        result.events = await record
-        ran, used_now = await _scripts(client)
-        result.scripts += ran
-        result.script_us = (used_now - used) / max(1, result.scripts)
-        for name in names:
-            await FairSemaphore(client, name, 1).delete()
-    return _checked(scenario, result, how)
-
-
-async def _scripts(client: Redis) -> tuple[int, float]:
-    """How many scripts the server ran, and its time for all of them, in µs."""
-    stats: dict[str, dict[str, float]] = await client.info("commandstats")
-    ran = [stats.get(f"cmdstat_{command}", {}) for command in ("eval", "evalsha", "fcall")]
-    return int(sum(of.get("calls", 0) for of in ran)), sum(of.get("usec", 0) for of in ran)
-
-
-def _checked(scenario: Scenario, result: Result, how: str) -> Result:
-    for fleet, limit in enumerate(scenario.limits if how in OURS else ()):
-        most = most_inside(result.events, chr(ord("a") + fleet))
-        if most > (allowed := limit * max(1, scenario.keys)):
+def _checked(scenario: Scenario, how: str, result: Result) -> Result:
+    for who, limit in zip("abcdef", scenario.limits if how in OURS else (), strict=False):
+        most, allowed = most_inside(result.events, who), limit * max(1, scenario.keys)
+        if most > allowed:
             raise LimitExceeded(most, allowed)
     return result
 
 
+@asynccontextmanager
+async def children(count: int, loop: LoopName) -> AsyncGenerator[list[Child]]:
+    """An upstream's process, and after it so many of fleets."""
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(child(loop)) for _ in range(1 + count)]
+
+
+async def _work(context: Context, redis: str, process: Process, url: str, begin: float) -> None:
+    """A job: be that process."""
+    client: Redis = await context.once(redis, lambda: Redis.from_url(redis))
+    unbounded = httpx.Limits(max_connections=None)
+    wrap = partial(httpx.AsyncHTTPTransport, limits=unbounded)
+    await process.call_on(client, url, wrap, begin)
+
+
+async def run(scenario: Scenario, how: str, redis: str, processes: Sequence[Child]) -> Result:
+    """Run *scenario* in real processes: of these, the first is the upstream's."""
+    fleets, begin = _fleets(scenario, how, name_for("back-off")), time.monotonic() + START_DELAY
+    upstream, *workers = processes
+    async with Redis.from_url(redis) as client:
+        url = await upstream.run(listen, scenario.phases, scenario.hold, begin)
+        result, before = Result([]), await _scripts(client)
+        pairs = zip(workers, fleets, strict=False)
+        jobs = (worker.run(_work, redis, process, url, begin) for worker, process in pairs)
+        await asyncio.gather(*jobs)
+        after, result.events = await _scripts(client), await upstream.run(recorded)
+        result.scripts = after[0] - before[0]
+        result.script_us = (after[1] - before[1]) / max(1, result.scripts)
+        for process in fleets[: len(scenario.limits)]:
+            await FairSemaphore(client, process.name, 1).delete()
+    return _checked(scenario, how, result)
+
+
+async def _scripts(client: Redis) -> tuple[float, float]:
+    """How many scripts the server ran, and the time that it took for them, in µs."""
+    stats: dict[str, dict[str, float]] = await client.info("commandstats")
+    ran = [of for name, of in stats.items() if name.endswith(("_eval", "_evalsha"))]
+    return sum(of["calls"] for of in ran), sum(of["usec"] for of in ran)
+
+
 def simulate(scenario: Scenario, how: str) -> Result:
-    """Run *scenario* in simulated time, on one thread."""
+    """Run *scenario* in simulated time, where nothing but the upstream takes any."""
     from tests.worlds.simulated_time import in_simulated_time
 
-    memory = MemoryBackend()
-    ran: Counter[str] = Counter()
-    evaluate = memory._store.redis.eval
+    memory, result = MemoryBackend(), Result([])
+    server: Any = cast("Any", memory)._store.redis
+    evaluate = server.eval
 
     def counted(*arguments: Any) -> Any:
-        ran["scripts"] += 1
+        result.scripts += 1
         return evaluate(*arguments)
-
-    memory._store.redis.eval = counted  # type: ignore[method-assign]
-    result = Result([], 0)
 
     async def measure() -> None:
         upstream = Upstream(scenario.phases, scenario.hold)
-        begin = asyncio.get_running_loop().time()
-        fleets = [
-            Process(scenario, fleet, how, f"fleet {fleet}")
-            for fleet in range(len(scenario.limits))
-            for _ in range(scenario.processes)
-        ]
-        calls = (
-            process.call_on(memory.peer(), "http://model", partial(Modelled, upstream), begin)
-            for process in fleets
-        )
-        result.events, *_ = await asyncio.gather(upstream.run(begin), *calls)
+        result.events, wrap = upstream.events, partial(Modelled, upstream)
+        fleets = _fleets(scenario, how, "fleet")
+        await asyncio.gather(*(f.call_on(memory.peer(), "http://model", wrap, 0) for f in fleets))
 
+    server.eval = counted
     in_simulated_time(measure)
-    result.scripts = ran["scripts"]
-    return _checked(scenario, result, how)
+    return _checked(scenario, how, result)

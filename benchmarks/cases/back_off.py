@@ -1,30 +1,26 @@
-"""P15: what of an upstream's capacity a fleet uses that backs off, and what is refused."""
+"""P15: what a fleet that backs off uses of an upstream's capacity, and what is refused."""
 
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
-from benchmarks._bench import FULL, Bench, Case, LoopName
-from benchmarks._children import Child, child
-from benchmarks._fleet import Result, Scenario, run
+from benchmarks._bench import FULL, Bench, Case
+from benchmarks._fleet import Result, Scenario, children, run
 from benchmarks._upstream import Phase, uses
 
 LABELS = {
     "fair": "FairSemaphore",
     "zset": "Semaphore",
-    "aimd": "each process: Netflix's AIMD",
-    "gentle": "each process: TCP's AIMD",
+    "aimd": "each process: AIMD (Netflix)",
+    "gentle": "each process: AIMD (TCP)",
 }
-STEP = 0.25  # seconds, of the picture
 
 
 def _steady(seconds: float, capacity: int = 20, **options: Any) -> tuple[Phase, ...]:
     return (Phase(seconds, capacity, **options),)
 
 
-DOWN = (Phase(3, 20), Phase(8, 0, 503), Phase(20, 20))
 CHANGING = (Phase(10, 20), Phase(10, 5), Phase(10, 40))
+DOWN, UP = Phase(8, 0, 503), Phase(20, 20)
 SCENARIOS = {
     "20": Scenario(phases=_steady(8), limits=(20,)),
     "24": Scenario(phases=_steady(12), limits=(24,)),
@@ -33,90 +29,71 @@ SCENARIOS = {
     "told-1": Scenario(phases=_steady(20, retry_after="1")),
     "told-0.2": Scenario(phases=_steady(12, retry_after="0.2")),
     "changing": Scenario(phases=CHANGING),
-    "down": Scenario(phases=DOWN),
+    "down": Scenario(phases=(Phase(3, 20), DOWN, UP)),
     "keys": Scenario(phases=_steady(12), keys=2, hold=0.2, tasks=48),
     "hold-0.05": Scenario(phases=_steady(12), hold=0.05),
     "hold-0.5": Scenario(phases=_steady(20), hold=0.5),
     "hold-5": Scenario(phases=_steady(50), hold=5.0),
     "two": Scenario(phases=(Phase(6, 20), Phase(24, 20), Phase(15, 20)), limits=(64, 64), joins=6),
 }
-MORE = {  # for single runs
+MORE = {  # which are not part of P15
     "heavy": Scenario(phases=_steady(20), heavy=8),
     "heavy-16": Scenario(phases=_steady(20), heavy=16),
     "stray": Scenario(phases=_steady(20, 200, stray=0.001), tasks=10),
     "slows": Scenario(phases=_steady(12, slows=True)),
-    "late": Scenario(phases=(Phase(10, 20), Phase(30, 5, 503, late=10), Phase(20, 20))),
-    "down-told": Scenario(phases=(DOWN[0], Phase(8, 0, 503, "1"), DOWN[2])),
+    "late": Scenario(phases=(Phase(10, 20), Phase(30, 5, 503, late=10), UP)),
+    "down-told": Scenario(phases=(Phase(3, 20), replace(DOWN, retry_after="1"), UP)),
     "unequal": Scenario(phases=_steady(60), limits=(64, 24)),
     "three": Scenario(phases=_steady(60), limits=(64, 64, 64)),
     "minute": Scenario(phases=(Phase(60, 20), Phase(30, 20)), limits=(64, 64)),
-    "hubs": Scenario(phases=_steady(20), processes=200, tasks=1),  # simulated alone
+    "hubs": Scenario(phases=_steady(20), processes=200, tasks=1),  # for simulated time
 }
+OTHERS = (("zset", "64"), ("aimd", "64"), ("gentle", "64"), ("gentle", "changing"))
 
 
-def summary(scenario: Scenario, result: Result) -> list[dict[str, float]]:
-    """The figures of each phase, and in the first those of the whole run."""
-    rows = list[dict[str, float]]()
-    for use in uses(result.events, scenario.phases, max(1, scenario.keys)):
-        row = {"capacity": use.capacity, "used, %": 100 * use.share}
-        row |= {"refused, %": 100 * use.share_refused, "refused": use.refused}
-        row["answered"] = use.answered
-        for who, busy in use.by.items() if len(use.by) > 1 and use.capacity else ():
-            row[f"used by {who}, %"] = 100 * busy / (use.capacity * use.seconds)
-        rows.append(row)
-    answers = sum(int(row["answered"]) for row in rows)
+def figures(scenario: Scenario, result: Result) -> list[dict[str, float]]:
+    """Those of each phase; and of the whole run, beside those of the first."""
+    keys, rows = max(1, scenario.keys), list[dict[str, float]]()
+    parts = [(phase.seconds, keys * phase.capacity) for phase in scenario.phases]
+    for use in uses(result.events, parts):
+        whole = use.capacity * use.seconds
+        row = {"used, %": 100 * use.busy / whole} if whole else {}
+        if whole and len(use.by) > 1:
+            row |= {f"by {who}, %": 100 * busy / whole for who, busy in use.by.items()}
+        row["refused, %"] = 100 * use.refused / max(1, use.refused + use.answered)
+        rows.append(row | {"refused": use.refused, "answered": use.answered})
+    answers = sum(row["answered"] for row in rows)
     rows[0]["scripts an answer"] = result.scripts / max(1, answers)
-    rows[0]["µs a script"] = result.script_us
-    rows[0]["load"] = result.load
+    rows[0] |= {"µs a script": result.script_us, "load": result.load}
     return rows
 
 
-def record(title: str, how: str, scenario: Scenario, result: Result) -> dict[str, Any]:
-    """All that is kept of a run."""
-    steps = uses(result.events, scenario.phases, max(1, scenario.keys), STEP)
-    line = [(use.capacity, use.busy / use.seconds, use.refused) for use in steps]
-    rows = summary(scenario, result)
-    return {"scenario": title, "how": how, "phases": rows, "steps": line, **asdict(scenario)}
-
-
-def quicker(scenario: Scenario, factor: float) -> Scenario:
-    """The same in *factor* times its duration."""
+def lasting(scenario: Scenario, factor: float) -> Scenario:
+    """The same with *factor* times its duration."""
     phases = tuple(replace(phase, seconds=phase.seconds * factor) for phase in scenario.phases)
     return replace(scenario, phases=phases, joins=scenario.joins * factor)
 
 
-@asynccontextmanager
-async def processes(count: int, loop: LoopName) -> AsyncGenerator[list[Child]]:
-    """So many processes, and one before them for the upstream."""
-    async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(child(loop)) for _ in range(1 + count)]
-
-
 async def _measure(bench: Bench) -> None:
-    factor = bench.effort.window / FULL.window
-    planned = [("fair", title) for title in SCENARIOS]
-    planned += [("zset", "64"), ("aimd", "64"), ("gentle", "64"), ("gentle", "changing")]
-    async with processes(6, bench.loop) as children:
-        for how, title in planned:
+    async with children(6, bench.loop) as processes:
+        for how, title in (*(("fair", title) for title in SCENARIOS), *OTHERS):
             bench.progress(f"{LABELS[how]}, {title}")
-            scenario = quicker(SCENARIOS[title], factor)
-            fleets = scenario.processes * len(scenario.limits)
-            result = await run(scenario, how, bench.url, children[: 1 + fleets])
-            for phase, row in enumerate(summary(scenario, result), 1):
+            scenario = lasting(SCENARIOS[title], bench.effort.window / FULL.window)
+            result = await run(scenario, how, bench.url, processes)
+            for phase, row in enumerate(figures(scenario, result), 1):
                 setting = f"{title}, phase {phase}" if len(scenario.phases) > 1 else title
-                figures = {column: [value] for column, value in row.items()}
-                bench.row(LABELS[how], setting, figures=figures)
+                bench.row(LABELS[how], setting, figures={name: [n] for name, n in row.items()})
 
 
 P15 = Case(
     "P15",
-    "Back-off: what a fleet uses of an upstream, and what is refused",
-    "Three processes of 24 tasks call an upstream on and on that bears so many requests at once as"
-    " its capacity says, and refuses others at once with 429. Settings: the limit over a capacity"
-    " of 20; told: 64, and Retry-After says so many seconds; changing: 64 over 20, then 5, then"
-    " 40; down: 64 over 20, 503 for 8 s, 20; keys: 64 for each of two keys; hold: 64, and a"
-    " request takes so many seconds, half more or less (0.1 elsewhere); two: two fleets of 64,"
-    " one of which comes after 6 s. The upstream records what it was used, over the whole of each"
-    " phase. Scripts and the machine's load when it began are those of the whole run.",
+    "Back-off: what a fleet uses of an upstream",
+    "Three processes of 24 tasks call an upstream on and on. It processes as many requests at once"
+    " as its capacity, which takes 0.05 to 0.15 s each, and refuses others at once with 429."
+    " A number is the limit over a capacity of 20. The limit is 64 elsewhere: told, Retry-After"
+    " says so many seconds; changing, the capacity is 20, 5 and 40; down, 20, 8 s of 503, and 20;"
+    " keys, each of two keys has that limit and a capacity of 20; hold, a request takes so many"
+    " seconds; two, another fleet of that limit joins after 6 s. The upstream records all,"
+    " beginnings included. Scripts are the server's, and load is the machine's when a run began.",
     _measure,
 )
