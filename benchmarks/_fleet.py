@@ -20,11 +20,11 @@ from benchmarks._bench import LimitExceeded, LoopName
 from benchmarks._children import Child, Context, child
 from benchmarks._comparison import name_for
 from benchmarks._upstream import OK, Event, Phase, Upstream, listen, most_inside, recorded
-from redsem_async import FairSemaphore, Semaphore
+from redsem_async import AnySemaphore, FairSemaphore, Semaphore
 from redsem_async.httpx import SemaphoreTransport
 from redsem_async.testing import MemoryBackend
 
-OURS = {"fair": FairSemaphore, "zset": Semaphore}
+OURS: dict[str, type[AnySemaphore]] = {"fair": FairSemaphore, "zset": Semaphore}
 TRIP = 0.0005  # seconds to the upstream and back, each, in simulated time
 START_DELAY = 1.0  # seconds until all processes start at the same time
 
@@ -132,17 +132,22 @@ class Process:
     fleet: int
     name: str
 
+    @property
+    def limit(self) -> int:
+        return self.scenario.limits[self.fleet]
+
+    def semaphore(self, client: Any) -> AnySemaphore:
+        keys = self.scenario.keys
+        of_keys: dict[str, Any] = {"key_limit": self.limit} if keys else {}
+        return OURS[self.how](client, self.name, self.limit * max(1, keys), **of_keys)
+
     def _transport(self, client: Any, wrapped: Any, permits: int) -> httpx.AsyncBaseTransport:
-        scenario, limit = self.scenario, self.scenario.limits[self.fleet]
         if self.how not in OURS:
-            start = limit / scenario.processes
-            return Aimd(wrapped, start, limit, gentle=self.how == "gentle")
-        kind: Any = OURS[self.how]
-        of_keys: dict[str, Any] = {"key_limit": limit} if scenario.keys else {}
-        sem = kind(client, self.name, limit * max(1, scenario.keys), **of_keys)
-        key = _key if scenario.keys else ...
+            start = self.limit / self.scenario.processes
+            return Aimd(wrapped, start, self.limit, gentle=self.how == "gentle")
+        key = _key if self.scenario.keys else ...
         options: dict[str, Any] = {"key": key, "permits": permits, "timeout": None}
-        return SemaphoreTransport(sem, wrapped, back_off=True, **options)
+        return SemaphoreTransport(self.semaphore(client), wrapped, back_off=True, **options)
 
     async def call_on(self, client: Any, url: str, wrap: Callable[[], Any], begin: float) -> None:
         """Call the upstream in all tasks until the end of the scenario."""
@@ -217,8 +222,8 @@ async def run(scenario: Scenario, how: str, redis: str, processes: Sequence[Chil
         after, result.events = await _scripts(client), await upstream.run(recorded)
         result.scripts = after[0] - before[0]
         result.script_us = (after[1] - before[1]) / max(1, result.scripts)
-        for process in fleets[: len(scenario.limits)]:
-            await FairSemaphore(client, process.name, 1).delete()
+        for process in fleets[: len(scenario.limits)] if how in OURS else ():
+            await process.semaphore(client).delete()
     return _checked(scenario, how, result)
 
 
