@@ -33,8 +33,8 @@ SCENARIOS = {
     "keys": Scenario(phases=_steady(12), keys=2, hold=0.2, tasks=48),
     "hold-0.05": Scenario(phases=_steady(12), hold=0.05),
     "hold-0.5": Scenario(phases=_steady(20), hold=0.5),
-    "hold-5": Scenario(phases=_steady(50), hold=5.0),
-    "two": Scenario(phases=(Phase(6, 20), Phase(24, 20), Phase(15, 20)), limits=(64, 64), joins=6),
+    "hold-5": Scenario(phases=_steady(40), hold=5.0),
+    "two": Scenario(phases=(Phase(6, 20), Phase(20, 20), Phase(15, 20)), limits=(64, 64), joins=6),
 }
 MORE = {  # which are not part of P15
     "heavy": Scenario(phases=_steady(20), heavy=8),
