@@ -56,6 +56,14 @@ AIMS = (
     Aim("P13", "pair, a key", "× without a key", "≤", 1.3),
     Aim("P13", r"pair, a key \(share\)", "× without a key", "≤", 1.4),
     Aim("P13", "pair, .* of another wait", "× without that line", "≤", 1.3),
+    Aim("P15", f"{EITHER}, (24|30|64|keys|hold.*)", "used, %", "≥", 80),
+    Aim("P15", f"{EITHER}, (24|30|64|keys|hold.*)", "refused, %", "≤", 3),
+    Aim("P15", f"{EITHER}, told-1", "used, %", "≥", 60),
+    Aim("P15", f"{EITHER}, changing, .*", "used, %", "≥", 75),
+    Aim("P15", f"{EITHER}, changing, .*", "refused, %", "≤", 4),
+    Aim("P15", f"{EITHER}, down, phase 2", "refused", "≤", 150),
+    Aim("P15", f"{EITHER}, down, phase 3", "used, %", "≥", 70),
+    Aim("P15", f"{EITHER}, .*", "scripts an answer", "≤", 2.5),
 )
 
 
