@@ -18,7 +18,6 @@ from redsem_async._core.config import Slot
 from redsem_async._core.errors import BackendError, PermitLost, SemaphoreError
 from redsem_async._core.lease import Outcome, reply_timeout
 from redsem_async._hub.calls import BackOffCall
-from redsem_async._hub.deadlines import usual_hold
 from redsem_async._hub.introduction import signature
 from redsem_async._hub.model import BlockGuard, Confirmed, Lease, LeaseState, PendingRelease
 from redsem_async._hub.refresher import Refresher
@@ -29,6 +28,7 @@ from .remarks import log_cut, log_dropped
 
 Leave = TypeVar("Leave", bound=Callable[..., Any])
 
+CUT_WITHIN = 1.0  # seconds, after which an overload that told no time is out of date
 _TAKEN = frozenset({LeaseState.HELD, LeaseState.LOST})
 
 
@@ -203,14 +203,17 @@ class Permit:
         if pause > terms.max_back_off:
             log_cut(remote, pause)
             pause = terms.max_back_off
-        if pause:
-            pause_ms, by = math.ceil(1000 * pause), signature(terms.label)
-            call = BackOffCall(pause_ms, lease.token, key=of_key, by=by, ends=now + pause)
-            loop = self._bound.loop
-            if _running_loop() is loop:
-                remote.back_off(call)
-            else:
-                loop.call_soon_threadsafe(remote.back_off, call)
+        lease.met_overload = True
+        if not pause and not remote.is_overload(of_key, self._since, now):
+            return
+        pause_ms, by = math.ceil(1000 * pause), signature(terms.label)
+        ends = now + (pause or CUT_WITHIN)
+        call = BackOffCall(pause_ms, lease.token, key=of_key, by=by, ends=ends)
+        loop = self._bound.loop
+        if _running_loop() is loop:
+            remote.back_off(call)
+        else:
+            loop.call_soon_threadsafe(remote.back_off, call)
 
     async def refresh(self) -> None:
         """Refresh the lease now, in addition to the background refreshes.
@@ -372,13 +375,6 @@ class Permit:
         loop.call_soon_threadsafe(release, context=Context())
         if state is LeaseState.HELD:
             warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
-
-
-def usual_hold_of(permit: Permit) -> float | None:
-    """The number of seconds for which permits were held recently, if it is known."""
-    bound = permit._bound  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    hold = usual_hold(bound.remote)
-    return None if hold is None else hold / permit.permits
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

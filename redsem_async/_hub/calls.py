@@ -223,7 +223,7 @@ class BackOffCall(ChangeCall, StartBackOff):
     """A back-off until *ends*, by the clock of this process.
 
     One that is written later is shorter. One that is over is not written any more, unless its
-    caller waits for the reply.
+    caller waits for the reply. One without a pause only cuts, if it is written until then.
     """
 
     ends: float
@@ -244,7 +244,9 @@ class BackOffCall(ChangeCall, StartBackOff):
         assert self.token is not None
         assert other.token is not None
         self.token = max(self.token, other.token)
-        self.ends = max(self.ends, other.ends)
+        if other.pause_ms or not self.pause_ms:
+            self.ends = max(self.ends if self.pause_ms else 0.0, other.ends)
+            self.pause_ms = other.pause_ms
         return True
 
     def written(self) -> None:

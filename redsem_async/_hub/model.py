@@ -84,6 +84,7 @@ class Lease:
         guard: of the block that is cancelled when its permit is lost.
         ends_with: the task of its block, after whose end nothing refreshes it.
         wakes_on_loss: futures of those that wait for its loss.
+        met_overload: an upstream refused the work, so it says nothing of the usual hold.
         noted_at: when the refresher looks at it next.
     """
 
@@ -99,6 +100,7 @@ class Lease:
     trusted_until: float
     hold_ends: float
     adopted: bool
+    met_overload: bool
     renewable_after: float
     unsettled: int
     noted_at: float | None
@@ -125,7 +127,8 @@ class Lease:
         if terms.max_hold is not None:
             self.hold_ends = since + terms.max_hold - terms.margin
             self.trusted_until = min(trusted_until, self.hold_ends)
-        self.adopted, self.renewable_after, self.unsettled = False, -math.inf, 0
+        self.adopted = self.met_overload = False
+        self.renewable_after, self.unsettled = -math.inf, 0
         self.noted_at = self.lost_reason = None
         self.guard = self.ends_with = self.wakes_on_loss = None
 

@@ -29,6 +29,8 @@ from .deadlines import holders_around, note_nested
 from .model import ENTERED, Confirmed, Lease, LeaseState, PendingRelease, Request
 from .state import SemaphoreState
 
+MAX_REMEMBERED = 1000  # overloads, by key
+
 
 class RemoteSemaphore(SemaphoreState):
     """The semaphore at *address*, as the pipeline *writer* reaches it."""
@@ -158,6 +160,15 @@ class RemoteSemaphore(SemaphoreState):
             notifier.permit("detached", lease)
 
     # -- other operations
+
+    def is_overload(self, key: str | None, granted_at: float, now: float) -> bool:
+        """Whether one that a permit met *now* is not the one that this process met last."""
+        is_new = granted_at > self.overloaded_at.get(key, -math.inf)
+        if is_new:
+            if len(self.overloaded_at) >= MAX_REMEMBERED:
+                self.overloaded_at.clear()  # the server knows, too
+            self.overloaded_at[key] = now
+        return is_new
 
     def back_off(self, call: BackOffCall) -> None:
         """Have every process grant nothing for some time. No task waits for the reply."""

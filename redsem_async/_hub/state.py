@@ -111,6 +111,7 @@ class SemaphoreState(SemaphoreRef):
         by_message: leases that a message granted, and when they are refreshed to confirm it.
         nested: a heap of requests of tasks that may wait for themselves, by when that is logged.
         logged_at: when a remark was logged last, by what it is about.
+        overloaded_at: when a permit met an overload that told no time, by key, or None for all.
         outlasted: by an outage, so that the server forgets those that leave.
 
         shortest_lease: of any request so far, in seconds (longest_lease likewise).
@@ -154,6 +155,7 @@ class SemaphoreState(SemaphoreRef):
         self.by_message: deque[tuple[float, Lease]] = deque()
         self.nested: list[tuple[float, int, Request]] = []
         self.logged_at: dict[str, float] = {}
+        self.overloaded_at: dict[str | None, float] = {}
         self.outlasted: bool = False
         self.shortest_lease: float = math.inf
         self.longest_lease: float = 0.0
@@ -376,7 +378,8 @@ class SemaphoreState(SemaphoreRef):
     ) -> PendingRelease:
         """A permit is released after *held* seconds. *future* gets whether it was held."""
         held, usual, self.released_at = lease.permits * held, self.own_hold, now
-        self.own_hold = held if usual is None else usual + (held - usual) / AVERAGED
+        if not lease.met_overload:  # a refusal may take no time
+            self.own_hold = held if usual is None else usual + (held - usual) / AVERAGED
         trusted = now < lease.trusted_until and lease.state is LeaseState.HELD
         pending = self.give_back(lease, now, trusted=trusted, future=future)
         for notifier in observers.notifiers:

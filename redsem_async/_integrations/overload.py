@@ -2,26 +2,20 @@
 
 import logging
 import math
-import random
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 
-from redsem_async._api.permit import Permit, usual_hold_of
+from redsem_async._api.permit import Permit
 from redsem_async._core import config
-from redsem_async._core.clock import now as clock
 
 logger = logging.getLogger("redsem_async")
 
 TOO_MANY_REQUESTS, UNAVAILABLE = 429, 503
-FIRST_PAUSE = 1.0  # seconds, where the upstream does not say how long
-LONGEST_PAUSE = 32.0
-BARE = 3  # responses 429 that say nothing, within a usual hold, are an overload
 EPOCH = 1e9  # a larger number is no duration but a time, in seconds or milliseconds
 
 
@@ -47,81 +41,27 @@ class Overloads:
                 raise TypeError(f"back_off must be True, False or a function, not {back_off!r}")
             config.check_function(back_off, "back_off")
         self._back_off = back_off
-        self._seen: dict[tuple[str, str | None], _Seen] = {}
 
-    def note(
-        self, permit: Permit | None, key: str | None, granted_at: float, response: Response
-    ) -> None:
+    def note(self, permit: Permit | None, key: str | None, response: Response) -> None:
         """The upstream answered the request that holds *permit*, which has this *key*."""
         if permit is None or self._back_off is False:
             return
         try:
-            if self._back_off is True:
-                seconds = self._seconds(permit, key, granted_at, response)
-            else:
-                seconds = self._back_off(response)
+            tell = pause_for if self._back_off is True else self._back_off
+            seconds = tell(response)
             if seconds is not None:
                 permit.back_off(seconds, key=key is not None)
         except Exception as error:  # noqa: BLE001 - the caller is to have the response
             facts = {"event": "back_off", "semaphore": permit.name}
             logger.warning("the function back_off failed: %r", error, extra=facts)
 
-    def _seconds(
-        self, permit: Permit, key: str | None, granted_at: float, response: Response
-    ) -> float | None:
-        status, now = response.status_code, clock()
-        if status not in (TOO_MANY_REQUESTS, UNAVAILABLE):
-            return None
-        told = told_by(response.headers, limits=status == TOO_MANY_REQUESTS)
-        if told:
-            return told
-        hold = max(usual_hold_of(permit) or 0.0, FIRST_PAUSE)
-        self._seen = {of: seen for of, seen in self._seen.items() if seen.is_recent(now, hold)}
-        seen = self._seen.setdefault((permit.name, key), _Seen())
-        if status == UNAVAILABLE or told is not None or seen.is_overload(now, hold):
-            return seen.pause.after(granted_at, now)
+
+def pause_for(response: Response) -> float | None:
+    """Seconds for which the fleet pauses. 0 if the overload tells no time, None if it is none."""
+    status = response.status_code
+    if status not in (TOO_MANY_REQUESTS, UNAVAILABLE):
         return None
-
-
-class DoublingPause:
-    """How long to pause for overloads that say nothing about it.
-
-    Truncated exponential back-off, where an overload soon after the last one doubles the pause.
-    If its permit was granted before the last overload began, it is the same overload.
-    """
-
-    def __init__(self) -> None:
-        self._began = -math.inf
-        self._pause = 0.0
-
-    def after(self, granted_at: float, now: float) -> float:
-        """The pause for an overload *now*, in seconds, with jitter."""
-        if granted_at > self._began:
-            soon = self.is_recent(now)
-            self._pause = min(2 * self._pause, LONGEST_PAUSE) if soon else FIRST_PAUSE
-            self._began = now
-        return self._pause * random.uniform(1.0, 1.5)
-
-    def is_recent(self, now: float) -> bool:
-        """Whether an overload *now* is soon after the last one."""
-        return now - self._began < 4 * self._pause
-
-
-class _Seen:
-    """The last responses of one semaphore, or key, that did not say for how long to pause."""
-
-    def __init__(self) -> None:
-        self.pause = DoublingPause()
-        self._bare: deque[float] = deque(maxlen=BARE)  # when they came
-
-    def is_overload(self, now: float, hold: float) -> bool:
-        """Whether a 429 *now* that says nothing is one of several within a usual *hold*."""
-        self._bare.append(now)
-        return len(self._bare) == BARE and now - self._bare[0] <= hold
-
-    def is_recent(self, now: float, hold: float) -> bool:
-        """Whether it matters for a response *now*."""
-        return self.pause.is_recent(now) or any(now - at <= hold for at in self._bare)
+    return told_by(response.headers, limits=status == TOO_MANY_REQUESTS) or 0.0
 
 
 # -- headers

@@ -98,7 +98,7 @@ class Transport(Generic[Request, Response, Wrapped]):
         try:
             with held.guarded():
                 response = await self._wrapped.handle_async_request(request)
-            self._overloads.note(held.permit, choice.key, held.granted_at, response)
+            self._overloads.note(held.permit, choice.key, response)
             if not response.is_closed:
                 response.stream = _body_of(self._library.http)(self._async_body(response), held)
                 held.expect_reading(f"{request.method} {request.url.host}")

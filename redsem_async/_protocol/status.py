@@ -17,7 +17,7 @@ from .replies import Ramp, key_of, limit_and_ramp, none_below_0, number_of, slot
 
 # When and by whom a limit was set, in what a script stores, or a back-off was begun.
 _SET = re.compile(rb"\d+:\d*:(\d{1,16}):(.*)", re.DOTALL)
-_BEGUN = re.compile(rb"\d+:(\d{1,16}):\d+:(.*)", re.DOTALL)
+_BEGUN = re.compile(rb"-?\d+:(\d{1,16}):\d+:\d+:\d+:(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

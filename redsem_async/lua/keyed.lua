@@ -112,6 +112,13 @@ local function head_of(key)
   end
   if read > MAX_SCANNED then return nil, last end
 end
+-- The first requests of *key*, *most* of them.
+function keyed.first_of(key, most)
+  local from, to = line_of(key)
+  local texts = call('ZRANGEBYLEX', lines, from, to, 'LIMIT', 0, most)
+  for i, text in ipairs(texts) do texts[i] = string.match(string.sub(text, #key + 2), ':(.*)$') end
+  return texts
+end
 local function waits_of(key)
   return call('ZLEXCOUNT', lines, line_of(key))
 end

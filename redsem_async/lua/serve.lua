@@ -147,11 +147,11 @@ local function reply_with_limit(served, key_queues)
   })
 end
 
--- Has the first hubs in the queue look again: an expiry is earlier than next_ms said. Several, because
--- the first may leave before it comes to that.
-local function notify_head()
+-- Has the first hubs in the queue, or in the line of *key*, look again: next_ms said another time.
+-- Several, because the first may leave before it comes to that.
+local function notify_head(key)
   local told = {}
-  for _, request in ipairs(call('ZRANGE', queue, 0, 9)) do
+  for _, request in ipairs(key and keyed.first_of(key, 10) or call('ZRANGE', queue, 0, 9)) do
     local owner = string.match(request, '^%x+')
     if not told[owner] then publish_to(owner, 'recheck', '-') end
     told[owner] = true
