@@ -132,6 +132,9 @@ class World:
 
     def turned(self, process: "Process") -> None:
         """A turn of the loop of *process* is over."""
+
+    def check_state(self, process: "Process") -> None:
+        """See that what *process* knows agrees with itself."""
         for remote in process.remotes:
             in_flight = cast("Pipeline", remote.writer).redirects.in_flight
             with running(process.loop):
