@@ -1,7 +1,7 @@
-"""What ties the parts of a state together, between verbs in a process and between scripts in Redis.
+"""What ties the parts of a state together, between verbs and between scripts.
 
-Whoever keeps such a state says it, too: `redsem_async/_hub/state.py` of what a process knows, and of
-the keys protocol.md, `holders.lua`, `serve.lua`, `order.lua` and `keyed.lua`.
+It is said where it is kept: for a process in `redsem_async/_hub/state.py`, and for the keys in
+protocol.md, `holders.lua`, `serve.lua`, `order.lua` and `keyed.lua`.
 """
 
 import math
@@ -30,9 +30,9 @@ def of_state(state: SemaphoreState, in_flight: Iterable[AnyBatch]) -> Iterator[s
         if (asks is not None and asks.lease is lease) != (lease.state is LeaseState.GRANTED):
             yield f"the lease of {number} is {lease.state.name}, and its request is {asks}"
     for pending in state.releases.get(state.identity.id, ()):
-        lease = state.leases.get(pending.number)
-        if lease is not None and lease.state is not LeaseState.LOST:
-            yield f"{pending.number} is {lease.state.name} and released"
+        held = state.leases.get(pending.number)
+        if held is not None and held.state is not LeaseState.LOST:
+            yield f"{pending.number} is {held.state.name} and released"
     sent = [batch.numbers[-1] for batch in own if isinstance(batch, AcquireBatch)]
     if [*state.acquires_in_flight] != sent:
         yield f"{sent} are in flight, and not {[*state.acquires_in_flight]}"
@@ -71,6 +71,7 @@ def _of_requests(state: SemaphoreState, own: Iterable[AnyBatch]) -> Iterator[str
             yield f"{number} is known for request {request.number}"
     for each in {*new, *numbered, *waiting, *state.overdue}:
         places = new[each], each in numbered, each in waiting
+        right = False
         match each.state:
             case RequestState.NEW:
                 right = places == (each not in adopting, each.number > 0, False)
@@ -108,10 +109,6 @@ def of_keys(kept: Contents, look: Look) -> Iterator[str]:
         yield f"the counter is {counter}, and has issued more"
     if meta and (look.ends["meta"] or 0) < counter // 1000:
         yield f"meta ends at {look.ends['meta']}, and the counter is {counter}"
-    for waiter in look.line:
-        hub, _, number = waiter.id.partition(".")
-        if hub in contents["hubs"] and look.marks.get(hub, 0) < int(number):
-            yield f"the mark of {waiter.id} is {look.marks.get(hub)}"
     yield from _of_looked(meta, look.line if contents["hubs"] else ())
     if "lines" in contents or contents["uses"]:
         yield from _of_lines(contents, look)
@@ -146,7 +143,7 @@ def _of_lines(contents: Contents, look: Look) -> Iterator[str]:
     """Each request has its line, and a key is ready if its first request fits under its limit."""
     queue, uses = contents["queue"], Counter[str]()
     lines = {f"{text.split(':')[-1]}!{ticket:017.0f}:{text}" for text, ticket in queue.items()}
-    if lines != contents["lines"].keys():
+    if lines ^ contents["lines"].keys():
         yield f"{lines ^ contents['lines'].keys()} wait or have lines, not both"
     for text in contents["facts"].values() if contents["holders"] else ():
         _, permits, _, key = text.split(":")
