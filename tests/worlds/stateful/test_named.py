@@ -23,7 +23,7 @@ def test_a_stray_grant_of_a_number_that_was_never_drawn_is_ignored() -> None:
         assert len(verbs.holds) == 2
 
 
-@pytest.mark.parametrize("refused", [[]])
+@pytest.mark.parametrize("refused", [[], [ErrorKind.BUSY], [ErrorKind.RETRY_NOW]])
 def test_after_a_reconnect_every_waiter_is_asked_about(refused: list[ErrorKind]) -> None:
     """However many wait, messages to any of them may have been lost."""
     with Verbs() as verbs:
