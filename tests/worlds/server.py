@@ -74,7 +74,7 @@ class ScriptServer:
         self.addresses: dict[str, Address] = {}
         self.now_us = 0
         self.broken: list[str] = []
-        self._doubtful = set[str]()  # semaphores that lost a key, until they are sound again
+        self._doubtful = set[str]()  # semaphores that lost a key, which may show much later
         self._deliver = deliver
         self._remembers = memory is not None
         self._memory = memory or Memory()
@@ -115,11 +115,7 @@ class ScriptServer:
         until = min((at for at in kept.values() if at), default=math.inf)
         ends = {kind: at and at + ahead // 1000 for kind, at in kept.items()}
         look = look_of(found, address, now_us + ahead, ends)
-        self.broken = [*of_keys(found, look)]
-        if not self.broken:
-            self._doubtful.discard(address.name)
-        elif address.name in self._doubtful:
-            self.broken = []
+        self.broken = [] if address.name in self._doubtful else [*of_keys(found, look)]
         self._looks[state] = until, ahead, look
         return look
 

@@ -378,7 +378,7 @@ class Verbs(World):
                 identity = permit_id(ran.hub, older.number)
                 self.unless(
                     (older.number > 0 and identity in known) or older.was_sent or not older.waits,
-                    f"{new[-1].number} came to {remote.name} before an older request",
+                    f"{new[-1].number} came before {older.number}, {older.state.name}",
                 )
 
     def refusal(self, command: AnyOperation, sent: float) -> ErrorKind | None:
