@@ -152,10 +152,10 @@ def browser(session: nox.Session) -> None:
 
 @nox.session
 def explore(session: nox.Session) -> None:
-    """Model check, quick paths and simulation within larger bounds, and how much that was."""
+    """Model check, quick paths, verbs and simulation within larger bounds, and how much."""
     environment = installed(session)
     longer = {"REDSEM_MODELCHECK": "long", "REDSEM_STATEFUL_RUNS": "400"}
-    parts = ("worlds/modelcheck", "scripts/test_quick_paths.py", "scripts/test_bounds.py")
+    parts = ("worlds/modelcheck", "scripts/test_quick_paths.py", "worlds/stateful")
     usual = ("-n2", "-rP", "--timeout=0", *(f"tests/{part}" for part in parts))
     python(session, "pytest", *usual, env={**environment, **longer})
     python(session, "tests.worlds.simulation", *session.posargs, env=environment)

@@ -411,6 +411,7 @@ class HeartbeatBatch(Batch[Reply, Request], Heartbeat):
 
     def write_again(self, *, arrived: bool) -> None:
         self.state.heartbeats.in_flight = False
+        self.state.unsure = (*self.items, *self.state.unsure)
         self.state.beat()
 
 

@@ -7,8 +7,8 @@ from redsem_async._core.config import Clock
 from redsem_async._core.keys import Mode
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.hub_info import UNCOUNTED, HubInfo
-from redsem_async._protocol.pushes import Recheck
-from redsem_async._protocol.replies import FULL_FOR_KEY
+from redsem_async._protocol.pushes import Granted, Recheck
+from redsem_async._protocol.replies import FULL, FULL_FOR_KEY
 from redsem_async._protocol.status import Status, StatusReply
 from tests.scripts.in_memory import HUBS, INFO, InMemory
 
@@ -402,3 +402,55 @@ def test_many_processes_that_are_gone_make_no_call_long(mode: Mode) -> None:
         assert said.next_ms == 0
         said = state.call(C, op.Reap())
     assert said.waiting == 0
+
+
+@pytest.mark.parametrize("mode", ["fair+keys", "fair+share", "fair+keys+slots"])
+@pytest.mark.parametrize("lost", ["lines", "queue"])
+def test_a_long_line_that_is_lost_is_dropped(mode: Mode, lost: str) -> None:
+    """Both of what is kept of it go, and nobody waits behind what is left."""
+    state, (here, waiter, _) = InMemory(mode), HUBS
+    state.call(here, op.SetLimit("pause", 1))
+    for first in range(1, 2000, 200):
+        numbers = range(first, first + 200)
+        every = {n: op.RequestOptions(key=op.KeyTerms(f"k{n % 1500}", 1)) for n in numbers}
+        state.acquire(waiter, *numbers, lease_ms=600_000, options=every)
+    state.lose(lost)
+    state.call(here, op.SetLimit("resume", 2))
+    assert state.call(here, op.Reap()).waiting == 0
+    assert state.acquire(here, 1).answers[0], "nobody is before it"
+    asked = op.QueuedRequest(1, 600_000, 1)
+    assert state.heartbeat(waiter, 600_000, asked).answers == [-1]
+
+
+def test_the_tokens_of_a_message_that_nobody_counted_are_not_issued_again() -> None:
+    """It may have arrived all the same."""
+    state = InMemory("fair")
+    state.acquire(A, 1)
+    state.acquire(B, 1)
+    state.present.discard(B)
+    state.release(A, 1)
+    [(_, lost)] = state.told
+    assert isinstance(lost, Granted)
+    [token] = state.acquire(C, 1).answers
+    assert isinstance(token, int) and token > lost.grants[0][1].token
+
+
+def test_a_request_that_does_not_wait_leaves_no_place_in_the_queue() -> None:
+    """Not even where it stood in the queue for a moment, because of its head start."""
+    state, at_once = InMemory("fair"), {1: op.RequestOptions(waits=False, ahead_ms=1)}
+    state.acquire(A, 1, limit=2)
+    state.acquire(B, 1, limit=2, permits=2)
+    state.pass_time(1000)
+    assert state.acquire(C, 1, limit=2, options=at_once).answers == [FULL]
+    assert len(state.look.line) == 1
+
+
+def test_a_release_serves_none_of_its_own_requests_that_left_the_queue() -> None:
+    state = InMemory("zset")
+    state.acquire(A, 1, 2, limit=2)
+    state.acquire(A, 3, 4, 5, limit=2)
+    own = [op.QueuedRequest(number, 90_000, 2) for number in (3, 4)]
+    state.call(A, op.Abandon(own[:1]))
+    state.pass_time(1)
+    state.release(A, 1, 2, own=own)
+    assert state.held_by(A) == [4, 5]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import redsem_async._protocol.operations as op
 from redsem_async._core.keys import permit_id
 from redsem_async._protocol.operations import QueuedRequest
-from redsem_async._protocol.replies import FULL, FULL_FOR_KEY, Holding, Reply
+from redsem_async._protocol.replies import FULL, FULL_FOR_KEY, WAITING_FOR_KEY, Holding, Reply
 from tests.worlds.look import (
     Look,
     Permit,
@@ -142,7 +142,8 @@ class Judge:
             self.taken = known | lost
 
     def _of_all(self, after: Look) -> Iterator[Broken]:
-        both = after.live.keys() & {waiter.id for waiter in after.line}
+        known = {identity for identity, held in after.live.items() if held.token}
+        both = known & {waiter.id for waiter in after.line}
         if both:
             yield Broken(ASKED, f"{both} hold and wait")
         longest = max((held.expiry_ms for held in after.live.values()), default=0)
@@ -291,6 +292,8 @@ class Judge:
             permit = after.live.get(identity)
             if token > 0 and (permit is None or permit.token != token):
                 yield Broken(ANSWERS, f"{identity} was answered {said}, and has {permit}")
+            if 0 > token != WAITING_FOR_KEY and identity in {waiter.id for waiter in after.line}:
+                yield Broken(ANSWERS, f"{identity} was refused, and waits")
             if empty and said == FULL_FOR_KEY and room.fits_key(request):
                 yield Broken(ANSWERS, f"{identity} was answered full, and its key has room")
             if empty and said == FULL and room.fits(request):

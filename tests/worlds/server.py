@@ -14,6 +14,7 @@ from redsem_async._protocol.pushes import Push, push_of
 from redsem_async._redis.codec import Codec
 from redsem_async._redis.faults import command_error, error_from
 from redsem_async.testing._redis import ErrorReply, MemoryRedis, Snapshot, SortedSet, Value
+from tests.worlds.invariants import of_keys
 from tests.worlds.look import Contents, Look, Ran, look_of
 
 Deliver = Callable[[str, str, Push], int]
@@ -61,6 +62,7 @@ class ScriptServer:
     Attributes:
         addresses: of the semaphores that were called, by name.
         state: the number of what it keeps, where calls are remembered.
+        broken: what is wrong with the keys since the last call.
     """
 
     def __init__(
@@ -71,6 +73,8 @@ class ScriptServer:
     ) -> None:
         self.addresses: dict[str, Address] = {}
         self.now_us = 0
+        self.broken: list[str] = []
+        self._doubtful = set[str]()  # semaphores that lost a key, which may show much later
         self._deliver = deliver
         self._remembers = memory is not None
         self._memory = memory or Memory()
@@ -93,6 +97,7 @@ class ScriptServer:
             answer = call.reply(self._evaluated(address, script.text, arguments), address)
         except ErrorReply as refused:
             answer = command_error(error_from(str(refused)))
+        self.broken = []
         return Ran(before, call, hub, answer, self.look(address, now_us))
 
     def look(self, address: Address, now_us: int) -> Look:
@@ -110,6 +115,7 @@ class ScriptServer:
         until = min((at for at in kept.values() if at), default=math.inf)
         ends = {kind: at and at + ahead // 1000 for kind, at in kept.items()}
         look = look_of(found, address, now_us + ahead, ends)
+        self.broken = [] if address.name in self._doubtful else [*of_keys(found, look)]
         self._looks[state] = until, ahead, look
         return look
 
@@ -129,6 +135,7 @@ class ScriptServer:
     def lose(self, address: Address, kind: str) -> None:
         """One key is evicted."""
         self._redis.command("DEL", f"{address.prefix}:{{{address.name}}}:{kind}")
+        self._doubtful.add(address.name)
         self._looks.clear()
 
     def evict(self, which: int) -> str:
@@ -143,7 +150,9 @@ class ScriptServer:
         several = [other for i, other in enumerate(every) if which >> i & 2]
         self._redis.command("DEL", key, *several * (which % 2))
         self._looks.clear()
-        return of.decode().partition("{")[2]
+        name = of.decode().partition("{")[2]
+        self._doubtful.add(name)
+        return name
 
     def forget(self) -> None:
         """What is kept was changed from outside."""

@@ -7,18 +7,21 @@ by itself: a driver, which is a world of its own kind, decides which `Event` is 
 import asyncio
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from redsem_async._core.keys import Address, permit_id
 from redsem_async._protocol.backend import AnyReply
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import AnyOperation
 from redsem_async._protocol.pushes import Granted, Push
+from tests.worlds.invariants import of_state
 from tests.worlds.look import Look, Ran
+from tests.worlds.loop import running
 from tests.worlds.orders import Orders
 from tests.worlds.server import Memory, ScriptServer
 
 if TYPE_CHECKING:
+    from redsem_async._hub.pipeline import Pipeline
     from tests.worlds.process import Link, Process
 
 T = TypeVar("T")
@@ -130,6 +133,15 @@ class World:
     def turned(self, process: "Process") -> None:
         """A turn of the loop of *process* is over."""
 
+    def check_state(self, process: "Process") -> None:
+        """See that what *process* knows agrees with itself."""
+        for remote in process.remotes:
+            in_flight = cast("Pipeline", remote.writer).redirects.in_flight
+            with running(process.loop):
+                found = [*of_state(remote, in_flight)]
+            for wrong in found:
+                self.violated(f"{process.name} knows of {remote.name}: {wrong}")
+
     # -- what happens
 
     def do(self, event: Event, *, rests: bool = True) -> None:
@@ -179,6 +191,8 @@ class World:
             answer = ran.answer
             self.note(f"  {link.process.name}: {command} -> {answer}")
             self.ran(link, ran._replace(told=self.told))
+            for wrong in self.server.broken:
+                self.violated(f"{command} left {address.name} so: {wrong}")
         link.say(answer, lambda: link.answered(command, answer))
 
     def _publish(self, prefix: str, owner: str, message: Push) -> int:

@@ -428,9 +428,8 @@ class Path(World):
 
     def check(self) -> None:
         """Raise Violation where something is wrong at this moment."""
-        for what in self.violations:
-            raise Violation(what)
         for process in [process for process in self.members if process.alive]:
+            self.check_state(process)
             for job in process.jobs:
                 if job.task is not None and job.task.done():
                     self._check_end(job, job.task)
@@ -438,6 +437,8 @@ class Path(World):
             held = self.look().holders.get(identity)
             if held is not None and held.expiry_ms > latest_ms and not self.late:
                 raise Violation(f"{identity} was detached, and is held for longer than was said")
+        for what in self.violations:
+            raise Violation(what)
         trusted = [
             (lease.id, Held.trusted(lease, self.server_us_at(lease.trusted_until)))
             for process in self.members

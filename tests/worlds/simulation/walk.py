@@ -302,6 +302,7 @@ class Walk(World):
                 self.fault("late duplicate" if ran_on > link.number else "acquire sent again")
 
     def turned(self, process: Process) -> None:
+        self.check_state(process)
         for books in self.books.values():
             books.look(process)
 
