@@ -372,6 +372,8 @@ class MemoryRedis(_Database):
     def publish(self, channel: bytes, message: bytes) -> int:
         return self._publish(channel, message)
 
+    spublish = _COMMANDS[b"SPUBLISH"] = publish
+
 
 def _lua_runtime() -> Any:
     try:
