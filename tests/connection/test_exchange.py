@@ -372,8 +372,8 @@ async def test_closing_takes_a_second_at_most_and_is_no_loss(lingers: bool) -> N
     aborted: list[float] = []
     clock = asyncio.get_running_loop().time
     if lingers:  # a transport that has something left to write, for a server that reads nothing
-        ends.wire.close = lambda: None  # type: ignore[method-assign]
-        ends.wire.abort = lambda: aborted.append(clock())  # type: ignore[method-assign]
+        wire: Any = ends.wire
+        wire.close, wire.abort = list[None], lambda: aborted.append(clock())
     began = clock()
     await ends.link.close()
     assert clock() - began == pytest.approx(CLOSING_TIME if lingers else 0.0, abs=0.001)
@@ -393,5 +393,6 @@ async def test_what_came_with_the_handshake_is_read() -> None:
 async def test_a_connection_of_a_closed_loop_is_in_use_by_nobody() -> None:
     ends = Ends()
     assert ends.link.open
-    ends.link._closed = SimpleNamespace(get_loop=lambda: SimpleNamespace(is_closed=lambda: True))  # type: ignore[assignment]
+    link: Any = ends.link
+    link._closed = SimpleNamespace(get_loop=lambda: SimpleNamespace(is_closed=lambda: True))
     assert not ends.link.open

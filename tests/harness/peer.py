@@ -140,6 +140,10 @@ class Peer:
                 return packed(["version", self.version, "proto", 3]).replace(b"*4", b"%2", 1)
             case b"INFO":
                 return packed("maxmemory:0\r\nmaxmemory_policy:noeviction\r\n")
+            case b"CLUSTER":
+                return packed(
+                    [[0, 16383, *([host, port, "id"] for host, port in self._network.nodes)]]
+                )
             case b"SUBSCRIBE" | b"SSUBSCRIBE":
                 wire.channels.add(arguments[0])
                 return push(name.lower(), arguments[0], 1)
@@ -169,10 +173,13 @@ class Network:
 
     Attributes:
         drops: whether packets of new connections are dropped.
+        loses: whether messages are lost that the server has counted.
+        nodes: of a cluster, as they tell: the master of all slots, and its replicas.
     """
 
     def __init__(self) -> None:
-        self.drops = False
+        self.drops = self.loses = False
+        self.nodes: list[tuple[str | None, int]] = [("one", 1)]
         self.peers: dict[tuple[str, int], Peer] = {}
         self.redis = MemoryRedis(self._now_us, self._publish)
 
@@ -210,7 +217,7 @@ class Network:
     def _publish(self, channel: bytes, message: bytes) -> int:
         heard = [wire for wire in self.wires if channel in wire.channels and not wire.is_closing()]
         kind = b"smessage" if b"{" in channel else b"message"
-        for wire in heard:
+        for wire in heard if not self.loses else ():
             wire.say(push(kind, channel, message))
         return len(heard)
 
