@@ -4,6 +4,7 @@ In memory, and in simulated time. `test_logins` has what real servers do.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import repeat
@@ -12,17 +13,19 @@ from typing import Any
 
 import pytest
 import redis.exceptions as errors
-from redis.asyncio import Connection, ConnectionPool
+from redis.asyncio import Connection, ConnectionPool, Redis
 from redis.asyncio.sentinel import Sentinel
 from redis.credentials import CredentialProvider
 
+from redsem_async import BackendError, BackendUnavailable, FairSemaphore, aclose, connect
 from redsem_async._core.keys import Address
 from redsem_async._protocol.backend import ConnectionRejected
 from redsem_async._redis import dial as dialling
 from redsem_async._redis.backend import RedisBackend
 from redsem_async._redis.dial import Destination, dial, on_close, slots_at, target_of
 from redsem_async._redis.inquiry import Asker, Met
-from tests.harness.peer import SILENCE, Network, Peer, Wire, error, packed, push
+from redsem_async._redis.sentinels import ANSWER_TIME
+from tests.harness.peer import SILENCE, Network, Peer, Wire, error, packed, packed_map, push
 from tests.worlds.simulated_time import simulated
 
 UNKNOWN = "ERR unknown command 'HELLO'"
@@ -187,8 +190,38 @@ async def test_a_short_timeout_of_the_clients_sockets_is_for_its_own_commands(
     peer.says["HELLO"] = iter([SILENCE])
     dialled = asyncio.ensure_future(dial(target(socket_timeout=0.1, health_check_interval=1)))
     await asyncio.sleep(2)
-    loop.call_soon(peer.wires[0].say, packed(["proto", 3]).replace(b"*2", b"%1"))
+    loop.call_soon(peer.wires[0].say, packed_map({"proto": 3}))
     assert (await dialled).no_push is None
+
+
+# -- what callers are told
+
+
+@simulated
+async def test_a_caller_is_told_at_once_that_it_is_rejected(network: Network) -> None:
+    network.peer().refuses("WRONGPASS invalid username-password pair", "HELLO")
+    async with Redis(host="one", port=1, password="wrong") as client:
+        with pytest.raises(BackendError, match=r"Redis at one:1 rejects this client") as raised:
+            await asyncio.wait_for(FairSemaphore(client, "jobs", 1).acquire(), 0.01)
+    assert not isinstance(raised.value, BackendUnavailable)
+
+
+@simulated
+async def test_unavailable_says_why_when_nothing_is_said(
+    network: Network, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the error and in the log."""
+    caplog.set_level(logging.WARNING, "redsem_async")
+    network.peer().says["HELLO"] = repeat(SILENCE)
+    async with Redis(host="one", port=1) as client:
+        semaphore = FairSemaphore(client, "jobs", 1)
+        with pytest.raises(BackendUnavailable, match=r": no connection in 0\.\d+ s$"):
+            await semaphore.acquire(timeout=0.1)
+        with pytest.raises(BackendUnavailable, match=r" is unavailable: no answer in 5 s"):
+            await semaphore.acquire(timeout=6.0)
+        [record] = caplog.records
+        assert "one:1 is unavailable for 'jobs': no answer in 5 s" in record.getMessage()
+        await aclose(client)
 
 
 # -- what the server is like
@@ -357,18 +390,11 @@ async def test_a_server_that_hangs_up_while_it_is_asked_is_left(network: Network
 # -- Sentinel
 
 
-def masters(host: str) -> bytes:
-    """What a sentinel says of the service."""
-    state = {"name": "service", "ip": host, "port": "1", "flags": "master"}
-    rest = {"num-other-sentinels": "0", "quorum": "1"}
-    return packed([[part for pair in (state | rest).items() for part in pair]])
-
-
 @asynccontextmanager
 async def watched(*hosts: str) -> AsyncGenerator[Any]:
     """The pool of a client that sentinels give."""
     untyped: Any = Sentinel
-    sentinel = untyped([(host, 26379) for host in hosts], sentinel_kwargs={"protocol": 2})
+    sentinel = untyped([(host, 26379) for host in hosts])
     yield sentinel.master_for("service").connection_pool
     for each in sentinel.sentinels:
         await each.aclose()
@@ -377,28 +403,43 @@ async def watched(*hosts: str) -> AsyncGenerator[Any]:
 @simulated
 async def test_the_next_attempt_asks_the_next_sentinel_first(network: Network) -> None:
     """The first one is silent, and an attempt ends before redis-py would ask another."""
-    network.peer("master")
-    network.peer("silent", 26379).says["CLIENT"] = repeat(SILENCE)
-    network.peer("other", 26379).says["SENTINEL"] = repeat(masters("master"))
+    master = network.peer()
+    network.peer("other", 26379)
+    network.peer("silent", 26379).says["HELLO"] = network.peer("silent", 26379).says["CLIENT"] = (
+        repeat(SILENCE)
+    )
     async with watched("silent", "other") as pool:
         with pytest.raises(errors.TimeoutError):
             await dial(target_of(pool))
         opened = await dial(target_of(pool))
-    assert opened.transport is network.peer("master").wires[0]
+    assert opened.transport is master.wires[0]
+
+
+@simulated
+async def test_a_url_of_sentinels_gives_each_of_them_a_second(network: Network) -> None:
+    """So that the first attempt comes to the one that answers."""
+    network.peer()
+    network.peer("other", 26379)
+    network.peer("silent", 26379).says["SENTINEL"] = repeat(SILENCE)
+    async with connect("redis+sentinel://silent,other/service") as client:
+        pool: Any = client.connection_pool
+        began = asyncio.get_running_loop().time()
+        assert (await dial(target_of(pool))).no_push is None
+        assert asyncio.get_running_loop().time() - began == pytest.approx(ANSWER_TIME, abs=0.01)
 
 
 @simulated
 async def test_a_failover_closes_the_idle_connections_and_not_the_hub(network: Network) -> None:
     """redis-py calls the same method for it as a user does who is done with the client."""
-    for host in ("old", "new"):
-        network.peer(host)
-    network.peer("watch", 26379).says["SENTINEL"] = iter(map(masters, ("old", "new")))
+    network.peer("watch", 26379)
     closed = Closings()
     async with watched("watch") as pool:
         RedisBackend(pool).on_close(closed.note)
         for host in ("old", "new"):
+            network.nodes = [(host, 1)]
+            master = network.peer(host)
             opened = await dial(target_of(pool))
-            assert opened.transport is network.peer(host).wires[0]
+            assert opened.transport is master.wires[0]
         assert closed.count == 0
         await pool.disconnect(False)
         assert closed.count == 0

@@ -6,8 +6,8 @@ handshake, ours that takes the streams over, and the hub. In simulated time noth
 
 import asyncio
 import hashlib
-from collections.abc import Iterator, Sequence
-from itertools import repeat
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, repeat
 from typing import Any
 
 import hiredis
@@ -34,6 +34,10 @@ def packed(value: Any, sign: bytes = b"*") -> bytes:
     return b"%s%d\r\n" % (sign, len(value)) + b"".join(map(packed, value))
 
 
+def packed_map(value: Mapping[str, Any]) -> bytes:
+    return b"%%%d\r\n" % len(value) + b"".join(map(packed, chain(*value.items())))
+
+
 def push(*parts: Any) -> bytes:
     return packed(parts, b">")
 
@@ -54,6 +58,7 @@ class Wire(asyncio.Transport):
         self.sent: list[list[bytes]] = []
         self.channels: set[bytes] = set()
         self.protocol: Any = None
+        self.resp3 = False
         self._peer = peer
         self._commands = hiredis.Reader()
         self._closing = False
@@ -85,8 +90,8 @@ class Wire(asyncio.Transport):
 
     def hang_up(self) -> None:
         """End the connection from the server's side."""
-        self.protocol.eof_received()
-        self.abort()
+        if not self.protocol.eof_received():
+            self.abort()
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self.protocol = protocol
@@ -137,12 +142,20 @@ class Peer:
             return said
         match name:
             case b"HELLO":
-                return packed(["version", self.version, "proto", 3]).replace(b"*4", b"%2", 1)
+                wire.resp3 = True
+                return packed_map({"version": self.version, "proto": 3})
             case b"INFO":
                 return packed("maxmemory:0\r\nmaxmemory_policy:noeviction\r\n")
             case b"CLUSTER":
                 return packed(
                     [[0, 16383, *([host, port, "id"] for host, port in self._network.nodes)]]
+                )
+            case b"SENTINEL":
+                host, port = self._network.nodes[0]
+                state = {"name": "service", "ip": host, "port": str(port), "flags": "master"}
+                state |= {"num-other-sentinels": "0", "quorum": "1"}
+                return b"*1\r\n" + (
+                    packed_map(state) if wire.resp3 else packed([*chain(*state.items())])
                 )
             case b"SUBSCRIBE" | b"SSUBSCRIBE":
                 wire.channels.add(arguments[0])
@@ -174,7 +187,7 @@ class Network:
     Attributes:
         drops: whether packets of new connections are dropped.
         loses: whether messages are lost that the server has counted.
-        nodes: of a cluster, as they tell: the master of all slots, and its replicas.
+        nodes: the master of all slots and its replicas, as nodes and sentinels tell.
     """
 
     def __init__(self) -> None:
