@@ -12,7 +12,7 @@ import redsem_async
 from redsem_async import BackendUnavailable, FairSemaphore, Semaphore
 from tests.harness import wait
 from tests.harness.clients import Kind, key_of
-from tests.harness.replicas import until_caught_up
+from tests.harness.replicas import contents, until_caught_up
 from tests.harness.topologies import Cluster, Node, embedded_cluster, tell
 from tests.harness.wait import (
     EPSILON,
@@ -25,8 +25,6 @@ from tests.harness.wait import (
     until,
     waits_in_queue,
 )
-
-pytestmark = pytest.mark.release
 
 LONG = 30.0  # a lease, with heartbeats every 10 s: whatever is quicker came by message
 PAUSE = 1.0  # seconds at most between two attempts to reach a server
@@ -111,6 +109,7 @@ async def other_than(cluster: Cluster, name: str) -> Node:
     return next(shard.master for shard in cluster.shards if shard.master != owner)
 
 
+@pytest.mark.release
 async def test_a_hub_goes_with_its_client(lasting: Cluster) -> None:
     """With all of its connections, one to each node that it used."""
     async with tasks_end_soon(), RedisCluster.from_url(lasting.url) as redis:
@@ -119,6 +118,7 @@ async def test_a_hub_goes_with_its_client(lasting: Cluster) -> None:
                 pass
 
 
+@pytest.mark.release
 @pytest.mark.fault(40)
 async def test_a_slot_that_moved_is_followed(
     lasting: Cluster, connect_to: Connect, name: str
@@ -150,6 +150,7 @@ async def test_a_slot_that_moved_is_followed(
     await all_free(held)
 
 
+@pytest.mark.release
 @pytest.mark.fault(32, 40)
 @pytest.mark.parametrize(("kind", "first"), EACH_FIRST)
 async def test_a_slot_on_its_way_is_waited_for(
@@ -196,6 +197,7 @@ async def test_a_slot_on_its_way_is_waited_for(
     await all_free(held)
 
 
+@pytest.mark.release
 @pytest.mark.fault(40)
 async def test_a_dead_shard_takes_no_other_along(cluster: Cluster, connect_to: Connect) -> None:
     """Its semaphores cannot be reached; those elsewhere do not even notice."""
@@ -239,7 +241,7 @@ def strict_cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.mark.release  # a cluster needs seconds to call itself down
+@pytest.mark.release
 @pytest.mark.fault(32)
 async def test_a_cluster_that_is_down_is_awaited(
     strict_cluster: Cluster, connect_to: Connect
@@ -266,7 +268,7 @@ async def test_a_cluster_that_is_down_is_awaited(
 
 
 @pytest.mark.fault(40)
-@pytest.mark.parametrize("how", ["killed", "handed over"])
+@pytest.mark.parametrize("how", [pytest.param("killed", marks=pytest.mark.release), "handed over"])
 async def test_a_failover_of_a_shard(
     replicated_cluster: Cluster, connect_to: Connect, how: str
 ) -> None:
@@ -290,4 +292,8 @@ async def test_a_failover_of_a_shard(
     assert await holder.release()
     # at worst a heartbeat finds the new one
     await is_served(waiter, 10.0 + PAUSE + EPSILON, after=holder)
+    if how == "handed over":
+        old = shard.master.server
+        await until_caught_up(old, new.server)
+        assert await contents(old) == await contents(new.server)
     await all_free(held)
