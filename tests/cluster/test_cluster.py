@@ -22,7 +22,6 @@ from tests.harness.wait import (
     is_served,
     takes_at_most,
     tasks_end_soon,
-    until,
     waits_in_queue,
 )
 
@@ -116,38 +115,6 @@ async def test_a_hub_goes_with_its_client(lasting: Cluster) -> None:
         for number in range(20):
             async with Semaphore(redis, f"closed {number}", 1):
                 pass
-
-
-@pytest.mark.release
-@pytest.mark.fault(40)
-async def test_a_slot_that_moved_is_followed(
-    lasting: Cluster, connect_to: Connect, name: str
-) -> None:
-    """MOVED: the permit is kept, and the waiter is served by message, on the new node."""
-    held = FairSemaphore(connect_to(lasting), name, 1, lease=LONG)
-    waiting = FairSemaphore(connect_to(lasting), name, 1, lease=LONG)
-    holder = await held.acquire(timeout=5)
-    waiter = await waits_in_queue(waiting)
-    target = await other_than(lasting, name)
-    before = await refused_with(lasting, "MOVED")
-    moved = await lasting.move(name, target)
-    assert key_of(held, "holders") in moved
-    await holder.refresh()
-    assert await refused_with(lasting, "MOVED") > before
-    assert await tell(target.server, "ZSCORE", key_of(held, "holders"), holder.id) is not None
-
-    async def knows() -> bool:
-        """The waiter has come to the new node, so that a message reaches it."""
-        return bool(await tell(target.server, "ZCARD", key_of(held, "queue")) == 1)
-
-    await until(knows, "the line is on the new node")
-    assert await holder.release()
-    await is_served(waiter, PAUSE + hand_off(lasting), after=holder)
-    again = await held.acquire(timeout=5)
-    second = await waits_in_queue(waiting)
-    assert await again.release()
-    await is_served(second, hand_off(lasting))  # the subscription is there as well
-    await all_free(held)
 
 
 @pytest.mark.release

@@ -6,7 +6,6 @@
 import asyncio
 import gc
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -99,6 +98,7 @@ async def test_replies_are_to_the_commands_in_their_order_and_messages_between_t
         ends.hear(data[i : i + 1])
     assert [type(reply) for reply in ends.heard.replies] == [Reply, Reply]
     assert ends.heard.pushes == [("redsem", Recheck("jobs"))]
+    assert ends.link.fresh_at == 1.0, "when the newest of them was sent"
 
 
 @simulated
@@ -109,15 +109,6 @@ async def test_no_reply_is_taken_for_anothers() -> None:
     ends.send(op.Acquire([7], 1000, 1))
     ends.hear(packed(["1", 1795000000000000]))
     assert (ends.heard.replies, len(ends.heard.lost)) == ([], 1)
-
-
-@simulated
-async def test_it_is_known_how_fresh_the_newest_reply_is() -> None:
-    """A deadline goes by it."""
-    ends = Ends(no_push="none")
-    assert ends.link.fresh_at is None
-    ends.meet()
-    assert ends.link.fresh_at == 1.0
 
 
 @pytest.mark.fault(25)
@@ -302,18 +293,11 @@ async def test_nothing_overtakes_a_call_that_the_server_has_no_script_for() -> N
 
 
 @simulated
-async def test_a_server_that_has_one_script_is_taken_to_have_all() -> None:
-    ends = Ends(no_push="none")
-    ends.meet()
-    assert ends.send(release(), op.StartBackOff(1)) == ["EVALSHA", "EVALSHA"]
-
-
-@simulated
 async def test_after_a_flush_each_script_has_its_text_once() -> None:
     """And the call that found it out returns to the hub."""
     ends = Ends(no_push="none")
     ends.meet()
-    ends.send(release())
+    assert ends.send(release()) == ["EVALSHA"], "it is taken to have all, as it had the first"
     ends.hear(NO_SCRIPT)
     assert ends.kinds == [ErrorKind.RETRY_NOW]
     assert ends.send(op.Reap(), release(), release()) == ["EVAL", "EVAL", "EVALSHA"]
@@ -401,12 +385,3 @@ async def test_what_came_with_the_handshake_is_read() -> None:
     data = push("subscribe", PREFIX, 1) + push("unsubscribe", PREFIX, 0)
     Connection(Opened(wire, data, None, False, None, ReplyReader(), None), heard)
     assert len(heard.lost) == 1
-
-
-@simulated
-async def test_a_connection_of_a_closed_loop_is_in_use_by_nobody() -> None:
-    ends = Ends()
-    assert ends.link.open
-    link: Any = ends.link
-    link._closed = SimpleNamespace(get_loop=lambda: SimpleNamespace(is_closed=lambda: True))
-    assert not ends.link.open

@@ -73,43 +73,6 @@ async def holders(server: EmbeddedRedis, semaphore: AnySemaphore) -> set[str]:
     return set(await tell(server, "ZRANGE", key_of(semaphore, "holders"), 0, -1))
 
 
-async def refusals(server: EmbeddedRedis) -> int:
-    """How many commands a server answered with an error so far."""
-    stats: dict[str, int] = await tell(server, "INFO", "stats")
-    return stats["total_error_replies"]
-
-
-@pytest.mark.release
-@pytest.mark.fault(38)
-async def test_a_demoted_master_is_left_for_the_new_one(
-    replicated: Replicated, proxy: Proxy, here: Redis, there: Redis
-) -> None:
-    """It answers READONLY, in the wording of its version, and stays connected."""
-    old = replicated.master
-    held, waits = (
-        FairSemaphore(here, "jobs", 1, lease=3.0),
-        FairSemaphore(there, "jobs", 1, lease=3.0),
-    )
-    async with held as permit:
-        waiter = await waits_in_queue(waits)
-        before, connections = await refusals(old), len(proxy.open_connections())
-        new = await demote(replicated, proxy)
-        score = ("ZSCORE", key_of(held, "holders"), permit.id)
-        expiry = float(await tell(new, *score))
-
-        async def renewed() -> bool:
-            return float(await tell(new, *score)) > expiry
-
-        await until(renewed, "it is refreshed at the new master", within=2 * PAUSE + 1)
-        assert await refusals(old) > before, "nothing was refused"
-        assert len(proxy.connections) > connections
-        assert not permit.lost
-        assert not waiter.done()
-    await is_served(waiter, 1.0 + PAUSE + EPSILON, after=permit)  # a heartbeat is refused first
-    await all_free(held)
-    assert await holders(new, held) == set()
-
-
 @pytest.mark.release
 @pytest.mark.fault(38)
 async def test_a_grant_without_a_subscriber_is_not_told_by_a_demoted_master(
