@@ -163,6 +163,28 @@ async def test_a_waiter_whose_slot_left_is_served_by_message_where_it_went(
         assert await (await asyncio.wait_for(waiter, AT_ONCE)).release()
 
 
+@pytest.mark.parametrize("counts", [True, False])
+@simulated
+async def test_a_grant_that_nobody_hears_goes_to_the_next_in_line(
+    network: Network, one: Peer, counts: bool
+) -> None:
+    """Where the server says that nobody does. Where it never says, it stands, and is heard."""
+    network.counts = counts
+    async with cluster_client() as client, cluster_client() as other, cluster_client() as third:
+        permit, first = await of(client).acquire(), of(other)
+        waiters: list[asyncio.Task[Any]] = []
+        for semaphore in (first, of(third)):
+            waiters.append(in_background(semaphore.acquire()))
+            await asyncio.sleep(AT_ONCE)
+        if counts:
+            hub = remote_of(first).identity.id.encode()
+            for wire in one.wires:
+                wire.channels = {channel for channel in wire.channels if hub not in channel}
+        assert await permit.release()
+        for waiter in reversed(waiters) if counts else waiters:
+            assert await (await asyncio.wait_for(waiter, 10.0 if counts else AT_ONCE)).release()
+
+
 @simulated
 async def test_a_waiter_whose_semaphore_moved_asks_about_itself(
     network: Network, one: Peer, two: Peer
@@ -294,14 +316,14 @@ async def test_a_cluster_before_redis_7_serves_its_waiters_by_heartbeats(
     network: Network, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And subscribes to nothing: the count of a message would be that of one node."""
-    caplog.set_level(logging.WARNING, "redsem_async")
     one = network.peer("one", version="6.2.0")
-    async with cluster_client() as client, cluster_client() as other:
-        permit = await of(client).acquire()
-        waiter = in_background(of(other).acquire())
-        await asyncio.sleep(AT_ONCE)
-        assert await permit.release()
-        assert await (await asyncio.wait_for(waiter, 10.0 + AT_ONCE)).release()
+    with caplog.at_level(logging.WARNING, "redsem_async"):
+        async with cluster_client() as client, cluster_client() as other:
+            permit = await of(client).acquire()
+            waiter = in_background(of(other).acquire())
+            await asyncio.sleep(AT_ONCE)
+            assert await permit.release()
+            assert await (await asyncio.wait_for(waiter, 10.0 + AT_ONCE)).release()
     assert not {"SUBSCRIBE", "SSUBSCRIBE"} & {*one.names}
     assert sum("without sharded pub/sub" in each.getMessage() for each in caplog.records) == 2
 

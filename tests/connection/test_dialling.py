@@ -200,9 +200,9 @@ async def test_unavailable_says_why_when_nothing_is_said(
     network: Network, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In the error and in the log."""
-    caplog.set_level(logging.WARNING, "redsem_async")
     network.peer().says["HELLO"] = repeat(SILENCE)
-    async with Redis(host="one", port=1) as client:
+    with caplog.at_level(logging.WARNING, "redsem_async"):
+        client = Redis(host="one", port=1)
         semaphore = FairSemaphore(client, "jobs", 1)
         with pytest.raises(BackendUnavailable, match=r": no connection in 0\.\d+ s$"):
             await semaphore.acquire(timeout=0.1)

@@ -187,11 +187,13 @@ class Network:
     Attributes:
         drops: whether packets of new connections are dropped.
         loses: whether messages are lost that the server has counted.
+        counts: whether PUBLISH says how many clients received a message.
         nodes: the master of all slots and its replicas, as nodes and sentinels tell.
     """
 
     def __init__(self) -> None:
         self.drops = self.loses = False
+        self.counts = True
         self.nodes: list[tuple[str | None, int]] = [("one", 1)]
         self.peers: dict[tuple[str, int], Peer] = {}
         self.redis = MemoryRedis(self._now_us, self._publish)
@@ -232,7 +234,7 @@ class Network:
         kind = b"smessage" if b"{" in channel else b"message"
         for wire in heard if not self.loses else ():
             wire.say(push(kind, channel, message))
-        return len(heard)
+        return len(heard) if self.counts else 0
 
 
 class Heard:
