@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis
 import redis.exceptions as errors
 from redis.asyncio import Connection, ConnectionPool, Redis
 from redis.asyncio.sentinel import Sentinel
@@ -137,6 +138,12 @@ class Fetching(CredentialProvider):
         return ("word",)
 
 
+awaits_providers = pytest.mark.skipif(
+    redis.VERSION < (5, 3), reason="this redis-py awaits no provider"
+)
+
+
+@awaits_providers
 @simulated
 async def test_a_token_may_take_longer_than_a_connection(network: Network) -> None:
     """A provider that needs six seconds would never log in, and each attempt would ask it anew."""
@@ -146,6 +153,7 @@ async def test_a_token_may_take_longer_than_a_connection(network: Network) -> No
         await dial(target(credential_provider=Fetching(31.0)))
 
 
+@awaits_providers
 @simulated
 async def test_the_time_to_connect_is_bounded_after_the_credentials_too(network: Network) -> None:
     """A server that says nothing after it would be waited for without end."""
