@@ -223,9 +223,10 @@ def test_members_of_one_score_are_in_the_order_of_their_bytes(
         "return {redis.pcall('NOSUCH', KEYS[1]), {{err = 'BUSY x'}}, 1}",
         "redis.call('SET', KEYS[1], 'x') return {1, redis.pcall('ZCARD', KEYS[1]), 2}",
         "return {redis.pcall('GET'), redis.pcall(), redis.pcall(1)}",
-        "redis.call('ZADD', KEYS[1], 0, 'x')"
-        "return redis.call('ZRANGEBYLEX', KEYS[1], '-', '+', 'LIMIT', -1, -1)",
+        "redis.call('ZADD', KEYS[1], 0, 'x') return redis.call('ZRANGEBYLEX', KEYS[1], unpack(ARGV))",
         "redis.call('SET', KEYS[1], 'x') return redis.pcall('ZCOUNT', KEYS[1], 'x', 'y')",
+        "return {redis.pcall('ZADD', KEYS[1], 'nan', 'x'), redis.pcall('ZADD', KEYS[1], '1')}",
+        "return {redis.pcall('ZLEXCOUNT', KEYS[1], 'x', '+')}",
         "return {1 / 0, -1 / 0, 0 / 0, 2 ^ 63, -2 ^ 70}",
         "return nothing.at.all",
         "return redis.call('HSET', KEYS[1], 'x', true)",
@@ -237,7 +238,7 @@ def test_members_of_one_score_are_in_the_order_of_their_bytes(
 def test_scripts_reply_as_on_a_server(both: Both, text: str) -> None:
     """Numbers, nil, tables, errors and limits of Lua are those of Redis."""
     both.reset()
-    real, ours = both.script(text)
+    real, ours = both.script(text, "-", "+", "LIMIT", "-1", "-1")
     assert ours == real
 
 
