@@ -10,6 +10,7 @@ With ``REDSEM_LACKS=time`` the server lacks something, and tests on servers of t
 out.
 """
 
+import asyncio
 import gc
 import logging
 import re
@@ -32,6 +33,7 @@ from redsem_async.testing._embedded import EmbeddedRedis, embedded_redis
 from tests.harness import lacking
 from tests.harness.children import StartWorker, Worker
 from tests.harness.clients import Client, Connect, Kind, Make, MakePair
+from tests.harness.peer import Network
 from tests.harness.proxy import Proxy, load_scripts
 from tests.harness.replicas import Flock, Replicated, embedded_replicas, embedded_sentinels
 from tests.harness.servers import (
@@ -162,6 +164,15 @@ def nowhere() -> Redis:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
     return Redis(port=port)
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
+    """Servers that the test scripts, in the place of the network."""
+    network = Network()
+    monkeypatch.setattr(asyncio, "open_connection", network.open_connection)
+    yield network
+    network.close()
 
 
 @pytest.fixture

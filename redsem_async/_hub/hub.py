@@ -84,11 +84,14 @@ class Hub:
         pipeline.settle(semaphore)
 
     def closed(self, connector: "Connector") -> None:
-        """*connector* has closed its connection. After the last one the hub gets a new id."""
+        """*connector* has closed its connection. After the last one the hub gets a new id.
+
+        Not while a semaphore has work that another node will be asked for, such as a permit.
+        """
         pipeline = connector.pipeline
         if not pipeline.semaphores and pipeline.outage.logged_since is None:
             self._connectors.pop(connector.node, None)
-        if not self.open_ones():
+        if not any(each.open or each.pipeline.has_work() for each in self._connectors.values()):
             self.identity.id = new_hub_id()
 
     # -- the end

@@ -5,10 +5,13 @@ expiries and the error replies of Redis. Commands and options that no script use
 """
 
 import math
+import re
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from inspect import signature
+from itertools import islice
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -22,6 +25,7 @@ redis = {
   end,
   pcall = ask,
   error_reply = function(text) return { err = text } end,
+  status_reply = function(text) return { ok = text } end,
 }
 return function(text)
   local script = assert(loadstring(text, '=script'))
@@ -37,6 +41,10 @@ end
 
 class ErrorReply(Exception):
     """An error reply."""
+
+
+class Status(bytes):
+    """A status reply, which is a table to a script."""
 
 
 @dataclass(slots=True)
@@ -73,36 +81,49 @@ class SortedSet:
 
     def by_text(self, low: bytes, high: bytes) -> list[tuple[float, bytes]]:
         """Rows between two texts, if all scores are equal."""
-        start = (bisect_right if low[:1] == b"(" else bisect_left)(self.rows, low[1:], key=_member)
-        if high == b"+":
-            return self.rows[start:]
-        end = (bisect_left if high[:1] == b"(" else bisect_right)(self.rows, high[1:], key=_member)
+        start, end = self._place(low, b"("), self._place(high, b"[")
         return self.rows[start:end]
+
+    def _place(self, bound: bytes, after: bytes) -> int:
+        """How many rows come before *bound*, with its own if it begins with *after*."""
+        if bound in (b"-", b"+"):
+            return len(self) * (bound == b"+")
+        if bound[:1] not in (b"[", b"("):
+            raise ErrorReply("ERR min or max not valid string range item")
+        return (bisect_right if bound[:1] == after else bisect_left)(
+            self.rows, bound[1:], key=_member
+        )
 
 
 def _bound(text: bytes) -> float:
-    try:
-        return float(text.removeprefix(b"("))
-    except ValueError:
-        raise ErrorReply("ERR min or max is not a float") from None
+    text = text.removeprefix(b"(")
+    return _float(text, "min or max is not a float") if text else 0.0
 
 
+_INTEGER = re.compile(rb"0|-?[1-9][0-9]*")
+_FLOAT = re.compile(rb"(?i)[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf|infinity)")
 _score = itemgetter(0)
 _member = itemgetter(1)
 
 Value = bytes | dict[bytes, bytes] | SortedSet
 RawArgument = bytes | str | int
 RawReply = int | bytes | list[bytes] | list[bytes | None] | None
+Rows = list[tuple[float, bytes]]
 Snapshot = dict[bytes, tuple[Value, int | None]]
 T = TypeVar("T", bytes, dict[bytes, bytes], SortedSet)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _COMMANDS: dict[bytes, Callable[..., Any]] = {}
+_ARITIES: dict[bytes, tuple[float, float]] = {}  # least and most arguments
 
 
 def _command(function: Command) -> Command:
-    """Let scripts call *function* by its name."""
-    _COMMANDS[function.__name__.rstrip("_").upper().encode()] = function
+    """Let scripts call *function* by its name, with as many arguments as it takes."""
+    *named, last = signature(function).parameters.values()
+    takes = len(named) + (last.name != "options")
+    most = math.inf if last.kind is last.VAR_POSITIONAL else takes
+    name = function.__name__.rstrip("_").upper().encode()
+    _COMMANDS[name], _ARITIES[name] = function, (takes - 1, most - 1)  # without self
     return function
 
 
@@ -139,7 +160,7 @@ class _Database:
         return value
 
     def _exists(self, key: bytes) -> bool:
-        if self._expiries.get(key, math.inf) <= self._now_us // 1000:
+        if self._expiries.get(key, math.inf) < self._now_us // 1000:
             self._remove(key)
         return key in self._values
 
@@ -157,15 +178,19 @@ class _Database:
     def del_(self, *keys: bytes) -> int:
         return sum(self._remove(key) for key in keys if self._exists(key))
 
-    unlink = _COMMANDS[b"UNLINK"] = del_
+    @_command
+    def unlink(self, *keys: bytes) -> int:
+        return self.del_(*keys)
 
     @_command
     def pexpire(self, key: bytes, ms: bytes) -> int:
-        left = _integer(ms)
+        left, now = _integer(ms), self._now_us // 1000
+        if abs(now + left) >= 2**63:
+            raise ErrorReply("ERR invalid expire time in 'pexpire' command")
         if not self._exists(key):
             return 0
-        self._expiries[key] = self._now_us // 1000 + left
-        return 1
+        self._expiries[key] = now + left
+        return 1 if left > 0 else int(self._remove(key))
 
     @_command
     def pexpiretime(self, key: bytes) -> int:
@@ -181,10 +206,10 @@ class _Database:
         return self._get(key, bytes)
 
     @_command
-    def set(self, key: bytes, value: bytes) -> bytes:
+    def set(self, key: bytes, value: bytes) -> Status:
         self._remove(key)
         self._values[key] = value
-        return b"OK"
+        return Status(b"OK")
 
     # -- hashes
 
@@ -206,6 +231,7 @@ class _Database:
 
     @_command
     def hset(self, key: bytes, *pairs: bytes) -> int:
+        _in_pairs(pairs)
         value = self._made(key, dict)
         before = len(value)
         value.update(zip(pairs[::2], pairs[1::2], strict=True))
@@ -224,8 +250,16 @@ class _Database:
     def _sorted(self, key: bytes) -> SortedSet:
         return self._get(key, SortedSet) or _EMPTY
 
+    def _rows(
+        self, key: bytes, by: Callable[[SortedSet, bytes, bytes], Rows], low: bytes, high: bytes
+    ) -> Rows:
+        """The rows between two bounds, which are refused before a value of another type is."""
+        by(_EMPTY, low, high)
+        return by(self._sorted(key), low, high)
+
     @_command
     def zadd(self, key: bytes, *pairs: bytes) -> int:
+        _in_pairs(pairs)
         scores = [*map(_float, pairs[::2])]  # all of them, before the first is changed
         add = self._made(key, SortedSet).add
         return sum(map(add, scores, pairs[1::2]))
@@ -258,30 +292,33 @@ class _Database:
 
     @_command
     def zcount(self, key: bytes, low: bytes, high: bytes) -> int:
-        return len(self._sorted(key).by_score(low, high))
+        return len(self._rows(key, SortedSet.by_score, low, high))
 
     @_command
     def zlexcount(self, key: bytes, low: bytes, high: bytes) -> int:
-        return len(self._sorted(key).by_text(low, high))
+        return len(self._rows(key, SortedSet.by_text, low, high))
 
     @_command
     def zrange(self, key: bytes, start: bytes, stop: bytes, *options: bytes) -> list[bytes | None]:
-        rows, first, last = self._sorted(key).rows, _integer(start), _integer(stop)
+        (first, last), choose = map(_integer, (start, stop)), _choice(options, b"WITHSCORES")
+        rows = self._sorted(key).rows
         first = first if first >= 0 else max(0, len(rows) + first)
         last = last if last >= 0 else len(rows) + last
-        return _chosen(rows[first : last + 1], options)
+        return choose(rows[first : last + 1])
 
     @_command
     def zrangebyscore(
         self, key: bytes, low: bytes, high: bytes, *options: bytes
     ) -> list[bytes | None]:
-        return _chosen(self._sorted(key).by_score(low, high), options)
+        choose = _choice(options, b"WITHSCORES", b"LIMIT")
+        return choose(self._rows(key, SortedSet.by_score, low, high))
 
     @_command
     def zrangebylex(
         self, key: bytes, low: bytes, high: bytes, *options: bytes
     ) -> list[bytes | None]:
-        return _chosen(self._sorted(key).by_text(low, high), options)
+        choose = _choice(options, b"LIMIT")
+        return choose(self._rows(key, SortedSet.by_text, low, high))
 
 
 class MemoryRedis(_Database):
@@ -316,7 +353,10 @@ class MemoryRedis(_Database):
         run, table = self._scripts.get(script), self._lua.table_from
         if run is None:
             run = self._scripts[script] = self._compile(script.encode())
-        return self._reply(run(table(keys), table(arguments)))
+        reply = self._reply(run(table(keys), table(arguments)))
+        if isinstance(reply, ErrorReply):
+            raise reply
+        return reply
 
     def command(self, name: str, *arguments: RawArgument) -> Any:
         """Carry out one command of a client.
@@ -329,24 +369,30 @@ class MemoryRedis(_Database):
 
     # -- between Lua and Python
 
-    def _ask(self, name: bytes, *arguments: Any) -> Any:
+    def _ask(self, *words: Any) -> Any:
         """Carry out a command of a script."""
-        command = _COMMANDS.get(name.upper())
-        if command is None:
-            return self._error("ERR Unknown Redis command called from script")
         try:
-            reply: RawReply = command(self, *map(_argument, arguments))
+            reply = self._asked(*map(_argument, words))
         except ErrorReply as refused:
-            return self._error(str(refused))
+            return self._lua.table_from({b"err": str(refused).encode()})
+        if isinstance(reply, Status):
+            return self._lua.table_from({b"ok": reply})
         if isinstance(reply, list):
             return self._lua.table_from([False if part is None else part for part in reply])
         return False if reply is None else reply
 
-    def _error(self, text: str) -> Any:
-        return self._lua.table_from({b"err": text.encode()})
+    def _asked(self, name: bytes = b"", *arguments: bytes) -> RawReply:
+        name = name.upper()
+        if (command := _COMMANDS.get(name)) is None:
+            raise ErrorReply("ERR Unknown Redis command called from script")
+        least, most = _ARITIES[name]
+        if not least <= len(arguments) <= most:
+            raise ErrorReply("ERR Wrong number of args calling Redis command from script")
+        reply: RawReply = command(self, *arguments)
+        return reply
 
     def _reply(self, said: Any) -> Any:
-        """What a client receives for what a script returned."""
+        """What a client receives for what a script returned. An error may be a part of it."""
         if said is None or said is False:
             return None
         if said is True:
@@ -354,9 +400,11 @@ class MemoryRedis(_Database):
         if isinstance(said, bytes):
             return said
         if isinstance(said, int | float):
-            return int(said)
+            return int(said) if abs(said) < 2**63 else -(2**63)  # also for nan, as in C
         if (error := said[b"err"]) is not None:
-            raise ErrorReply(error.decode())
+            return ErrorReply(error.decode())
+        if (status := said[b"ok"]) is not None:
+            return status
         parts: list[Any] = []
         while (part := said[len(parts) + 1]) is not None:  # as in Redis, to the first nil
             parts.append(self._reply(part))
@@ -370,6 +418,10 @@ class MemoryRedis(_Database):
 
     @_command
     def publish(self, channel: bytes, message: bytes) -> int:
+        return self._publish(channel, message)
+
+    @_command
+    def spublish(self, channel: bytes, message: bytes) -> int:
         return self._publish(channel, message)
 
 
@@ -407,17 +459,22 @@ def _argument(value: Any) -> bytes:
 
 
 def _integer(text: bytes) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ErrorReply("ERR value is not an integer or out of range") from None
+    if _INTEGER.fullmatch(text) and -(2**63) <= (number := int(text)) < 2**63:
+        return number
+    raise ErrorReply("ERR value is not an integer or out of range")
 
 
-def _float(text: bytes) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ErrorReply("ERR value is not a valid float") from None
+def _float(text: bytes, refusal: str = "value is not a valid float") -> float:
+    if _FLOAT.fullmatch(text):
+        number = float(text)
+        if math.isfinite(number) or b"n" in text.lower():
+            return number
+    raise ErrorReply(f"ERR {refusal}")
+
+
+def _in_pairs(arguments: Sequence[bytes]) -> None:
+    if len(arguments) % 2:
+        raise ErrorReply("ERR syntax error")
 
 
 def _text(score: float | None) -> bytes | None:
@@ -426,12 +483,24 @@ def _text(score: float | None) -> bytes | None:
     return b"%d" % score if score.is_integer() and abs(score) < 1e17 else b"%.17g" % score
 
 
-def _chosen(rows: list[tuple[float, bytes]], options: Sequence[bytes]) -> list[bytes | None]:
+def _choice(options: Sequence[bytes], *known: bytes) -> Callable[[Rows], list[bytes | None]]:
     """What a command with these options returns of the rows that it found."""
-    if b"LIMIT" in options:
-        at = options.index(b"LIMIT")
-        start, count = _integer(options[at + 1]), _integer(options[at + 2])
+    words, scored, start, count = iter(options), False, 0, -1
+    for word in map(bytes.upper, words):
+        limits = [*islice(words, 2 if word == b"LIMIT" else 0)]
+        if word not in known or (word == b"LIMIT" and len(limits) < 2):
+            raise ErrorReply("ERR syntax error")
+        if limits:
+            start, count = map(_integer, limits)
+        else:
+            scored = True
+
+    def choose(rows: Rows) -> list[bytes | None]:
+        if start < 0:
+            return []
         rows = rows[start : start + count] if count >= 0 else rows[start:]
-    if b"WITHSCORES" in options:
-        return [part for score, member in rows for part in (member, _text(score))]
-    return [member for _, member in rows]
+        if scored:
+            return [part for score, member in rows for part in (member, _text(score))]
+        return [member for _, member in rows]
+
+    return choose

@@ -12,7 +12,7 @@ import redsem_async
 from redsem_async import BackendUnavailable, FairSemaphore, Semaphore
 from tests.harness import wait
 from tests.harness.clients import Kind, key_of
-from tests.harness.replicas import until_caught_up
+from tests.harness.replicas import contents, until_caught_up
 from tests.harness.topologies import Cluster, Node, embedded_cluster, tell
 from tests.harness.wait import (
     EPSILON,
@@ -22,11 +22,8 @@ from tests.harness.wait import (
     is_served,
     takes_at_most,
     tasks_end_soon,
-    until,
     waits_in_queue,
 )
-
-pytestmark = pytest.mark.release
 
 LONG = 30.0  # a lease, with heartbeats every 10 s: whatever is quicker came by message
 PAUSE = 1.0  # seconds at most between two attempts to reach a server
@@ -111,6 +108,7 @@ async def other_than(cluster: Cluster, name: str) -> Node:
     return next(shard.master for shard in cluster.shards if shard.master != owner)
 
 
+@pytest.mark.release
 async def test_a_hub_goes_with_its_client(lasting: Cluster) -> None:
     """With all of its connections, one to each node that it used."""
     async with tasks_end_soon(), RedisCluster.from_url(lasting.url) as redis:
@@ -119,37 +117,7 @@ async def test_a_hub_goes_with_its_client(lasting: Cluster) -> None:
                 pass
 
 
-@pytest.mark.fault(40)
-async def test_a_slot_that_moved_is_followed(
-    lasting: Cluster, connect_to: Connect, name: str
-) -> None:
-    """MOVED: the permit is kept, and the waiter is served by message, on the new node."""
-    held = FairSemaphore(connect_to(lasting), name, 1, lease=LONG)
-    waiting = FairSemaphore(connect_to(lasting), name, 1, lease=LONG)
-    holder = await held.acquire(timeout=5)
-    waiter = await waits_in_queue(waiting)
-    target = await other_than(lasting, name)
-    before = await refused_with(lasting, "MOVED")
-    moved = await lasting.move(name, target)
-    assert key_of(held, "holders") in moved
-    await holder.refresh()
-    assert await refused_with(lasting, "MOVED") > before
-    assert await tell(target.server, "ZSCORE", key_of(held, "holders"), holder.id) is not None
-
-    async def knows() -> bool:
-        """The waiter has come to the new node, so that a message reaches it."""
-        return bool(await tell(target.server, "ZCARD", key_of(held, "queue")) == 1)
-
-    await until(knows, "the line is on the new node")
-    assert await holder.release()
-    await is_served(waiter, PAUSE + hand_off(lasting), after=holder)
-    again = await held.acquire(timeout=5)
-    second = await waits_in_queue(waiting)
-    assert await again.release()
-    await is_served(second, hand_off(lasting))  # the subscription is there as well
-    await all_free(held)
-
-
+@pytest.mark.release
 @pytest.mark.fault(32, 40)
 @pytest.mark.parametrize(("kind", "first"), EACH_FIRST)
 async def test_a_slot_on_its_way_is_waited_for(
@@ -196,6 +164,7 @@ async def test_a_slot_on_its_way_is_waited_for(
     await all_free(held)
 
 
+@pytest.mark.release
 @pytest.mark.fault(40)
 async def test_a_dead_shard_takes_no_other_along(cluster: Cluster, connect_to: Connect) -> None:
     """Its semaphores cannot be reached; those elsewhere do not even notice."""
@@ -239,7 +208,7 @@ def strict_cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.mark.release  # a cluster needs seconds to call itself down
+@pytest.mark.release
 @pytest.mark.fault(32)
 async def test_a_cluster_that_is_down_is_awaited(
     strict_cluster: Cluster, connect_to: Connect
@@ -266,7 +235,7 @@ async def test_a_cluster_that_is_down_is_awaited(
 
 
 @pytest.mark.fault(40)
-@pytest.mark.parametrize("how", ["killed", "handed over"])
+@pytest.mark.parametrize("how", [pytest.param("killed", marks=pytest.mark.release), "handed over"])
 async def test_a_failover_of_a_shard(
     replicated_cluster: Cluster, connect_to: Connect, how: str
 ) -> None:
@@ -290,4 +259,8 @@ async def test_a_failover_of_a_shard(
     assert await holder.release()
     # at worst a heartbeat finds the new one
     await is_served(waiter, 10.0 + PAUSE + EPSILON, after=holder)
+    if how == "handed over":
+        old = shard.master.server
+        await until_caught_up(old, new.server)
+        assert await contents(old) == await contents(new.server)
     await all_free(held)

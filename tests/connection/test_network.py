@@ -1,30 +1,21 @@
 """Connections that break, fall silent or are slow: no permit is lost, and no waiter forgotten."""
 
 import asyncio
-from contextlib import ExitStack
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
-from redis.asyncio import Connection, ConnectionPool, Redis
+from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
 
-import redsem_async
-import redsem_async._redis.dial as dialling
-from redsem_async import AnySemaphore, BackendError, BackendUnavailable, FairSemaphore
-from redsem_async._redis.dial import Destination
-from redsem_async.testing import EmbeddedRedis
-from tests.harness.clients import connection_of, key_of, kill_connection, kill_connections
+from redsem_async import AnySemaphore, FairSemaphore
+from tests.harness.clients import connection_of, key_of, kill_connection
 from tests.harness.inside import lease_of
 from tests.harness.proxy import Proxy
-from tests.harness.servers import stopped
-from tests.harness.topologies import Cluster, embedded_cluster, tell
+from tests.harness.topologies import Cluster, tell
 from tests.harness.wait import (
     EPSILON,
     all_free,
     in_background,
     is_served,
-    soon,
     takes_at_most,
     until,
     waits_in_queue,
@@ -111,78 +102,6 @@ async def test_a_grant_whose_message_was_lost_is_found(
     assert await permit.release()
 
 
-@pytest.mark.fault(25)
-async def test_a_subscription_that_ends_unasked_is_made_anew(
-    here: AnySemaphore, there: AnySemaphore, proxy: Proxy, admin: Redis
-) -> None:
-    """Without it grants would go unnoticed."""
-    holder = await there.acquire()
-    waiter = await waits_in_queue(here)
-    first = await connection_of(admin, "proxied")
-    channel = proxy.operations("SUBSCRIBE")[0].arguments[1]
-    proxy.inject(b">3\r\n$11\r\nunsubscribe\r\n$%d\r\n%s\r\n:0\r\n" % (len(channel), channel))
-
-    async def has_another() -> bool:
-        return await connection_of(admin, "proxied") not in (first, None)
-
-    await until(has_another, "it subscribed on a new connection", within=1.0)
-    assert await holder.release()
-    await is_served(waiter, EPSILON, after=holder)
-
-
-@pytest.mark.fault(26)
-async def test_it_listens_before_it_asks(here: AnySemaphore, proxy: Proxy) -> None:
-    """On each connection anew: a grant before the subscription would go unnoticed."""
-    for number in range(2):
-        assert await (await here.acquire()).release()
-        spoken = [sent.operation for sent in proxy.sent if sent.connection == number]
-        assert spoken.index("SUBSCRIBE") < spoken.index("acquire")
-        proxy.drop()
-        await until(lambda: not proxy.open_connections(), "the connection is closed")
-
-
-@pytest.mark.parametrize("end", ["reset", "closed"])
-async def test_a_connection_that_ended_before_it_was_ours_is_noticed(
-    end: str, client_a: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """redis-py's reader knew of its end, which is read nowhere: no caller may wait for answers."""
-    made: list[Any] = []
-    connected = dialling._connected
-
-    async def ended(target: Destination, protocol: int) -> Any:
-        connection = await connected(target, protocol)
-        made.append(connection)
-        if len(made) == 1:
-            if end == "reset":
-                connection._writer.transport.abort()
-            else:
-                await connection.send_command("QUIT")
-                assert await connection.read_response() == b"OK"
-            await until(connection._reader.at_eof, "its reader knows")
-        return connection
-
-    monkeypatch.setattr(dialling, "_connected", ended)
-    await is_served(FairSemaphore(client_a, "jobs", 1).acquire(), 0.2)
-    assert len(made) == 2
-
-
-class _Otherwise(Connection):
-    """A connection of a redis-py that does not keep a stream as asyncio has it."""
-
-    async def connect(self) -> None:
-        base, inside = cast("Any", Connection), cast("Any", self)
-        await base.connect(self)
-        inside._writer = SimpleNamespace(close=inside._writer.close)
-
-
-async def test_a_redis_py_that_keeps_its_streams_otherwise_is_named(server: EmbeddedRedis) -> None:
-    """At once, and with the versions that will do: no attempt would ever succeed."""
-    pool = ConnectionPool(_Otherwise, host="127.0.0.1", port=server.port)
-    with pytest.raises(BackendError, match=r"with redis-py \S+, .* than 5\.2 to ") as raised:
-        await soon(FairSemaphore(Redis(connection_pool=pool), "jobs", 1).acquire())
-    assert not isinstance(raised.value, BackendUnavailable)
-
-
 @pytest.mark.fault(24)
 async def test_the_shortest_lease_says_when_a_silent_connection_is_left(
     here: AnySemaphore, proxied: Redis, proxy: Proxy
@@ -221,26 +140,6 @@ async def test_a_half_open_connection_is_noticed(
             await until(lambda: permit.expires_in > 2.5, "it is refreshed", within=1.0)
             assert not permit.lost
     await all_free(there)
-
-
-@pytest.mark.release
-async def test_silent_neighbours_cost_no_permit() -> None:
-    """A lost connection is made again at once, although the other nodes of the cluster stall."""
-    with embedded_cluster(node_timeout_ms=60_000) as cluster:
-        first, *others = (shard.master.server for shard in cluster.shards)
-        client = RedisCluster.from_url(cluster.url, client_name="here")
-        semaphore = FairSemaphore(client, await cluster.name_on(cluster.shards[0]), 1, lease=2.0)
-        permit = await semaphore.acquire(timeout=5)
-        with ExitStack() as stalled:
-            for other in others:
-                stalled.enter_context(stopped(other))
-            async with Redis.from_url(first.url) as admin:
-                await kill_connections(admin, "here")
-            await asyncio.sleep(3.0)  # longer than its lease
-            assert not permit.lost
-        await permit.release()
-        await redsem_async.aclose(client)
-        await client.aclose()
 
 
 @pytest.mark.release

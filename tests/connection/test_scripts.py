@@ -28,36 +28,6 @@ async def three_in_flight(
     return asked, go_on
 
 
-@pytest.mark.fault(29)
-async def test_a_text_is_sent_to_a_server_that_lacks_it_and_on_no_later_connection(
-    proxied: Redis, proxy: Proxy, admin: Redis
-) -> None:
-    await admin.script_flush()
-    semaphore = FairSemaphore(proxied, "jobs", 1)
-    for _ in range(3):
-        assert await (await semaphore.acquire()).release()
-        proxy.drop()
-        await until(lambda: not proxy.open_connections(), "the connection is closed")
-    assert names(proxy, "acquire") == [b"EVALSHA", b"EVAL", b"EVALSHA", b"EVALSHA"]
-    assert names(proxy, "release") == [b"EVAL", b"EVALSHA", b"EVALSHA"], "it lacked the first one"
-
-
-@pytest.mark.fault(29)
-async def test_nothing_overtakes_a_call_that_the_server_has_no_script_for(
-    proxied: Redis, proxy: Proxy, admin: Redis
-) -> None:
-    """The others are written behind it, once it is known what became of it."""
-    await admin.script_flush()
-    semaphore = FairSemaphore(proxied, "jobs", 3)
-    asked, go_on = await three_in_flight(semaphore, proxy)
-    assert names(proxy, "acquire") == [b"EVALSHA"]
-    go_on.set()
-    permits = await asyncio.gather(*asked)
-    assert names(proxy, "acquire") == [b"EVALSHA", b"EVAL", b"EVALSHA", b"EVALSHA"]
-    assert permits == sorted(permits, key=lambda permit: permit.fencing_token)
-    await give_back(*permits)
-
-
 @pytest.mark.fault(29, 32)
 @pytest.mark.parametrize("refused", [1, 3])
 @pytest.mark.parametrize(

@@ -1,22 +1,19 @@
 """Whatever RESP3 a server writes, it is understood, ignored, or ends the connection."""
 
 import asyncio
-from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 import redsem_async._protocol.operations as op
 from redsem_async._core.keys import MODES, Address, Mode
-from redsem_async._protocol.backend import AnyReply
-from redsem_async._protocol.errors import CommandError
-from redsem_async._protocol.operations import AnyOperation, SemaphoreRef
-from redsem_async._protocol.pushes import Push
+from redsem_async._protocol.operations import SemaphoreRef
 from redsem_async._protocol.replies import Reply
 from redsem_async._protocol.status import Status
 from redsem_async._redis.connection import Connection
 from redsem_async._redis.dial import Opened
 from redsem_async._redis.resp import ReplyReader, WireError
+from tests.harness.peer import Heard, Wire
 
 REQUESTS = [op.QueuedRequest(1, 1000, 1), op.QueuedRequest(2, 1000, 1)]
 OPERATIONS: list[op.AnyOperation] = [
@@ -76,48 +73,10 @@ wire = st.one_of(
 )
 
 
-class Transport(asyncio.Transport):
-    """Keeps what is written, and reads what the test says."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = b""
-
-    def write(self, data: Any) -> None:
-        self.written += data
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None: ...
-    def abort(self) -> None: ...
-
-
-class Heard:
-    """A listener that notes what reaches it."""
-
-    hub_id = "0" * 32
-    semaphores: tuple[Address, ...] = ()
-
-    def __init__(self) -> None:
-        self.replies: list[AnyReply | CommandError] = []
-        self.lost: list[Exception] = []
-
-    def reply_received(self, command: AnyOperation, reply: AnyReply | CommandError) -> None:
-        self.replies.append(reply)
-
-    def push_received(self, prefix: str, push: Push) -> None: ...
-    def unsubscribed(self, address: Address) -> None: ...
-    def push_unavailable(self, error: Exception) -> None: ...
-    def resume_writing(self) -> None: ...
-
-    def connection_lost(self, error: Exception) -> None:
-        self.lost.append(error)
-
-
 async def reads(mode: Mode, operation: op.AnyOperation, data: bytes) -> Heard:
     """What a hub hears that waits for the reply to *operation*, and reads *data*."""
     heard = Heard()
-    opened = Opened(
-        Transport(), b"", None, sharded=True, keep=None, replies=ReplyReader(), met=None
-    )
+    opened = Opened(Wire(), b"", None, True, None, ReplyReader(), None)
     connection = Connection(opened, heard)
     operation.semaphore = SemaphoreRef(Address(mode, "redsem", "jobs", "server"))
     connection.send([operation], 0.0)
@@ -148,27 +107,6 @@ def test_whatever_a_server_writes_has_a_known_outcome(
                 for answer in reply.answers
             ]
             assert all(isinstance(number, int) for number in told)
-
-
-def test_a_connection_that_ends_writes_all_that_it_held() -> None:
-    """A release waits behind a back-off for its reply, which nobody reads any more."""
-
-    async def written() -> bytes:
-        transport = Transport()
-        opened = Opened(
-            transport, b"", None, sharded=True, keep=None, replies=ReplyReader(), met=None
-        )
-        connection = Connection(opened, Heard())
-        semaphore = SemaphoreRef(Address("zset", "redsem", "jobs", "server"))
-        calls = op.Reap(), op.StartBackOff(1000), op.Release(Heard.hub_id, [1])
-        for call in calls:
-            call.semaphore = semaphore
-        connection.send(calls, 0.0)
-        assert b"EVAL\r\n" not in transport.written, "the others wait for the first reply"
-        connection.abort()
-        return transport.written
-
-    assert asyncio.run(written()).count(b"$4\r\nEVAL\r\n") == 2
 
 
 declared = {

@@ -1,6 +1,5 @@
 """A client that Sentinel gives is as good as any."""
 
-import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -68,17 +67,6 @@ async def test_a_url_may_name_sentinels(server: EmbeddedRedis) -> None:
             (connection,) = of_sentinel._available_connections
             assert connection.is_connected
         assert not connection.is_connected, "closed with the client"
-
-
-async def test_a_sentinel_that_does_not_answer_is_passed_over(server: EmbeddedRedis) -> None:
-    """As one whose host is gone."""
-    with sentinel_of(server) as port, socket.create_server(("127.0.0.1", 0)) as silent:
-        named = f"127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{port}"
-        async with connect(f"redis+sentinel://{named}/{SERVICE}") as client:
-            permit = await FairSemaphore(client, "watched", 1).acquire(timeout=5)
-            assert await permit.release()
-        silent.setblocking(False)
-        silent.accept()[0].close()  # it was asked: an error otherwise
 
 
 @pytest.mark.parametrize(

@@ -70,14 +70,6 @@ async def kill_connection(admin: Redis, client_name: str) -> int:
     return number
 
 
-async def kill_connections(admin: Redis, client_name: str) -> None:
-    """CLIENT KILL all connections with that name: without messages, a hub has no mark."""
-    named = [c["id"] for c in await admin.client_list() if c["name"] == client_name]
-    assert named
-    for number in named:
-        await admin.client_kill_filter(_id=number)
-
-
 async def scripts_run(admin: Redis) -> int:
     """How many scripts the server was asked to run so far."""
     stats: dict[str, dict[str, Any]] = await admin.info("commandstats")

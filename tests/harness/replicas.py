@@ -2,13 +2,15 @@
 
 import shlex
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, final
 
 from redis.asyncio import Redis
 from redis.asyncio.sentinel import Sentinel
+from redis.exceptions import ResponseError
 
 from redsem_async.testing._embedded import EmbeddedRedis, embedded_redis, find_server
 from tests.harness.proxy import Proxy
@@ -85,6 +87,18 @@ async def until_caught_up(replica: EmbeddedRedis, master: EmbeddedRedis) -> None
         return bool(role[3] == "connected" and role[4] >= written)
 
     await until(has_it, "the replica caught up", PATIENCE)
+
+
+async def contents(server: EmbeddedRedis) -> dict[str, Any]:
+    """All that a server stores, which may be a replica in a cluster."""
+    async with Redis.from_url(
+        server.url, single_connection_client=True, decode_responses=True
+    ) as client:
+        with suppress(ResponseError):  # there is no cluster
+            await client.readonly()
+        read: Any = {"hash": client.hgetall, "string": client.get}
+        read["zset"] = partial(client.zrange, start=0, end=-1, withscores=True)
+        return {str(key): await read[await client.type(key)](key) for key in await client.keys()}
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.children import StartWorker
 from tests.harness.clients import Connect, kill_connection
 from tests.harness.lacking import LACKS, Lacking
-from tests.harness.servers import StartServer
 from tests.harness.wait import (
     EPSILON,
     NOISE,
@@ -151,18 +150,6 @@ async def test_a_dead_waiter_is_passed(here: Redis, lacking: Lacking, start: Sta
     await head.kill()
     assert await holder.release()
     await is_served(second, 2.0 + EPSILON)
-
-
-async def test_wrong_credentials_are_refused_at_once_without_resp3(
-    embedded: StartServer, connect: Connect
-) -> None:
-    """The second attempt, in RESP2, is the one that is told so."""
-    server = embedded("--requirepass", "secret")
-    async with Lacking(server.port, "resp3") as lacking:
-        client = connect(lacking.url.replace("//", "//:wrong@"))
-        with takes_at_most(1.0), pytest.raises(BackendError, match="rejects"):
-            await FairSemaphore(client, "jobs", 1).acquire(timeout=5)
-        assert lacking.met
 
 
 async def test_after_a_lost_connection_it_is_known_that_publish_does_not_count(

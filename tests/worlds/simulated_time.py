@@ -24,7 +24,8 @@ class TimedLoop(SimulatedLoop):
             task = self.create_task(main)
             while not task.done():
                 due = self.next_timer()
-                if not self.ready and due is not None:
+                if not self.ready:
+                    assert due is not None, "what it waits for never comes"
                     self.now = max(self.now, due + RESOLUTION)
                 self.turn()
             self.bury()
