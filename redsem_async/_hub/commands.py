@@ -253,6 +253,8 @@ class AcquireBatch(Batch[Reply, Request], Acquire):
                     or request.key
                     or request.again
                 ):
+                    if request.again:
+                        state.fix_place(request)
                     options[number] = request.options
             heappop(new)
         info = UNCHANGED if state.introduction.sent else state.introduction.take()

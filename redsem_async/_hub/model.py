@@ -320,6 +320,7 @@ class Request(asyncio.Future[None]):
         report: the last reply that told it to wait.
         waits_for_key: the limit of its key holds it up, as the server said last.
         again: it has waited, and the server dropped it. It asks again for its place.
+        asked_us: that place, in microseconds of this process's clock. No other request has it.
         look_at: when the deadline is looked at next.
         replies_since: set when the deadline has come. The reply to any command sent since then
             decides the request.
@@ -347,6 +348,7 @@ class Request(asyncio.Future[None]):
     report: QueueReport | None = None
     waits_for_key: bool = False
     again: bool = False
+    asked_us: int | None = None
     look_at: float = math.inf
     replies_since: float | None = None
     order: int = field(default_factory=_calls.__next__)
@@ -405,7 +407,7 @@ class Request(asyncio.Future[None]):
     def options(self) -> RequestOptions:
         """What the request asks for, unless it is for one permit and nothing else."""
         ahead_ms = math.ceil(1000 * self.ahead)
-        asked_us = round(1e6 * (self.started - self.ahead)) if self.again else None
+        asked_us = self.asked_us if self.again else None
         return RequestOptions(self.permits, self.waits, ahead_ms, self.key, asked_us)
 
     @property

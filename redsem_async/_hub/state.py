@@ -112,6 +112,7 @@ class SemaphoreState(SemaphoreRef):
         nested: a heap of requests of tasks that may wait for themselves, by when that is logged.
         logged_at: when a remark was logged last, by what it is about.
         overloaded_at: when a permit met an overload that told no time, by key, or None for all.
+        again: place of the last request that asked again, and what it was in microseconds.
         outlasted: by an outage, so that the server forgets those that leave.
 
         shortest_lease: of any request so far, in seconds (longest_lease likewise).
@@ -156,6 +157,7 @@ class SemaphoreState(SemaphoreRef):
         self.nested: list[tuple[float, int, Request]] = []
         self.logged_at: dict[str, float] = {}
         self.overloaded_at: dict[str | None, float] = {}
+        self.again: tuple[float, int] = (-math.inf, 0)
         self.outlasted: bool = False
         self.shortest_lease: float = math.inf
         self.longest_lease: float = 0.0
@@ -253,6 +255,14 @@ class SemaphoreState(SemaphoreRef):
             request.ask_again()
             place = request.started - request.ahead
             heapq.heappush(self.new, (place, request.order, request))
+
+    def fix_place(self, request: Request) -> None:
+        """*request* asks again, after those that did so before it and were asked at its moment."""
+        if request.asked_us is None:
+            place = request.started - request.ahead
+            last, used = self.again
+            self.again = place, used + 1 if place == last else round(1e6 * place)
+            request.asked_us = self.again[1]
 
     def ask_under_new_number(self, request: Request) -> None:
         """The server has nothing for *request* any more. A new number, the same deadline."""

@@ -14,6 +14,7 @@ import pytest
 
 import redsem_async._protocol.operations as op
 from redsem_async._core.keys import Mode
+from redsem_async._protocol.hub_info import HubInfo
 from redsem_async._redis import codec
 from redsem_async._redis.scripts import Script, script
 from tests.scripts.in_memory import HUBS, InMemory
@@ -52,7 +53,7 @@ class Bounded(RandomCalls):
         if isinstance(call, op.Acquire):
             # A call that stops early refuses what does not wait, so what a new hub brings back
             # is back before.
-            self.answer(hub, op.Heartbeat(10_000, hub_info=self.info(hub, 0)))
+            self.answer(hub, op.Heartbeat(10_000, hub_info=HubInfo("x", 0, call.numbers[0] - 1)))
             self.rest(hub)
         super().make(hub, call)
         self.rest(hub)
