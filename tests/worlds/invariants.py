@@ -126,7 +126,7 @@ def _of_looked(meta: Mapping[str, str], line: Iterable[Waiter]) -> Iterator[str]
 
 def _of_passed(meta: Mapping[str, str], look: Look) -> Iterator[str]:
     """No request that is known not to fit fits."""
-    ticket, used, of = meta.get("passed", ":").split(":") if "passed" in meta else ("", "", "")
+    ticket, used, of = (f"{meta.get('passed', '')}::".split(":"))[:3]
     if not ticket or of != ("-" if look.set_limit is None else str(look.set_limit)):
         return
     for waiter in look.line:

@@ -4,27 +4,18 @@ import asyncio
 import logging
 import math
 import operator
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from types import SimpleNamespace
-from typing import Any, cast
-from unittest.mock import Mock
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redsem_async import AnySemaphore, FairSemaphore, Permit, SemaphoreGroup
-from redsem_async._integrations import overload
-from redsem_async._integrations.overload import (
-    LONGEST_PAUSE,
-    DoublingPause,
-    Overloads,
-    seconds_of,
-    told_by,
-)
+from redsem_async import AnySemaphore, FairSemaphore, SemaphoreGroup
+from redsem_async._integrations.overload import pause_for, seconds_of, told_by
 from redsem_async.testing import MemoryBackend
 from redsem_async.throttle import throttled, throttled_map
 from tests.harness.wait import soon
@@ -56,27 +47,49 @@ TWENTY = {"Retry-After": "20"}
 
 
 @pytest.mark.parametrize(
-    ("status", "headers", "back_off", "pauses"),
+    ("status", "headers", "back_off", "seconds"),
     [
-        *((429, TWENTY, True, True), (503, TWENTY, True, True), (429, TWENTY, False, False)),
-        *((status, TWENTY, True, False) for status in (200, 404, 500)),
-        (429, {}, True, False),
+        *((429, TWENTY, True, 20), (503, TWENTY, True, 20), (429, TWENTY, False, None)),
+        *((429, {}, True, 0), (503, {}, True, 0), (404, TWENTY, True, None)),
     ],
 )
-async def test_a_response_that_is_refused_pauses_the_fleet(
+async def test_a_response_that_is_refused_has_the_fleet_back_off(
     client_of: ClientOf,
     answering: Answering,
     backend: MemoryBackend,
     status: int,
     headers: dict[str, str],
     back_off: bool,
-    pauses: bool,
+    seconds: int | None,
 ) -> None:
+    """Without a time it pauses nobody."""
     here, there = (FairSemaphore(each, "upstream", 3) for each in (backend, backend.peer()))
     client = client_of(here, answering(status, headers), back_off=back_off)
     assert (await client.get("/")).status_code == status, "it is returned as it is"
-    assert await pause_left(there) == pytest.approx(20.0 if pauses else 0.0, abs=1.0)
+    begun = (await there.status()).back_off
+    assert (None if begun is None else math.ceil(begun.seconds_left)) == seconds
     assert (await there.status()).held == 0
+
+
+RESET = {"ratelimit-reset": "20"}
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "seconds"),
+    [
+        *((429, TWENTY, 20.0), (503, TWENTY, 20.0), (429, RESET, 20.0), (503, RESET, 0.0)),
+        *((status, {}, 0.0) for status in (429, 503)),
+        *((429, {"retry-after": text}, 0.0) for text in ("0", "-3", "soon")),
+        *((status, TWENTY, None) for status in (200, 404, 500, 502, 504)),
+    ],
+)
+def test_which_answers_are_an_overload_and_for_how_long(
+    status: int, headers: dict[str, str], seconds: float | None
+) -> None:
+    """One that tells no time, or one that is over, is one, too."""
+    lower = {name.lower(): text for name, text in headers.items()}
+    response: Any = SimpleNamespace(status_code=status, headers=lower)
+    assert pause_for(response) == seconds
 
 
 async def test_keys_and_hosts_back_off_alone(
@@ -129,76 +142,6 @@ def test_back_off_of_a_transport_is_a_flag_or_a_function(
 ) -> None:
     with pytest.raises(TypeError, match="back_off"):
         leaf.SemaphoreTransport(FairSemaphore(backend, "upstream", 1), back_off=back_off)
-
-
-class Noted:
-    """A permit that keeps for how long it was told to pause, at the times of a clock."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, hold: float | None = None) -> None:
-        self.name = "upstream"
-        self.pauses: list[float] = []
-        self.now = 1.0
-        self._overloads = Overloads(back_off=True)
-        monkeypatch.setattr(overload, "clock", lambda: self.now)
-        monkeypatch.setattr(overload, "usual_hold_of", Mock(return_value=hold))
-
-    def back_off(self, seconds: float, *, key: bool) -> None:
-        self.pauses.append(seconds)
-
-    def answered(self, status: int, headers: dict[str, str], *, key: str | None = None) -> None:
-        response: Any = SimpleNamespace(status_code=status, headers=headers)
-        self._overloads.note(cast("Permit", self), key, self.now, response)
-
-
-@pytest.mark.parametrize(
-    ("status", "headers"),
-    [(503, {}), (429, {"retry-after": "0"}), (429, {"retry-after": "-3"})],
-    ids=str,
-)
-def test_without_a_time_the_pause_doubles(
-    monkeypatch: pytest.MonkeyPatch, status: int, headers: dict[str, str]
-) -> None:
-    """So it does where it asks for nothing, as a date does that is over by this clock."""
-    noted = Noted(monkeypatch)
-    for _ in range(3):
-        noted.answered(status, headers)
-        noted.now += 0.5
-    for least, pause in zip((1.0, 2.0, 4.0), noted.pauses, strict=True):
-        assert least <= pause <= 1.5 * least
-
-
-@pytest.mark.parametrize(
-    ("hold", "times", "pauses"),
-    [
-        (0.01, (1.0, 1.4, 1.8), 1),  # a second at least: what is refused at once is held briefly
-        (0.01, (1.0, 1.8, 2.6, 3.4), 0),
-        (30.0, (1.0, 15.0, 29.0), 1),
-        (30.0, (1.0, 25.0, 49.0), 0),
-        (None, (1.0, 1.4, 1.8), 1),
-    ],
-)
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {},
-        {"retry-after": "soon"},
-        {"x-ratelimit-reset-tokens": "6m", "x-ratelimit-remaining-tokens": "9"},
-    ],
-    ids=str,
-)
-def test_a_bare_429_is_an_overload_the_third_time_within_a_usual_hold(
-    monkeypatch: pytest.MonkeyPatch,
-    headers: dict[str, str],
-    hold: float | None,
-    times: tuple[float, ...],
-    pauses: int,
-) -> None:
-    """One says nothing of others: its request may be too large, or its account's quota used up."""
-    noted = Noted(monkeypatch, hold)
-    for noted.now in times:
-        noted.answered(429, headers)
-        noted.answered(429, headers, key="another") if noted.now == 1.0 else None
-    assert len(noted.pauses) == pauses
 
 
 THEN = datetime.now(UTC) + timedelta(seconds=2000)
@@ -270,17 +213,6 @@ def test_no_header_is_an_error(headers: dict[str, str]) -> None:
     """An upstream may say anything."""
     told = told_by(headers, limits=True)
     assert told is None or 0 <= told < math.inf
-
-
-def test_twenty_refusals_of_one_moment_double_nothing() -> None:
-    """And the pause has a bound."""
-    pause, now = DoublingPause(), time.monotonic()
-    granted = [now - 1.0 + n / 100 for n in range(20)]
-    assert all(1.0 <= pause.after(at, now + n / 50) <= 1.5 for n, at in enumerate(granted))
-    assert 2.0 <= pause.after(now + 2.0, now + 2.1) <= 3.0
-    pause = DoublingPause()
-    longest = max(pause.after(at, at) for at in range(1, 30))
-    assert LONGEST_PAUSE <= longest <= 1.5 * LONGEST_PAUSE
 
 
 class Overloaded(Exception):
