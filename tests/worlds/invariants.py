@@ -126,7 +126,9 @@ def _of_looked(meta: Mapping[str, str], line: Iterable[Waiter]) -> Iterator[str]
 
 def _of_passed(meta: Mapping[str, str], look: Look) -> Iterator[str]:
     """No request that is known not to fit fits."""
-    ticket, used, of = meta.get("passed", ":").split(":") if "passed" in meta else ("", "", "")
+    ticket, used, of = (
+        passed if len(passed := meta.get("passed", "").split(":")) == 3 else ("", "", "")
+    )
     if not ticket or of != ("-" if look.set_limit is None else str(look.set_limit)):
         return
     for waiter in look.line:
@@ -149,7 +151,8 @@ def _of_lines(contents: Contents, look: Look) -> Iterator[str]:
         _, permits, _, key = text.split(":")
         uses[key] += int(permits)
     found = {key: int(used) for key, used in contents["uses"].items()}
-    if {key: used for key, used in found.items() if used} != uses:
+    # Without holders, they may all have ended with their key, and the next call counts anew.
+    if contents["holders"] and {key: used for key, used in found.items() if used} != uses:
         yield f"{found} are in use, and not {uses}"
     count, meta = len(contents["key-limits"]), contents["meta"]
     right_for = f"{'-' if look.set_limit is None else look.set_limit}{f'/{count}' * (count > 0)}"

@@ -180,9 +180,9 @@ class Judge:
             expiry_ms = was.expiry_ms
             bound: int | None = None
             if identity in own and isinstance(call, op.Refresh):
-                expiry_ms, bound = max(expiry_ms, before.now + call.lease_ms), call.max_hold_ms
+                expiry_ms, bound = max(expiry_ms, after.now + call.lease_ms), call.max_hold_ms
             elif identity in own and isinstance(call, op.Detach):
-                expiry_ms, bound = before.now + call.expires_ms, call.max_hold_ms
+                expiry_ms, bound = after.now + call.expires_ms, call.max_hold_ms
             if bound is not None and was.token in self.granted_ms:
                 cut = min(expiry_ms, self.granted_ms[was.token] + bound)
                 expiry_ms = cut if isinstance(call, op.Detach) else max(was.expiry_ms, cut)
