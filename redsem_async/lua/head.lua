@@ -117,4 +117,4 @@ local function keep(key, need)
   return left ~= -2
 end
 -- If Redis refuses this write at maxmemory, a later call does it.
-if is_set_back and not redis.pcall('HSET', meta, 'lead', lead).err then keep(meta, SLACK) end
+if is_set_back and type(redis.pcall('HSET', meta, 'lead', lead)) == 'number' then keep(meta, SLACK) end

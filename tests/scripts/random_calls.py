@@ -40,8 +40,9 @@ class RandomCalls(InMemory):
         if isinstance(said, CommandError) and isinstance(call, op.Acquire):
             self.answer(hub, replace(call, hub_info=self.info(hub, 0)))
 
-    def info(self, hub: str, messages: int) -> HubInfo:
-        return HubInfo("x", messages, self.numbers[hub])
+    def info(self, hub: str, messages: int, before: Sequence[int] = ()) -> HubInfo:
+        """What a hub says of itself *before* it sends these numbers."""
+        return HubInfo("x", messages, min(before, default=self.numbers[hub] + 1) - 1)
 
     def walk(self, steps: int) -> Self:
         """Take so many random steps."""

@@ -52,7 +52,7 @@ class Bounded(RandomCalls):
         if isinstance(call, op.Acquire):
             # A call that stops early refuses what does not wait, so what a new hub brings back
             # is back before.
-            self.answer(hub, op.Heartbeat(10_000, hub_info=self.info(hub, 0)))
+            self.answer(hub, op.Heartbeat(10_000, hub_info=self.info(hub, 0, call.numbers)))
             self.rest(hub)
         super().make(hub, call)
         self.rest(hub)
