@@ -266,7 +266,9 @@ class _Telemetry(OutageObserver):
             "redsem.reclaimed", "{entry}", "Expired holders and dead waiters that reap() removed"
         )
         self._back_offs = meter.create_counter(
-            "redsem.back_offs", "{back_off}", "Back-offs that this process began"
+            "redsem.back_offs",
+            "{back_off}",
+            "Back-offs that this process began, one of a semaphore a second at most",
         )
         self._outages = meter.create_counter(
             "redsem.outages", "{change}", "Outages of Redis that made on_outage apply, or ended"

@@ -111,6 +111,7 @@ class SemaphoreState(SemaphoreRef):
         by_message: leases that a message granted, and when they are refreshed to confirm it.
         nested: a heap of requests of tasks that may wait for themselves, by when that is logged.
         logged_at: when a remark was logged last, by what it is about.
+        told_back_off_at: when observers were notified of a back-off last.
         overloaded_at: when a permit met an overload that told no time, by key, or None for all.
         outlasted: by an outage, so that the server forgets those that leave.
 
@@ -155,6 +156,7 @@ class SemaphoreState(SemaphoreRef):
         self.by_message: deque[tuple[float, Lease]] = deque()
         self.nested: list[tuple[float, int, Request]] = []
         self.logged_at: dict[str, float] = {}
+        self.told_back_off_at: float = -math.inf
         self.overloaded_at: dict[str | None, float] = {}
         self.outlasted: bool = False
         self.shortest_lease: float = math.inf

@@ -43,7 +43,9 @@ class Event:
         retry_after: an estimate of the seconds until another request may succeed.
         error: that the caller of a failed request gets.
         count: number of removed entries.
-        seconds: length of a back-off.
+        seconds: length of a back-off's pause. 0 without one.
+        limit: the limit that a back-off keeps, from which the limit in force rises. A process
+            tells one back-off of a semaphore a second at most.
     """
 
     kind: RequestKind | PermitKind | SemaphoreKind
@@ -63,6 +65,7 @@ class Event:
     error: Exception | None = None
     count: int | None = None
     seconds: float | None = None
+    limit: int | None = None
 
 
 class Subject(Protocol):
@@ -136,7 +139,7 @@ class Notifier:
             logger.exception("an observer failed: %r, at %s", self.observer, event.kind)
 
 
-_LOGGED = ("mode", "permits", "waited", "held", "fencing_token", "reason", "count", "seconds")
+_LOGGED = ("mode", "permits", "waited", "held", "fencing_token", "reason", "count", "seconds", "limit")
 
 
 def log(event: Event) -> None:
@@ -146,7 +149,15 @@ def log(event: Event) -> None:
     facts = {fact: getattr(event, fact) for fact in _LOGGED if getattr(event, fact) is not None}
     after = facts.get("waited", facts.get("held"))
     text = event.kind if after is None else f"{event.kind} after {after:.3f} s"
-    if why := event.reason or event.error or event.count:
+    if why := event.reason or event.error or event.count or _kept(event):
         text += f": {why}"
     extra = {"event": event.kind, "semaphore": event.name, **facts}
     logger.debug("%r: %s", event.name, text, extra=extra)
+
+
+def _kept(event: Event) -> str:
+    """What a back-off does."""
+    if event.kind != "backed_off":
+        return ""
+    pause = f"no permit for {event.seconds:g} s, then " if event.seconds else ""
+    return f"{pause}{event.limit} at once"
