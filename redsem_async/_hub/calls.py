@@ -31,6 +31,8 @@ from .commands import Batch, CallBatch, apply_common
 from .model import Call, Lease, LeaseState, Request, RequestState
 from .state import SemaphoreState
 
+TELLS_EVERY = 1.0  # seconds between two back-offs of a semaphore that observers are told
+
 logger = logging.getLogger("redsem_async")
 
 

@@ -121,8 +121,8 @@ class SemaphoreState(SemaphoreRef):
         others_hold: the same of all processes, as a reply told it.
         hold_told_at: when a release told *own_hold* last.
         released_at: when a task of this process released a permit last.
-        seen: the set limit, and when the back-off changes, as the last acquire or heartbeat told.
-            None if it told of neither.
+        seen: the set limit, and when the pause of a back-off ends, as the last acquire or
+            heartbeat told. None if it told of neither.
 
         writer: told by whoever has called a verb, never by a verb itself.
         scheduled: it has noted that there is something to write, or holds it back.

@@ -139,7 +139,17 @@ class Notifier:
             logger.exception("an observer failed: %r, at %s", self.observer, event.kind)
 
 
-_LOGGED = ("mode", "permits", "waited", "held", "fencing_token", "reason", "count", "seconds", "limit")
+_LOGGED = (
+    "mode",
+    "permits",
+    "waited",
+    "held",
+    "fencing_token",
+    "reason",
+    "count",
+    "seconds",
+    "limit",
+)
 
 
 def log(event: Event) -> None:

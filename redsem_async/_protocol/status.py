@@ -141,7 +141,7 @@ class SemaphoreStatus:
 
     Attributes:
         name: the semaphore's name.
-        limit: the limit in force. It is the set limit, or else this client's declared limit.
+        limit: the set limit, or else this client's declared limit.
         held: permits in use.
         available: permits free under that limit, and under the limit in force of a back-off.
             Never negative.
@@ -389,6 +389,11 @@ def back_off_of(ramp: Ramp | None, limit: int) -> BackOff | None:
     if ramp is None or ramp.permits >= limit > 0:
         return None
     return BackOff(0.0 if ramp.permits else ramp.lasts_ms / 1000, ramp.permits)
+
+
+def in_force(limit: int, back_off: BackOff | None) -> int:
+    """The limit in force."""
+    return limit if back_off is None else min(limit, back_off.limit)
 
 
 def client_of(hub: str, description: str) -> Client:
