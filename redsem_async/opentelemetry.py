@@ -6,8 +6,8 @@ from redsem_async.opentelemetry import instrument
 instrument()
 ```
 
-`report_status` adds what Redis keeps for chosen semaphores, which are the limit, the limit in force
-while a back-off runs, the permits held by all processes, waiting requests and the oldest wait.
+`report_status` adds what Redis keeps for chosen semaphores, which are the limit, what a back-off
+leaves of it, the permits held by all processes, waiting requests and the oldest wait.
 """
 
 import asyncio

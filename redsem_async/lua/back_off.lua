@@ -53,7 +53,7 @@ local function begun(before, ramp)
 end
 
 load_state()
-local begins = false
+local begins, keeps = false, 0
 if not already_ran(number, 'changes') then
   allow_writes_at_maxmemory()
   note_call(number, 'changes')
@@ -64,6 +64,7 @@ if not already_ran(number, 'changes') then
   if pause > 0 or token then
     begins = not before or not token or token > before.began
     after = begins and begun(before, ramp) or before
+    keeps = begins and after.kept or 0
     if pause > 0 then after.ends = math.max(after.ends, now + pause, before and before.ends or 0) end
     text = table.concat({ exact(after.ends), exact(after.began), exact(after.step), exact(after.kept),
       exact(after.rest), after.by }, ':')
@@ -87,4 +88,4 @@ if not already_ran(number, 'changes') then
 end
 purge()
 serve()
-return append(reply_head(), { begins and after.kept or 0 })
+return append(reply_head(), { keeps })
