@@ -170,4 +170,4 @@ def _kept(event: Event) -> str:
     if event.kind != "backed_off":
         return ""
     pause = f"no permit for {event.seconds:g} s, then " if event.seconds else ""
-    return f"{pause}{event.limit} at once"
+    return f"{pause}at most {event.limit} in use"
