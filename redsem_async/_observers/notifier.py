@@ -44,8 +44,8 @@ class Event:
         error: that the caller of a failed request gets.
         count: number of removed entries.
         seconds: length of a back-off's pause. 0 without one.
-        limit: the limit that a back-off keeps, from which the limit in force rises. A process
-            tells one back-off of a semaphore a second at most.
+        limit: from which the limit in force of a back-off rises. A process tells of one
+            back-off of a semaphore a second at most.
     """
 
     kind: RequestKind | PermitKind | SemaphoreKind
@@ -159,15 +159,10 @@ def log(event: Event) -> None:
     facts = {fact: getattr(event, fact) for fact in _LOGGED if getattr(event, fact) is not None}
     after = facts.get("waited", facts.get("held"))
     text = event.kind if after is None else f"{event.kind} after {after:.3f} s"
-    if why := event.reason or event.error or event.count or _kept(event):
+    if why := event.reason or event.error or event.count:
         text += f": {why}"
+    if event.kind == "backed_off":
+        pause = f"no permit for {event.seconds:g} s, then " if event.seconds else ""
+        text += f": {pause}at most {event.limit} in use"
     extra = {"event": event.kind, "semaphore": event.name, **facts}
     logger.debug("%r: %s", event.name, text, extra=extra)
-
-
-def _kept(event: Event) -> str:
-    """What a back-off does."""
-    if event.kind != "backed_off":
-        return ""
-    pause = f"no permit for {event.seconds:g} s, then " if event.seconds else ""
-    return f"{pause}at most {event.limit} in use"
