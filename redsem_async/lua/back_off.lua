@@ -84,7 +84,7 @@ if not already_ran(number, 'changes') then
     state.ramp, state.ramp_changes = ramp_of(text)
   end
   -- What next_ms said was that of another back-off, or of none.
-  if begins or not after then notify_head(key) end
+  if begins or not after or pause > 0 and ramp > 0 then notify_head(key) end
 end
 purge()
 serve()
