@@ -20,14 +20,6 @@ class HubInfo(NamedTuple):
     messages: int = 0
     used: int = 0
 
-    @property
-    def arguments(self) -> tuple[str, str]:
-        """Of a script."""
-        return (
-            self.description,
-            f"{self.messages}:{self.used}" if self.used else f"{self.messages}",
-        )
-
 
 UNCHANGED = HubInfo("")
 """Of a command whose server has been told."""

@@ -133,6 +133,10 @@ class Operation(Generic[R]):
 AnyOperation = Operation[Any]
 
 
+def _introduced(hub: HubInfo) -> tuple[str, Argument]:
+    return hub.description, f"{hub.messages}:{hub.used}" if hub.used else hub.messages
+
+
 @dataclass(slots=True)
 class Acquire(Operation[Reply]):
     """Ask for permits, with one answer for each number.
@@ -169,7 +173,7 @@ class Acquire(Operation[Reply]):
         requests: Sequence[Argument] = self.numbers
         if options := self.options:
             requests = [options[n].as_asked(n) if n in options else n for n in self.numbers]
-        return (self.lease_ms, limit, most, after, *self.hub_info.arguments, *requests)
+        return (self.lease_ms, limit, most, after, *_introduced(self.hub_info), *requests)
 
     def reply(self, raw: Sequence[Any], address: Address) -> Reply:
         count = len(self.numbers)
@@ -194,7 +198,7 @@ class Heartbeat(Operation[Reply]):
 
     def arguments(self, address: Address) -> Sequence[Argument]:
         asked = [request.as_queued(address) for request in self.requests]
-        return (self.lease_ms, *self.hub_info.arguments, *asked)
+        return (self.lease_ms, *_introduced(self.hub_info), *asked)
 
     def reply(self, raw: Sequence[Any], address: Address) -> Reply:
         return common_reply(raw, address, len(self.requests), of_waiters=True)
@@ -302,7 +306,7 @@ class Adopt(Operation[AdoptReply]):
         if self.slots is not None:
             more = ("" if self.max_hold_ms is None else self.max_hold_ms, _listed(self.slots))
         ids = (self.owner, self.old, self.new)
-        return (self.lease_ms, *self.hub_info.arguments, *ids, self.call, *more)
+        return (self.lease_ms, *_introduced(self.hub_info), *ids, self.call, *more)
 
     def reply(self, raw: Sequence[Any], address: Address) -> AdoptReply:
         if len(raw) == 2:
@@ -360,10 +364,13 @@ class SetLimit(Operation[Reply]):
 
 @dataclass(slots=True)
 class StartBackOff(Operation[Reply]):
-    """Grant nothing for some time, and then up to a ramp. To all, or to requests of *key*.
+    """Cut the limit in force of all requests, or of those of *key*, and grant nothing for a time.
+
+    The answer is the limit that is kept, if a back-off began, and else 0.
 
     Attributes:
-        pause_ms: from now on. 0 ends a back-off.
+        pause_ms: from now on. 0 with a token is an overload that tells no time, and without one
+            the end of a back-off.
         token: of the permit that met the overload. None for an overload that is new in any case.
         by: who begins it, for those who look at the status.
     """

@@ -133,6 +133,8 @@ for i, request in ipairs(requests) do
         and (request.ahead > 0 or string.find(mode, 'share', 1, true) and blocked_by == 'limit')
       if refused then
         answers[i] = may_pass and grant_in_turn(request) or refused
+        overtakes = overtakes or answers[i] > 0
+        state.refuses = state.refuses or answers[i] < 0
         served = served and answers[i] > 0
       else
         served = false

@@ -122,9 +122,10 @@ end
 
 -- In how many ms the queue may change by itself: a holder expires, the hub of the request that blocks
 -- the queue is dead, or the ramp of a back-off rises; 0 when there is more to do now, -1 for never.
+-- Who is refused asks for that, though nobody waits.
 local function next_change()
   if state.more then return 0 end
-  if state.waiting == 0 then return -1 end
+  if state.waiting == 0 and not state.refuses then return -1 end
   local next_ms = next_expiry()
   local changes = math.min(state.blocked_until or math.huge, state.ramp_changes or math.huge,
     keyed and keyed.ramps_change or math.huge)

@@ -44,7 +44,7 @@ class Fleet(InMemory):
         """Whether a back-off begins, as *hub* says that a permit met an overload."""
         self.calls += 1
         call = op.StartBackOff(pause_ms, token, self.calls, self.key)
-        return self.call(hub, call).answers == [1]
+        return self.call(hub, call).answers != [0]
 
     def most(self) -> int:
         """How many permits may be in use now."""

@@ -56,8 +56,10 @@ async def test_no_retry_is_advised_before_a_killed_process_loses_all_permits(
     for _ in range(killed, 2):
         await give_back(await lives.acquire())
         held.append(await other.acquire())
+    with pytest.raises(SemaphoreFull) as full:
+        await lives.acquire(timeout=0)
+    later = [full.value.retry_after]
     waiter = await queue_up(lives, timeout=0.5)
-    later: list[float] = []
     for attempt in (lives.acquire(timeout=0), lives.acquire(), waiter):
         with pytest.raises(SemaphoreFull) as full:
             await attempt

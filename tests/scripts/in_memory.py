@@ -80,10 +80,11 @@ class InMemory:
     def pass_time(self, ms: int) -> None:
         self.now_us += 1000 * ms
 
-    def lose(self, kind: str) -> None:
-        """One key is evicted. With `meta` goes which tokens were granted."""
-        self.server.lose(self.address, kind)
-        self.judge.last_token *= kind != "meta"
+    def lose(self, *kinds: str) -> None:
+        """Keys are evicted. With `meta` goes which tokens were granted."""
+        for kind in kinds:
+            self.server.lose(self.address, kind)
+        self.judge.last_token *= "meta" not in kinds
 
     @property
     def look(self) -> Look:

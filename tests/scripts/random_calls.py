@@ -43,8 +43,9 @@ class RandomCalls(InMemory):
         if refused and isinstance(call, op.Acquire):
             self.answer(hub, replace(call, hub_info=self.info(hub, 0)))
 
-    def info(self, hub: str, messages: int) -> HubInfo:
-        return HubInfo("x", messages, self.numbers[hub])
+    def info(self, hub: str, messages: int, before: Sequence[int] = ()) -> HubInfo:
+        """What a hub says of itself *before* it sends these numbers."""
+        return HubInfo("x", messages, min(before, default=self.numbers[hub] + 1) - 1)
 
     def walk(self, steps: int) -> Self:
         """Take so many random steps."""
@@ -151,8 +152,8 @@ class RandomCalls(InMemory):
     def evict(self, _: str) -> None:
         """Some keys are lost, mostly one."""
         kinds = [key.rpartition(":")[2] for key in self.address.keys]
-        for _times in range(self.draw.choice((1, 1, 2, 3, 4))):
-            self.lose(self.draw.choice((*kinds[:3] * 3, *kinds)))
+        often = *kinds[:3] * 3, *kinds
+        self.lose(*self.draw.choices(often, k=self.draw.choice((1, 1, 2, 3, 4))))
         if not self.kept["meta"]:  # which says that these have run
             self.sent = [each for each in self.sent if not introduces(each[1])]
 

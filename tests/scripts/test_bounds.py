@@ -14,10 +14,9 @@ import pytest
 
 import redsem_async._protocol.operations as op
 from redsem_async._core.keys import Mode
-from redsem_async._protocol.hub_info import HubInfo
 from redsem_async._redis import codec
 from redsem_async._redis.scripts import Script, script
-from tests.scripts.in_memory import HUBS, InMemory
+from tests.scripts.in_memory import HUBS
 from tests.scripts.random_calls import RandomCalls
 from tests.worlds.judge import forgotten
 
@@ -53,7 +52,7 @@ class Bounded(RandomCalls):
         if isinstance(call, op.Acquire):
             # A call that stops early refuses what does not wait, so what a new hub brings back
             # is back before.
-            self.answer(hub, op.Heartbeat(10_000, hub_info=HubInfo("x", 0, call.numbers[0] - 1)))
+            self.answer(hub, op.Heartbeat(10_000, hub_info=self.info(hub, 0, call.numbers)))
             self.rest(hub)
         super().make(hub, call)
         self.rest(hub)
@@ -77,21 +76,3 @@ def test_what_stops_early_goes_on_to_the_end(mode: Mode, monkeypatch: pytest.Mon
     monkeypatch.setattr(codec, "script", bounded)
     early = sum(Bounded(mode, seed).walk(STEPS).early for seed in range(SEEDS))
     assert early > 4 * SEEDS
-
-
-@pytest.mark.parametrize("mode", ["fair+keys", "fair+share", "fair+keys+slots"])
-@pytest.mark.parametrize("lost", ["lines", "queue"])
-def test_a_long_line_that_is_lost_is_dropped(mode: Mode, lost: str) -> None:
-    """Both of what is kept of it go, and nobody waits behind what is left."""
-    state, (here, waiter, _) = InMemory(mode), HUBS
-    state.call(here, op.SetLimit("pause", 1))
-    for first in range(1, 2000, 200):
-        numbers = range(first, first + 200)
-        every = {n: op.RequestOptions(key=op.KeyTerms(f"k{n % 1500}", 1)) for n in numbers}
-        state.acquire(waiter, *numbers, lease_ms=600_000, options=every)
-    state.lose(lost)
-    state.call(here, op.SetLimit("resume", 2))
-    assert state.call(here, op.Reap()).waiting == 0
-    assert state.acquire(here, 1).answers[0], "nobody is before it"
-    asked = op.QueuedRequest(1, 600_000, 1)
-    assert state.heartbeat(waiter, 600_000, asked).answers == [-1]

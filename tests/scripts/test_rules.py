@@ -1,5 +1,7 @@
 """What the scripts promise in situations that rarely come together."""
 
+from typing import Any
+
 import pytest
 
 import redsem_async._protocol.operations as op
@@ -10,7 +12,8 @@ from redsem_async._protocol.hub_info import UNCOUNTED, HubInfo
 from redsem_async._protocol.pushes import Granted, Recheck
 from redsem_async._protocol.replies import FULL, FULL_FOR_KEY
 from redsem_async._protocol.status import Status, StatusReply
-from tests.scripts.in_memory import HUBS, INFO, InMemory
+from redsem_async.testing import _redis
+from tests.scripts.in_memory import HUBS, INFO, START_US, InMemory
 
 A, B, C = HUBS
 
@@ -168,11 +171,13 @@ def test_who_does_not_wait_and_finds_its_key_full_lets_nobody_pass(mode: Mode) -
     assert (said.answers, state.held_by(C)) == ([FULL_FOR_KEY], [])
 
 
-def test_who_waits_is_told_of_a_newcomer_that_expires_earlier() -> None:
+@pytest.mark.parametrize("mode", ["zset", "fair+keys"])
+def test_who_waits_is_told_of_a_newcomer_that_expires_earlier(mode: Mode) -> None:
     """The next moment that it knows is the end of a longer lease."""
-    state = InMemory("zset")
-    state.acquire(A, 1, limit=2)
-    state.acquire(B, 1, limit=2, permits=2)
+    state = InMemory(mode)
+    key = op.KeyTerms("a", 1) if state.address.keyed else None
+    state.acquire(A, 1, limit=2, key=key)
+    state.acquire(B, 1, limit=2, permits=1 if key else 2, key=key)
     state.acquire(C, 1, limit=2, lease_ms=2000)
     assert state.told == [(B, Recheck("n"))]
 
@@ -454,3 +459,114 @@ def test_a_release_serves_none_of_its_own_requests_that_left_the_queue() -> None
     state.pass_time(1)
     state.release(A, 1, 2, own=own)
     assert state.held_by(A) == [4, 5]
+
+
+@pytest.mark.parametrize("mode", ["fair", "fair+keys"])
+@pytest.mark.parametrize("refreshes", [True, False])
+def test_requests_of_a_killed_process_go_together_although_a_stray_receives_its_messages(
+    mode: Mode, refreshes: bool
+) -> None:
+    """After one lease, and not one a lease: PUBLISH counts whoever subscribes to patterns."""
+    state = InMemory(mode)
+    for hub, *numbers in ((C, 1), (A, 1, 2), (B, 1)):
+        state.acquire(hub, *numbers, lease_ms=90_000 if hub == C else 10_000)
+    state.release(C, 1)
+    if refreshes:
+        state.call(A, op.Refresh([1], 10_000))
+    state.pass_time(10_000)
+    state.call(C, op.Reap())
+    assert (state.held_by(A), state.held_by(B)) == (([2], []) if refreshes else ([], [1]))
+
+
+@pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
+def test_who_waits_for_a_key_is_served_once_all_that_held_it_up_is_lost(mode: Mode) -> None:
+    """Nothing in use, by what is held and by what is counted for keys, would seem right."""
+    state, key = InMemory(mode), op.KeyTerms("a", 1)
+    state.acquire(A, 1, limit=2, key=key)
+    state.acquire(B, 1, limit=2, key=key)
+    state.lose("holders", "facts", "uses")
+    state.heartbeat(B)
+    assert state.held_by(B) == [1]
+
+
+@pytest.mark.parametrize("mode", ["fair", "zset", "fair+keys"])
+def test_facts_without_a_holder_are_no_permits_in_use(mode: Mode) -> None:
+    """Of a script that failed between the two, while another permit is held."""
+    state, key = InMemory(mode), op.KeyTerms("a", 4)
+    state.acquire(A, 1, limit=4)
+    state.server._redis.command("HSET", state.address.keys[1], f"{C}.9", "1:3::a")
+    assert all(state.acquire(B, 1, 2, 3, limit=4, key=key if "keys" in mode else None).answers)
+    assert state.kept["facts"].keys() == state.kept["holders"].keys()
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_order_and_expiries_outlast_meta_although_the_clock_was_set_back(holds: bool) -> None:
+    """The counter, and the clock with it, is known from who holds or waits."""
+    state, token = InMemory("fair"), None
+    if holds:
+        token = state.acquire(A, 1, lease_ms=2000).answers[0]
+    else:
+        state.call(A, op.SetLimit(0, 1))
+        state.acquire(B, 1)
+    state.pass_time(-100_000)
+    state.lose("meta")
+    if holds:
+        later = state.acquire(B, 1, limit=2).answers[0]
+        assert isinstance(token, int)
+        assert isinstance(later, int) and later > token
+    state.acquire(C, 1, limit=2 if holds else 1)
+    state.pass_time(2000)
+    state.call(A, op.Reap() if holds else op.SetLimit(None, 2))
+    assert (state.held_by(A), state.held_by(B), state.held_by(C)) == ([], [1], [1] * holds)
+
+
+@pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
+def test_requests_of_a_key_that_are_too_heavy_are_read_once(
+    mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many. A lighter one behind them is found, and its key's next does not pass it."""
+    state, key, read = InMemory(mode), op.KeyTerms("a"), list[int]()
+    state.call(A, op.SetLimit(1, 1))
+    state.acquire(A, 1)
+    for first in range(1, 1250, 250):
+        state.acquire(B, *range(first, first + 250), limit=2, permits=2, key=key)
+    rows = _redis.MemoryRedis.zrangebylex
+
+    def counted(*command: Any) -> list[bytes | None]:
+        read.append(len(found := rows(*command)))
+        return found
+
+    state.acquire(C, 1, limit=2, key=key)
+    monkeypatch.setitem(_redis._COMMANDS, b"ZRANGEBYLEX", counted)
+    state.acquire(C, 2, limit=2, key=key)
+    assert sum(read) < 10
+    said = state.release(A, 1)
+    assert state.acquire(C, 3, limit=2, key=key).answers == [0]
+    while said.next_ms == 0:
+        said = state.call(A, op.Reap())
+    assert state.held_by(C) == [1]
+
+
+def test_who_asks_again_keeps_the_order_of_the_calls_however_long_each_batch_takes() -> None:
+    """Their places are moments of the calls, and not their ages when they arrive."""
+    state, first_us = InMemory("fair"), 5_000_000  # by the clock of their process
+    state.acquire(A, 1)
+    for nth, delay_ms in enumerate((50, 40, 0, 30, 20, 10)):
+        numbers = range(100 * nth + 1, 100 * nth + 101)
+        asked = {n: op.RequestOptions(asked_us=first_us + n) for n in numbers}
+        sent_ms = 9000 + 60 * nth
+        state.now_us = START_US + 1000 * (sent_ms + delay_ms)
+        state.acquire(B, *numbers, options=asked, now_us=first_us + 1000 * sent_ms)
+    assert [waiter.request.number for waiter in state.look.line] == [*range(1, 601)]
+
+
+@pytest.mark.parametrize("mode", ["fair", "fair+keys"])
+def test_an_acquire_that_is_late_holds_nothing_although_the_mark_was_lost(mode: Mode) -> None:
+    """A hub that is introduced anew says which numbers it will not send any more."""
+    state = InMemory(mode)
+    late = op.Acquire([1], 90_000, 2)
+    state.acquire(A, 1, 2, limit=2)
+    state.release(A, 1, 2)
+    state.lose("meta")
+    state.call(A, op.Heartbeat(90_000, hub_info=HubInfo("x", used=2)))
+    assert state.call(A, late).answers == [-1]

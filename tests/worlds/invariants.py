@@ -126,7 +126,9 @@ def _of_looked(meta: Mapping[str, str], line: Iterable[Waiter]) -> Iterator[str]
 
 def _of_passed(meta: Mapping[str, str], look: Look) -> Iterator[str]:
     """No request that is known not to fit fits."""
-    ticket, used, of = (f"{meta.get('passed', '')}::".split(":"))[:3]
+    ticket, used, of = (
+        passed if len(passed := meta.get("passed", "").split(":")) == 3 else ("", "", "")
+    )
     if not ticket or of != ("-" if look.set_limit is None else str(look.set_limit)):
         return
     for waiter in look.line:
@@ -149,7 +151,8 @@ def _of_lines(contents: Contents, look: Look) -> Iterator[str]:
         _, permits, _, key = text.split(":")
         uses[key] += int(permits)
     found = {key: int(used) for key, used in contents["uses"].items()}
-    if {key: used for key, used in found.items() if used} != uses:
+    # Without holders, they may all have ended with their key, and the next call counts anew.
+    if contents["holders"] and {key: used for key, used in found.items() if used} != uses:
         yield f"{found} are in use, and not {uses}"
     count, meta = len(contents["key-limits"]), contents["meta"]
     right_for = f"{'-' if look.set_limit is None else look.set_limit}{f'/{count}' * (count > 0)}"
@@ -170,7 +173,7 @@ def _of_lines(contents: Contents, look: Look) -> Iterator[str]:
     ready |= {key: contents["ready"][key] for key in unread}
     if ready != contents["ready"]:
         yield f"{contents['ready']} are ready, and not {ready}"
-    if look.shares:
+    if look.shares and contents["turns"]:
         turns = {text.split(":")[-1]: score for text, score in contents["turns"].items()}
         right = {key: turns[key] if key in unread else shares[key] for key in ready if key != "!"}
         if turns.keys() != right.keys() or any(abs(turns[k] - right[k]) > 1e-5 for k in turns):

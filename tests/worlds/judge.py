@@ -75,13 +75,13 @@ class Judge:
         last_token: the highest that was granted.
         granted_ms: when each token was.
         taken: permits that the server forgot, or somebody else than their holders ended, as they
-            were.
+            were, by id and token: a late duplicate is granted once more, and may be forgotten.
     """
 
     def __init__(self) -> None:
         self.last_token = 0
         self.granted_ms: dict[int, int] = {}
-        self.taken: dict[str, Permit] = {}
+        self.taken: dict[tuple[str, int], Permit] = {}
 
     def ran(self, ran: Ran, trusted: Trusted = ()) -> Iterator[Broken]:
         """What is wrong with what a call did."""
@@ -121,7 +121,8 @@ class Judge:
         """
         used: set[str] = set()
         for identity, permit in trusted:
-            either = [held for of in (holders, self.taken) if (held := of.get(identity))]
+            known = holders.get(identity), self.taken.get((identity, permit.token))
+            either = [held for held in known if held]
             same = any(held[1:] == permit[1:] for held in either)
             if not same or max(held.expiry_ms for held in either) < permit.expiry_ms:
                 yield Broken(TRUST, f"{identity} is trusted as {permit}, and held as {either}")
@@ -131,8 +132,8 @@ class Judge:
 
     def forgot(self, before: Look, after: Look) -> None:
         """The server forgot some of what it kept, or everything."""
-        known = {i: held for i, held in before.live.items() if held.token}
-        self.taken |= {i: held for i, held in known.items() if after.holders.get(i) != held}
+        known = {(i, held.token): held for i, held in before.live.items() if held.token}
+        self.taken |= {i: held for i, held in known.items() if after.holders.get(i[0]) != held}
 
     def _note_taken(self, ran: Ran) -> None:
         """Whose permit was taken by right may trust it until it learns of that."""
@@ -143,7 +144,7 @@ class Judge:
         if by_others:
             known = {i: was for i, was in self.taken.items() if was.expiry_ms > before.now}
             lost = {i: was for i, was in before.live.items() if was.token and i not in after.live}
-            self.taken = known | lost
+            self.taken = known | {(i, was.token): was for i, was in lost.items()}
 
     def _of_all(self, after: Look) -> Iterator[Broken]:
         known = {identity for identity, held in after.live.items() if held.token}
@@ -184,9 +185,9 @@ class Judge:
             expiry_ms = was.expiry_ms
             bound: int | None = None
             if identity in own and isinstance(call, op.Refresh):
-                expiry_ms, bound = max(expiry_ms, before.now + call.lease_ms), call.max_hold_ms
+                expiry_ms, bound = max(expiry_ms, after.now + call.lease_ms), call.max_hold_ms
             elif identity in own and isinstance(call, op.Detach):
-                expiry_ms, bound = before.now + call.expires_ms, call.max_hold_ms
+                expiry_ms, bound = after.now + call.expires_ms, call.max_hold_ms
             if bound is not None and was.token in self.granted_ms:
                 cut = min(expiry_ms, self.granted_ms[was.token] + bound)
                 expiry_ms = cut if isinstance(call, op.Detach) else max(was.expiry_ms, cut)
@@ -207,7 +208,7 @@ class Judge:
                 running(look.back_offs.get(call.key), after.now) for look in (before, after)
             )
             begins, right = _of_ordered(call, was, new, ran)
-            if not right or answer.answers[0] != begins:
+            if not right or answer.answers != [new.kept if new and begins else 0]:
                 yield Broken(
                     BACK_OFF, f"{was} became {new} by {call}, and {answer.answers} was said"
                 )

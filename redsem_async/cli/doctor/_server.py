@@ -88,6 +88,8 @@ def resources(info: Info, *, cluster: bool) -> Iterator[Finding]:
         yield problem("role", text, "use RedisCluster, and --cluster here")
     yield memory(info)
     yield from clients(info)
+    if not cluster:  # whose messages no pattern matches
+        yield from patterns(info)
     yield from durability(info)
 
 
@@ -115,6 +117,14 @@ def clients(info: Info) -> Iterator[Finding]:
     if maximum and used > HIGH_USAGE * maximum:
         text = f"{used:,} of {maximum:,} connections are in use"
         yield problem("clients", text, "raise maxclients")
+
+
+def patterns(info: Info) -> Iterator[Finding]:
+    """Whether messages count as received although their process was killed."""
+    if count := int(info.get("pubsub_patterns", 0)):
+        text = f"{count} subscribed patterns: what is sent to a killed process counts as received"
+        text += " by those that match, so it is granted a permit for a lease"
+        yield note("messages", text, "end what subscribes to all channels (PSUBSCRIBE *)")
 
 
 def durability(info: Info) -> Iterator[Finding]:

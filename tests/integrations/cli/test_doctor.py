@@ -95,6 +95,16 @@ async def test_a_server_that_evicts_or_is_full_is_a_problem(
     assert {finding["about"] for finding in full} >= {"memory", "FairSemaphore"}
 
 
+async def test_who_subscribes_to_patterns_is_a_note(server: EmbeddedRedis, admin: Redis) -> None:
+    """Messages to a killed process count as received."""
+    async with admin.pubsub() as stray:
+        await stray.psubscribe("*")
+        await stray.parse_response()
+        _, found = await examined(server.url)
+    [finding] = found["messages"]
+    assert (finding["verdict"], finding["text"][:21]) == ("note", "1 subscribed patterns")
+
+
 async def test_a_server_that_cannot_be_used_is_a_problem(
     server: EmbeddedRedis, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

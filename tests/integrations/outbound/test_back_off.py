@@ -46,11 +46,15 @@ def answering(http: Any) -> Answering:
 TWENTY = {"Retry-After": "20"}
 
 
+def at_once(_: Any) -> float:
+    return 0
+
+
 @pytest.mark.parametrize(
-    ("status", "headers", "back_off", "seconds"),
+    ("status", "headers", "back_off", "told"),
     [
-        *((429, TWENTY, True, 20), (503, TWENTY, True, 20), (429, TWENTY, False, None)),
-        *((429, {}, True, 0), (503, {}, True, 0), (404, TWENTY, True, None)),
+        *((429, TWENTY, True, (20, 0)), (503, TWENTY, True, (20, 0)), (429, TWENTY, False, None)),
+        *((200, TWENTY, True, None), (429, {}, True, (0, 1)), (529, {}, at_once, (0, 1))),
     ],
 )
 async def test_a_response_that_is_refused_has_the_fleet_back_off(
@@ -59,37 +63,16 @@ async def test_a_response_that_is_refused_has_the_fleet_back_off(
     backend: MemoryBackend,
     status: int,
     headers: dict[str, str],
-    back_off: bool,
-    seconds: int | None,
+    back_off: Any,
+    told: tuple[int, int] | None,
 ) -> None:
-    """Without a time it pauses nobody."""
+    """It pauses until the told time, and cuts the limit in force to the use in any case."""
     here, there = (FairSemaphore(each, "upstream", 3) for each in (backend, backend.peer()))
     client = client_of(here, answering(status, headers), back_off=back_off)
     assert (await client.get("/")).status_code == status, "it is returned as it is"
-    begun = (await there.status()).back_off
-    assert (None if begun is None else math.ceil(begun.seconds_left)) == seconds
-    assert (await there.status()).held == 0
-
-
-RESET = {"ratelimit-reset": "20"}
-
-
-@pytest.mark.parametrize(
-    ("status", "headers", "seconds"),
-    [
-        *((429, TWENTY, 20.0), (503, TWENTY, 20.0), (429, RESET, 20.0), (503, RESET, 0.0)),
-        *((status, {}, 0.0) for status in (429, 503)),
-        *((429, {"retry-after": text}, 0.0) for text in ("0", "-3", "soon")),
-        *((status, TWENTY, None) for status in (200, 404, 500, 502, 504)),
-    ],
-)
-def test_which_answers_are_an_overload_and_for_how_long(
-    status: int, headers: dict[str, str], seconds: float | None
-) -> None:
-    """One that tells no time, or one that is over, is one, too."""
-    lower = {name.lower(): text for name, text in headers.items()}
-    response: Any = SimpleNamespace(status_code=status, headers=lower)
-    assert pause_for(response) == seconds
+    seen = await there.status()
+    assert seen.held == 0
+    assert (seen.back_off and (math.ceil(seen.back_off.seconds_left), seen.back_off.limit)) == told
 
 
 async def test_keys_and_hosts_back_off_alone(
@@ -142,6 +125,29 @@ def test_back_off_of_a_transport_is_a_flag_or_a_function(
 ) -> None:
     with pytest.raises(TypeError, match="back_off"):
         leaf.SemaphoreTransport(FairSemaphore(backend, "upstream", 1), back_off=back_off)
+
+
+USED_UP, LEFT = (
+    {"x-ratelimit-reset-tokens": "6s", "x-ratelimit-remaining-tokens": left} for left in "09"
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "seconds"),
+    [
+        *((status, TWENTY, None) for status in (200, 404, 500, 529)),
+        *((status, {"retry-after": "20"}, 20.0) for status in (429, 503)),
+        *((429, {"retry-after": text}, 0.0) for text in ("0", "-3", "soon")),
+        *((429, {}, 0.0), (503, {}, 0.0), (429, USED_UP, 6.0), (429, LEFT, 0.0)),
+        (503, USED_UP, 0.0),
+    ],
+)
+def test_what_counts_as_an_overload(
+    status: int, headers: dict[str, str], seconds: float | None
+) -> None:
+    """Where no time is told, nobody guesses one."""
+    response: Any = SimpleNamespace(status_code=status, headers=headers)
+    assert pause_for(response) == seconds
 
 
 THEN = datetime.now(UTC) + timedelta(seconds=2000)
