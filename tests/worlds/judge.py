@@ -204,14 +204,10 @@ class Judge:
             if was.ramp(after.now) and not ordered and after.back_offs.get(key) != was:
                 yield Broken(BACK_OFF, f"{was} of {key or 'all'} is changed by {call}")
         if isinstance(call, op.StartBackOff) and isinstance(answer, Reply):
-            was, new = (
-                running(look.back_offs.get(call.key), after.now) for look in (before, after)
-            )
+            was, new = (running(look, call.key, after.now) for look in (before, after))
             begins, right = _of_ordered(call, was, new, ran)
             if not right or answer.answers != [new.kept if new and begins else 0]:
-                yield Broken(
-                    BACK_OFF, f"{was} became {new} by {call}, and {answer.answers} was said"
-                )
+                yield Broken(BACK_OFF, f"{was} became {new} by {call}, answered {answer.answers}")
 
     def _of_adopted(self, call: op.Adopt, ran: Ran) -> Iterator[Broken]:
         after = ran.after
