@@ -108,7 +108,7 @@ def demo(
         ),
     ] = 2.0,
     overload: Annotated[
-        bool, flag("--overload", help="Find out what an upstream bears, and bears in an overload.")
+        bool, flag("--overload", help="Find the capacity of an upstream that is overloaded.")
     ] = False,
     output: Annotated[
         Path | None,

@@ -75,7 +75,10 @@ def print_chart(record: Record, console: Console) -> None:
         for (began, capacity), (ended, _) in pairwise(round_.capacities()):
             for column in columns(round_, began, min(ended, round_.began + round_.seconds)):
                 limits[column] = capacity
-    console.print(f"concurrent requests over time; the line is the limit of the upstream, {limit}")
+    dotted = ", and the dots are rejected requests" if record.plan.overload else ""
+    console.print(
+        f"concurrent requests over time; the line is the limit of the upstream, {limit}{dotted}"
+    )
     if record.plan.overload:
         refused = Counter(
             columns(round_, event.at, event.at)[0]
@@ -83,7 +86,7 @@ def print_chart(record: Record, console: Console) -> None:
             for event in round_.of_kind("refused")
         )
         dots = (" ·•●"[len(str(refused[at])) if refused[at] else 0] for at in range(width + 1))
-        console.print(Text("   " + "".join(dots), "red"))
+        console.print(Text(f"   {''.join(dots)}", "red"))
     top = highest + highest % 2
     for level in range(top, 0, -2):
         named = limit if level - 1 <= limit <= level else highest if level == top else ""

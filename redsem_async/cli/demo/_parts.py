@@ -22,11 +22,11 @@ class Upstream:
     """
 
     def __init__(self, events: list[Step]) -> None:
-        """Append to *events*, and refuse every request until `bear` is called."""
+        """Append to *events*, and refuse every request until `accept` is called."""
         self.inside = self.capacity = 0
         self._events = events
 
-    def bear(self, capacity: int) -> None:
+    def accept(self, capacity: int) -> None:
         """Process up to *capacity* requests at once from now on."""
         self.capacity = capacity
         self._record("capacity", capacity)

@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 _GAP = 1.0  # seconds between the rounds in a chart
-_LEAST_USED = 0.6  # of the upstream's capacity, with a back-off
+_LEAST_USED = 0.5  # of the upstream's capacity, with a back-off
 
 
 @dataclass(frozen=True, slots=True)

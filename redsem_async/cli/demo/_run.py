@@ -108,7 +108,7 @@ class _Workers:
             )
             shown = group.create_task(self._display.show(self._all, upstream, self._semaphore))
             began = time.monotonic()
-            upstream.bear(plan.limit)
+            upstream.accept(plan.limit)
             self._pending.extend(requests)
             self._finished.clear()  # set if a worker has ended before
             self._assign()
@@ -192,15 +192,15 @@ class _Workers:
         return [worker for worker in self._all if not worker.gone.is_set()]
 
     async def _overload(self, upstream: Upstream) -> None:
-        """Let *upstream* bear less for some seconds, once a fifth of the requests was answered."""
+        """Let *upstream* accept a quarter for some seconds, after a fifth of the requests."""
         while self._answered < self._plan.requests // 5:  # noqa: ASYNC110 - as in a display
             await asyncio.sleep(_POLL_INTERVAL)
         few, seconds = max(1, self._plan.limit // 4), self._plan.overload
         self._display.log(f"the upstream is overloaded and accepts {few} for {seconds:g} s")
-        upstream.bear(few)
+        upstream.accept(few)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._finished.wait(), seconds)
-        upstream.bear(self._plan.limit)
+        upstream.accept(self._plan.limit)
 
     @property
     def _answered(self) -> int:

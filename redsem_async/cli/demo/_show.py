@@ -96,10 +96,11 @@ def print_summary(record: Record, console: Console) -> None:
         console.print(f"[bold red]✗[/] {escape(fault)}")
     if not faults and plan.overload:
         console.print(
-            f"[bold green]✓[/] The upstream bears {limit} requests at once, and a quarter of that"
-            f" for {plan.overload:g} s. Each process for itself used {bare.used:.0%} of that, and"
-            f" {bare.refused} requests were rejected. With a limit of {plan.most} that backs off,"
-            f" all together used {guarded.used:.0%}, and {guarded.refused} were rejected."
+            f"[bold green]✓[/] The upstream accepted {limit} concurrent requests, and a quarter"
+            f" of that for {plan.overload:g} s. With its own limit in each process"
+            f" {bare.used:.0%} of that was used, and {bare.refused} requests were rejected. With"
+            f" one limit of {plan.most} and a back-off {guarded.used:.0%} was used, and"
+            f" {guarded.refused} were rejected."
         )
     elif not faults:
         console.print(
