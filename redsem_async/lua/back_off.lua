@@ -9,7 +9,8 @@
 --          number    number of this operation, which runs at most once
 --          by        who begins it, as a text
 --          [key]     whose back-off it is, unless it is that of all requests
--- RETURNS  {tag, next_ms, waiting, own_grants, begun}, begun being 1 where a back-off began
+-- RETURNS  {tag, next_ms, waiting, own_grants, begun}, begun being the limit that a back-off keeps
+--          where one began, and else 0
 
 local KEEPS, KEEPS_FIRST = 0.9, 0.5  -- share of the use that is kept: near what was found, and before
 local RESTS, SHORTEST_REST, LONGEST_REST = 12, 100, 30000  -- in usual holds, in ms and in ms
@@ -52,7 +53,7 @@ local function begun(before, ramp)
 end
 
 load_state()
-local begins = false
+local begins, keeps = false, 0
 if not already_ran(number, 'changes') then
   allow_writes_at_maxmemory()
   note_call(number, 'changes')
@@ -63,6 +64,7 @@ if not already_ran(number, 'changes') then
   if pause > 0 or token then
     begins = not before or not token or token > before.began
     after = begins and begun(before, ramp) or before
+    keeps = begins and after.kept or 0
     if pause > 0 then after.ends = math.max(after.ends, now + pause, before and before.ends or 0) end
     text = table.concat({ exact(after.ends), exact(after.began), exact(after.step), exact(after.kept),
       exact(after.rest), after.by }, ':')
@@ -82,8 +84,8 @@ if not already_ran(number, 'changes') then
     state.ramp, state.ramp_changes = ramp_of(text)
   end
   -- What next_ms said was that of another back-off, or of none.
-  if begins or not after then notify_head(key) end
+  if begins or not after or pause > 0 and ramp > 0 then notify_head(key) end
 end
 purge()
 serve()
-return append(reply_head(), { begins and 1 or 0 })
+return append(reply_head(), { keeps })

@@ -173,7 +173,7 @@ def _of_lines(contents: Contents, look: Look) -> Iterator[str]:
     ready |= {key: contents["ready"][key] for key in unread}
     if ready != contents["ready"]:
         yield f"{contents['ready']} are ready, and not {ready}"
-    if look.shares:
+    if look.shares and contents["turns"]:
         turns = {text.split(":")[-1]: score for text, score in contents["turns"].items()}
         right = {key: turns[key] if key in unread else shares[key] for key in ready if key != "!"}
         if turns.keys() != right.keys() or any(abs(turns[k] - right[k]) > 1e-5 for k in turns):

@@ -71,13 +71,13 @@ class Judge:
         last_token: the highest that was granted.
         granted_ms: when each token was.
         taken: permits that the server forgot, or somebody else than their holders ended, as they
-            were.
+            were, by id and token: a late duplicate is granted once more, and may be forgotten.
     """
 
     def __init__(self) -> None:
         self.last_token = 0
         self.granted_ms: dict[int, int] = {}
-        self.taken: dict[str, Permit] = {}
+        self.taken: dict[tuple[str, int], Permit] = {}
 
     def ran(self, ran: Ran, trusted: Trusted = ()) -> Iterator[Broken]:
         """What is wrong with what a call did."""
@@ -117,7 +117,8 @@ class Judge:
         """
         used: set[str] = set()
         for identity, permit in trusted:
-            either = [held for of in (holders, self.taken) if (held := of.get(identity))]
+            known = holders.get(identity), self.taken.get((identity, permit.token))
+            either = [held for held in known if held]
             same = any(held[1:] == permit[1:] for held in either)
             if not same or max(held.expiry_ms for held in either) < permit.expiry_ms:
                 yield Broken(TRUST, f"{identity} is trusted as {permit}, and held as {either}")
@@ -127,8 +128,8 @@ class Judge:
 
     def forgot(self, before: Look, after: Look) -> None:
         """The server forgot some of what it kept, or everything."""
-        known = {i: held for i, held in before.live.items() if held.token}
-        self.taken |= {i: held for i, held in known.items() if after.holders.get(i) != held}
+        known = {(i, held.token): held for i, held in before.live.items() if held.token}
+        self.taken |= {i: held for i, held in known.items() if after.holders.get(i[0]) != held}
 
     def _note_taken(self, ran: Ran) -> None:
         """Whose permit was taken by right may trust it until it learns of that."""
@@ -139,7 +140,7 @@ class Judge:
         if by_others:
             known = {i: was for i, was in self.taken.items() if was.expiry_ms > before.now}
             lost = {i: was for i, was in before.live.items() if was.token and i not in after.live}
-            self.taken = known | lost
+            self.taken = known | {(i, was.token): was for i, was in lost.items()}
 
     def _of_all(self, after: Look) -> Iterator[Broken]:
         known = {identity for identity, held in after.live.items() if held.token}

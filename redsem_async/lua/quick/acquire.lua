@@ -43,7 +43,7 @@ end
 
 local function grant_or_queue_all()
   local mark, is_fair = usual_mark, string.find(mode, 'fair', 1, true)
-  if not mark or is_fair and passed then return end
+  if not mark or is_fair and passed and not uses then return end
   local found = {}
   for i = 11, #ARGV do
     local number = tonumber(ARGV[i])
