@@ -27,7 +27,7 @@ PYTHONS = nox.project.python_versions(nox.project.load_toml("pyproject.toml"))
 
 # Tests mostly wait for their servers, so more of them run at a time than there are cores.
 DAILY = ("-n7", "--dist=worksteal", "-m", "not release and not timing and not browser")
-ALL = ("-n3", "--dist=worksteal", "-m", "not timing")
+ALL = ("-n3", "--dist=worksteal", "-m", "not timing and not browser")
 
 # A server of each supported line, and a Python for which its wheel was made.
 SERVERS = {
@@ -87,9 +87,12 @@ def check(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Look for mistakes, and at the format."""
+    """Look for mistakes, and at the format; and for keys that workflows don't have."""
     python(session, "ruff", "check", *session.posargs)
     python(session, "ruff", "format", "--check")
+    workflows = (str(path) for path in Path(".github/workflows").iterdir())
+    schema = "vendor.github-workflows"  # which comes with the checker
+    python(session, "check_jsonschema", "-q", "--builtin-schema", schema, *workflows)
 
 
 @nox.session
@@ -120,7 +123,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def release(session: nox.Session) -> None:
-    """Run all tests but the timing-sensitive: real failovers, whole programs, every example."""
+    """Run all tests but `timing` and `browser`: real failovers, whole programs, every example."""
     python(session, "pytest", *(session.posargs or ALL), env=installed(session))
 
 

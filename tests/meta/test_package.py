@@ -68,7 +68,7 @@ def test_the_sdist_has_what_the_wheel_is_built_from(archives: Path) -> None:
     [path] = archives.glob("*.tar.gz")
     with tarfile.open(path) as sdist:
         packed = {name.partition("/")[2] for name in sdist.getnames()}
-    beside = {"pyproject.toml", "README.md", "LICENSE", "noxfile.py", "tests/conftest.py"}
+    beside = {"pyproject.toml", "README.md", "LICENSE", "noxfile.py", ".ci/run"}
     assert packed >= FILES | beside | {".github/CONTRIBUTING.md"}
 
 
