@@ -1,6 +1,6 @@
 """Commands, replies and messages of one connection: bytes out, bytes in, and what its hub hears.
 
-`core/test_reading` has whatever else a server may write, `test_scripts` the whole client.
+`core/test_reading` has whatever else a server may write.
 """
 
 import asyncio

@@ -57,38 +57,26 @@ COMMANDS = st.one_of(
     command("ZRANGE", PLACES, PLACES, SCORED),
     command("ZRANGEBYSCORE", BOUNDS, BOUNDS, SCORED, LIMITS),
 )
+# Not so soon that the server's time matters.
+LATER = st.sampled_from(["60000", "90000", "-5", "0"])
 # Forms that no script uses. Where versions of Redis differ, such as in "0x10", there is none.
-LATER = st.sampled_from(
-    ["60000", "90000", "-5", "0"]
-)  # not so soon that the server's time matters
 ODD = st.sampled_from(
     [
+        *("nan", "inf", "-inf", "1_0", "-0", "01", "+1", "1.", ".5", "1e400", "", "(", "((1"),
+        *("9223372036854775807", "9223372036854775808", "99999999999999999999", "-", "+", "["),
         *(
-            "nan",
-            "inf",
-            "-inf",
-            "1_0",
-            "-0",
-            "01",
-            "+1",
-            "1.",
-            ".5",
-            "1e400",
-            "",
-            "(",
-            "((1",
             "(nan",
-        ),
-        *(
-            "9223372036854775807",
-            "9223372036854775808",
-            "99999999999999999999",
-            "-",
-            "+",
-            "[",
             "[x",
+            "-x",
+            "limit",
+            "LIMIT",
+            "withscores",
+            "WITHSCORES",
+            "x",
+            "0",
+            "-1",
+            "20000",
         ),
-        *("-x", "limit", "LIMIT", "withscores", "WITHSCORES", "x", "0", "-1", "20000"),
     ]
 )
 NAMES = (
