@@ -231,26 +231,6 @@ def test_scripts_reply_as_on_a_server(both: Both, text: str) -> None:
     assert ours == real
 
 
-def test_expiries_are_those_of_a_server(both: Both) -> None:
-    """To the second, because the server's time goes on meanwhile."""
-    both.reset()
-    text = """
-      local key, left = KEYS[1], {}
-      local function look() left[#left + 1] = math.ceil(redis.call('PTTL', key) / 1000) end
-      look()
-      redis.call('HSET', key, 'x', '1') look()
-      left[#left + 1] = redis.call('PEXPIRE', key, 60000) look()
-      redis.call('HSET', key, 'y', '1') look()
-      redis.call('HDEL', key, 'x', 'y') look()
-      left[#left + 1] = redis.call('PEXPIRE', key, 60000)
-      redis.call('SET', key, 'x') redis.call('PEXPIRE', key, 60000)
-      redis.call('SET', key, 'y') look()
-      return left
-    """
-    real, ours = both.script(text)
-    assert ours == real
-
-
 def test_a_value_is_there_in_the_millisecond_of_its_expiry(both: Both) -> None:
     """And gone in the next."""
     both.reset()
