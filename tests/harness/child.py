@@ -22,13 +22,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 import redsem_async
-from redsem_async import (
-    FairSemaphore,
-    Permit,
-    PermitLost,
-    Semaphore,
-    SemaphoreError,
-)
+from redsem_async import FairSemaphore, Permit, PermitLost, Semaphore, SemaphoreError
 
 KINDS = {"Semaphore": Semaphore, "FairSemaphore": FairSemaphore}
 OPTIONS: dict[str, Any] = json.loads(sys.argv[2])
