@@ -36,12 +36,7 @@ from tests.harness.clients import Client, Connect, Kind, Make, MakePair
 from tests.harness.peer import Network
 from tests.harness.proxy import Proxy, load_scripts
 from tests.harness.replicas import Flock, Replicated, embedded_replicas, embedded_sentinels
-from tests.harness.servers import (
-    StartServer,
-    behind_stand_in,
-    choose_server,
-    chosen_server,
-)
+from tests.harness.servers import StartServer, behind_stand_in, choose_server, chosen_server
 from tests.harness.topologies import Cluster, embedded_cluster
 
 # In every name that this run makes, so that what it leaves on a server can be found again.

@@ -22,7 +22,7 @@ from redsem_async import (
     Permit,
 )
 from redsem_async.testing import MemoryBackend
-from tests.harness.clients import Client, Kind, Make, MakePair, key_of
+from tests.harness.clients import Client, Kind, Make, MakePair
 from tests.harness.wait import (
     all_free,
     cancelled,
@@ -330,22 +330,6 @@ async def test_no_timeout_waits_for_as_long_as_it_takes(make: Make) -> None:
             pytest.fail("entered")
     await asyncio.sleep(60)
     await give_back(first, *patient)
-
-
-@simulated
-async def test_a_waiter_behind_one_that_was_served_gets_no_outage_error(
-    pair: MakePair, client: MemoryBackend
-) -> None:
-    """The server did reply: to the first waiter of the process, which asked for all of them."""
-    sem, there = pair(1)
-    held = await there.acquire()
-    first = await queue_up(sem)
-    redis = client._store.redis
-    assert redis.command("ZREM", key_of(sem, "holders"), held.id) == 1  # without a message
-    with pytest.raises(AcquireTimeout):
-        await sem.acquire(timeout=0.1)
-    await give_back(first)
-    assert not await held.release()
 
 
 @pytest.mark.parametrize(("timeout", "takes"), [(0.4, 0.4), (None, 10.0)])

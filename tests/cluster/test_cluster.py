@@ -1,7 +1,7 @@
 """A real cluster, whose slots move, and whose shards die and fail over."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -13,14 +13,13 @@ from redsem_async import BackendUnavailable, FairSemaphore, Semaphore
 from tests.harness import wait
 from tests.harness.clients import Kind, key_of
 from tests.harness.replicas import contents, until_caught_up
-from tests.harness.topologies import Cluster, Node, embedded_cluster, tell
+from tests.harness.topologies import Cluster, Node, tell
 from tests.harness.wait import (
     EPSILON,
     all_free,
     in_background,
     is_served,
     takes_at_most,
-    tasks_end_soon,
     waits_in_queue,
 )
 
@@ -28,44 +27,6 @@ LONG = 30.0  # a lease, with heartbeats every 10 s: whatever is quicker came by 
 PAUSE = 1.0  # seconds at most between two attempts to reach a server
 
 Connect = Callable[[Cluster], RedisCluster]
-
-
-class Keyed(FairSemaphore):
-    """Its requests have one key, and the limit is that of the key."""
-
-    def __init__(self, redis: RedisCluster, name: str, limit: int, **options: Any) -> None:
-        super().__init__(redis, name, limit + 1, key_limit=limit, **options)
-
-    def acquire(self, **options: Any) -> Any:
-        return super().acquire(key="a", **options)
-
-
-class Slotted(FairSemaphore):
-    """Its permits have slots."""
-
-    def __init__(self, redis: RedisCluster, name: str, limit: int, **options: Any) -> None:
-        super().__init__(redis, name, slots=range(limit), **options)
-
-
-KINDS: dict[str, Kind] = {
-    "zset": Semaphore,
-    "fair": FairSemaphore,
-    "keys": Keyed,
-    "slots": Slotted,
-}
-OWN_KEYS = {"keys": ["uses", "lines", "ready", "key-limits"]}  # beside those of all
-EACH_FIRST = [
-    pytest.param(kind, first, id=f"{label}-{first}")
-    for label, kind in KINDS.items()
-    for first in ("holders", "meta", "facts", *OWN_KEYS.get(label, ()))
-]
-
-
-@pytest.fixture(scope="module")
-def lasting() -> Iterator[Cluster]:
-    """A cluster for the tests that leave it as good as they found it."""
-    with embedded_cluster() as cluster:
-        yield cluster
 
 
 @pytest.fixture
@@ -108,32 +69,21 @@ async def other_than(cluster: Cluster, name: str) -> Node:
 
 
 @pytest.mark.release
-async def test_a_hub_goes_with_its_client(lasting: Cluster) -> None:
-    """With all of its connections, one to each node that it used."""
-    async with tasks_end_soon(), RedisCluster.from_url(lasting.url) as redis:
-        for number in range(20):
-            async with Semaphore(redis, f"closed {number}", 1):
-                pass
-
-
-@pytest.mark.release
 @pytest.mark.fault(32, 40)
-@pytest.mark.parametrize(("kind", "first"), EACH_FIRST)
+@pytest.mark.parametrize("kind", [Semaphore, FairSemaphore])
 async def test_a_slot_on_its_way_is_waited_for(
-    kind: Kind, lasting: Cluster, connect_to: Connect, name: str, first: str
+    kind: Kind, cluster: Cluster, connect_to: Connect, name: str
 ) -> None:
     """TRYAGAIN and ASK: key by key, while permits are held and waited for."""
     lease = 12.0
-    here, there = connect_to(lasting), connect_to(lasting)
+    here, there = connect_to(cluster), connect_to(cluster)
     held, waiting = kind(here, name, 1, lease=lease), kind(there, name, 1, lease=lease)
     hasty = kind(there, name, 2, lease=lease)
-    if isinstance(held, Keyed):
-        await held.set_limit(1, key="b")  # so that there are limits of keys
     holder = await held.acquire(timeout=5)
     waiter = await waits_in_queue(waiting)
-    move = await lasting.begin_to_move(name, await other_than(lasting, name))
-    before = await refused_with(lasting, "TRYAGAIN", "ASK")
-    assert await move.move_one(key_of(held, first)) in move.moved
+    move = await cluster.begin_to_move(name, await other_than(cluster, name))
+    before = await refused_with(cluster, "TRYAGAIN", "ASK")
+    assert await move.move_one(key_of(held, "holders")) in move.moved
     with takes_at_most(0.4 + EPSILON), pytest.raises(BackendUnavailable):
         await hasty.acquire(timeout=0.4)  # it was not full, but on its way
     patient = in_background(hasty.acquire(timeout=20))
@@ -142,7 +92,7 @@ async def test_a_slot_on_its_way_is_waited_for(
         assert not holder.lost
         assert not waiter.done()
     await move.finish()
-    assert await refused_with(lasting, "TRYAGAIN", "ASK") > before
+    assert await refused_with(cluster, "TRYAGAIN", "ASK") > before
     assert len(move.moved) >= 3
 
     await holder.refresh()
@@ -156,7 +106,7 @@ async def test_a_slot_on_its_way_is_waited_for(
         assert not patient.done(), "it stands behind the first"
         waiters = [waiter, patient]
     assert await holder.release()
-    with takes_at_most(PAUSE + hand_off(lasting)):
+    with takes_at_most(PAUSE + hand_off(cluster)):
         permits = await asyncio.gather(*waiters)
     assert all(permit.fencing_token > holder.fencing_token for permit in permits)
     assert all(await asyncio.gather(*(permit.release() for permit in permits)))
@@ -198,39 +148,6 @@ async def test_a_dead_shard_takes_no_other_along(cluster: Cluster, connect_to: C
     await cluster.restart(doomed)
     await is_served(acquiring, PAUSE + EPSILON, after=permit)
     await all_free(lost)
-
-
-@pytest.fixture
-def strict_cluster() -> Iterator[Cluster]:
-    """A cluster for this test alone, that serves nothing when a shard is dead."""
-    with embedded_cluster() as cluster:
-        yield cluster
-
-
-@pytest.mark.release
-@pytest.mark.fault(32)
-async def test_a_cluster_that_is_down_is_awaited(
-    strict_cluster: Cluster, connect_to: Connect
-) -> None:
-    """CLUSTERDOWN, from nodes that are well: until the deadline, or it is up again."""
-    cluster = strict_cluster
-    doomed, well = cluster.shards[:2]
-    semaphore = FairSemaphore(connect_to(cluster), await cluster.name_on(well), 1, lease=LONG)
-    holder = await semaphore.acquire(timeout=5)
-    await cluster.loses(doomed)
-    before = await refused_with(cluster, "CLUSTERDOWN")
-    with takes_at_most(0.5), pytest.raises(BackendUnavailable):
-        await semaphore.acquire(timeout=0.5)
-    assert await refused_with(cluster, "CLUSTERDOWN") > before
-    releasing = in_background(holder.release())
-    acquiring = in_background(semaphore.acquire(timeout=30))
-    await cluster.restart(doomed)
-    with takes_at_most(PAUSE + EPSILON):
-        successor = await acquiring
-        assert await releasing
-    assert successor.fencing_token > holder.fencing_token
-    assert await successor.release()
-    await all_free(semaphore)
 
 
 @pytest.mark.fault(40)

@@ -1,6 +1,6 @@
 """How a connection is opened: every way in which a server may answer until commands can be sent.
 
-In memory, and in simulated time. `test_logins` has what real servers do.
+In memory, and in simulated time.
 """
 
 import asyncio
@@ -219,6 +219,41 @@ async def test_unavailable_says_why_when_nothing_is_said(
         [record] = caplog.records
         assert "one:1 is unavailable for 'jobs': no answer in 5 s" in record.getMessage()
         await aclose(client)
+
+
+@pytest.mark.parametrize("text", ["WRONGPASS invalid username-password pair", NO_LOGIN])
+@simulated
+async def test_a_login_that_is_rejected_later_is_an_outage(
+    network: Network, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    """A stale token passes, and so does a change of passwords. Nothing must be lost to them.
+
+    Logged once more after an outage, of which "connection refused" was the reason.
+    """
+    caplog.set_level(logging.WARNING, "redsem_async")
+    peer = network.peer()
+    client = Redis(host="one", port=1)
+    semaphore = FairSemaphore(client, "jobs", 1, lease=30.0)
+    holder = await semaphore.acquire()
+    waiter = asyncio.ensure_future(semaphore.acquire())
+    del network.peers["one", 1]
+    for wire in peer.wires:
+        wire.hang_up()
+    await asyncio.sleep(2)
+    network.peers["one", 1] = peer
+    peer.refuses(text, "HELLO", "AUTH")
+    await asyncio.sleep(5)
+    with pytest.raises(BackendUnavailable, match=r"password|NOAUTH"):
+        await semaphore.try_acquire()
+    assert not (waiter.done() or holder.lost)
+    peer.says.clear()
+    await asyncio.sleep(2)
+    assert await holder.release()
+    assert await (await waiter).release()
+    _, refused, rejected, over = caplog.messages
+    for part, said in (("nobody is", refused), ("rejects this", rejected), ("again", over)):
+        assert part in said
+    await aclose(client)
 
 
 # -- what the server is like

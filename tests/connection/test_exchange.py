@@ -1,6 +1,6 @@
 """Commands, replies and messages of one connection: bytes out, bytes in, and what its hub hears.
 
-`core/test_reading` has whatever else a server may write, `test_scripts` the whole client.
+`core/test_reading` has whatever else a server may write.
 """
 
 import asyncio
@@ -66,6 +66,15 @@ class Ends:
     def kinds(self) -> list[ErrorKind | None]:
         """The kinds of the replies, None for one that is no error."""
         return [r.kind if isinstance(r, CommandError) else None for r in self.heard.replies]
+
+
+def subscribed(others: SemaphoreRef) -> Ends:
+    """Those of a cluster, where two semaphores have subscribed, each to a channel."""
+    ends = Ends(sharded=True)
+    for tag, semaphore in enumerate((ends.jobs, others), 1):
+        assert ends.send(op.Reap(), semaphore=semaphore) == ["SSUBSCRIBE", "EVALSHA"]
+        ends.hear(push("ssubscribe", shard(semaphore.address), 1), reaped(tag))
+    return ends
 
 
 def reaped(tag: int) -> bytes:
@@ -186,11 +195,7 @@ async def test_it_subscribes_before_it_asks_and_once() -> None:
 @simulated
 async def test_in_a_cluster_each_semaphore_has_a_channel() -> None:
     """And no longer than this process uses it."""
-    ends, others = Ends(sharded=True), SemaphoreRef(OTHERS)
-    ends.send(op.Reap())
-    ends.hear(push("ssubscribe", shard(JOBS), 1), reaped(1))
-    assert ends.send(op.Reap(), semaphore=others) == ["SSUBSCRIBE", "EVALSHA"]
-    ends.hear(push("ssubscribe", shard(OTHERS), 1), reaped(2))
+    ends = subscribed(others := SemaphoreRef(OTHERS))
     ends.hear(push("smessage", shard(OTHERS), "recheck - others"))
     assert ends.heard.pushes.pop() == ("redsem", Recheck("others"))
     del others
@@ -205,11 +210,7 @@ async def test_in_a_cluster_each_semaphore_has_a_channel() -> None:
 @pytest.mark.parametrize("text", ["NOPERM no channel", "BUSY a script runs", "MOVED 1 two:1"])
 @simulated
 async def test_an_unsubscription_that_is_refused_shifts_no_reply(text: str) -> None:
-    ends, others = Ends(sharded=True, no_push=None), SemaphoreRef(OTHERS)
-    ends.send(op.Reap())
-    ends.hear(push("ssubscribe", shard(JOBS), 1), reaped(1))
-    ends.send(op.Reap(), semaphore=others)
-    ends.hear(push("ssubscribe", shard(OTHERS), 1), reaped(2))
+    ends = subscribed(others := SemaphoreRef(OTHERS))
     del others
     gc.collect()
     ends.send(op.Reap())
@@ -220,11 +221,8 @@ async def test_an_unsubscription_that_is_refused_shifts_no_reply(text: str) -> N
 @simulated
 async def test_a_slot_that_left_ends_a_subscription_and_no_other() -> None:
     """The server says so unasked, while the reply to the end of another is awaited."""
-    ends, others = Ends(sharded=True), SemaphoreRef(OTHERS)
-    for semaphore, tag in ((ends.jobs, 1), (others, 2)):
-        ends.send(op.Reap(), semaphore=semaphore)
-        ends.hear(push("ssubscribe", shard(semaphore.address), 1), reaped(tag))
-    del semaphore, others
+    ends = subscribed(others := SemaphoreRef(OTHERS))
+    del others
     gc.collect()
     ends.send(op.Reap())  # with the end of the subscription that is not used any more
     ends.hear(push("sunsubscribe", shard(JOBS), 0))

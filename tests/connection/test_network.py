@@ -103,22 +103,6 @@ async def test_a_grant_whose_message_was_lost_is_found(
 
 
 @pytest.mark.fault(24)
-async def test_the_shortest_lease_says_when_a_silent_connection_is_left(
-    here: AnySemaphore, proxied: Redis, proxy: Proxy
-) -> None:
-    """Although a command without a reply is that of another semaphore."""
-    await here.reap()
-    _ = proxy.stop("acquire")
-    acquiring = in_background(here.acquire(timeout=10))
-    await until(lambda: bool(proxy.operations("acquire")), "it is in flight")
-    proxy.before = None
-    hasty = FairSemaphore(proxied, "others", 1, lease=1.0)
-    await is_served(hasty.acquire(timeout=5), 2.0)
-    await is_served(acquiring, EPSILON)
-    assert len(proxy.connections) == 2
-
-
-@pytest.mark.fault(24)
 @pytest.mark.parametrize("waiting", [False, True], ids=["holding", "waiting"])
 async def test_a_half_open_connection_is_noticed(
     proxied: Redis, proxy: Proxy, there: AnySemaphore, waiting: bool

@@ -10,7 +10,6 @@ import gc
 import json
 import math
 import os
-import random
 import selectors
 import sys
 import time
@@ -23,13 +22,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 import redsem_async
-from redsem_async import (
-    FairSemaphore,
-    Permit,
-    PermitLost,
-    Semaphore,
-    SemaphoreError,
-)
+from redsem_async import FairSemaphore, Permit, PermitLost, Semaphore, SemaphoreError
 
 KINDS = {"Semaphore": Semaphore, "FairSemaphore": FairSemaphore}
 OPTIONS: dict[str, Any] = json.loads(sys.argv[2])
@@ -246,43 +239,6 @@ def fork_twice() -> None:
     asyncio.run(once())
 
 
-async def hammer() -> None:
-    """Many tasks take and give back permits; every stay inside is recorded, at its edges."""
-    semaphore = make()
-    dice = random.Random(OPTIONS["seed"])
-    ends = time.monotonic() + OPTIONS["seconds"]
-    stays: list[tuple[float, float, float, int, int]] = []
-    cancelled = 0
-
-    async def once(permits: int) -> None:
-        asked = time.monotonic()
-        async with semaphore.acquire(permits=permits, timeout=20) as permit:
-            entered = time.monotonic()
-            try:
-                await asyncio.sleep(dice.choice((0, 0.001, 0.01)))
-            finally:
-                left = time.monotonic()
-                stays.append((asked, entered, left, permit.fencing_token, permits))
-
-    async def task() -> None:
-        nonlocal cancelled
-        while time.monotonic() < ends or len(stays) < 60:  # on a slow machine it takes longer
-            permits = dice.choice((1, 1, 1, 2)) if OPTIONS["weights"] else 1
-            attempt = asyncio.create_task(once(permits))
-            if dice.random() < OPTIONS["cancelled"]:
-                await asyncio.sleep(dice.random() * 0.02)
-                if attempt.cancel():
-                    cancelled += 1
-            await asyncio.wait([attempt])
-            if not attempt.cancelled() and (error := attempt.exception()):
-                raise error
-
-    say("ready")
-    await told_to_go_on()
-    await asyncio.gather(*(task() for _ in range(OPTIONS["tasks"])))
-    say("done", stays=stays, cancelled=cancelled)
-
-
 async def visit() -> None:
     """Use some names before others do, and then all with several tasks; each when told to.
 
@@ -320,9 +276,7 @@ async def visit() -> None:
     await redis.aclose()
 
 
-SCENARIOS = {
-    work.__name__: work for work in (hold, wait, block, compute, fork, hammer, count_in, visit)
-}
+SCENARIOS = {work.__name__: work for work in (hold, wait, block, compute, fork, count_in, visit)}
 
 
 def main() -> None:

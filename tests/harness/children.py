@@ -24,10 +24,7 @@ class Worker:
 
     @classmethod
     async def spawn(
-        cls,
-        scenario: str,
-        options: dict[str, Any],
-        environment: Mapping[str, str] | None = None,
+        cls, scenario: str, options: dict[str, Any], environment: Mapping[str, str] | None = None
     ) -> Self:
         """Start a scenario of `child.py`; an option that is a class is given by its name."""
         process = await asyncio.create_subprocess_exec(

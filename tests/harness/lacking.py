@@ -31,9 +31,7 @@ _INSTEAD = {
     " local said = real[how](command, ...) return type(said) == 'number' and 0 or said end",
 }
 # And where it looks for the field `name`.
-_HIDDEN = {
-    "set_repl": "if name == 'set_repl' or string.find(name, '^REPL_') then return nil end",
-}
+_HIDDEN = {"set_repl": "if name == 'set_repl' or string.find(name, '^REPL_') then return nil end"}
 _REFUSED = {
     "resp3": {b"HELLO"},
     "subscribe": {b"SUBSCRIBE"},

@@ -99,19 +99,6 @@ async def test_a_heavy_permit_counts_for_its_key_as_often(keyed: MakeKeyed) -> N
     await give_back(heavy, rest)
 
 
-@simulated
-async def test_a_permit_that_is_revoked_or_expires_frees_its_key(keyed: MakeKeyed) -> None:
-    here, there = keyed(10, lease=1.0)
-    for way in ("revoke", "detach"):
-        (permit,) = await hold(here, "a")
-        waiter = await queue_up(there, key="a")
-        if way == "revoke":
-            assert await there.release(permit.id)
-        else:
-            await permit.detach(expires_in=0.3)
-        await give_back(waiter)
-
-
 async def test_an_adopted_permit_keeps_its_key(keyed: MakeKeyed) -> None:
     here, there = keyed(10)
     (permit,) = await hold(here, "a")

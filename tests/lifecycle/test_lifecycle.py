@@ -16,7 +16,7 @@ from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 
 from redsem_async import FairSemaphore, Permit, PermitLost, SemaphoreClosed, aclose
 from redsem_async._hub.hub import IDLE
-from redsem_async.testing import EmbeddedRedis, MemoryBackend
+from redsem_async.testing import EmbeddedRedis
 from tests.harness.clients import (
     Client,
     Connect,
@@ -188,16 +188,6 @@ async def test_work_that_comes_while_the_hub_goes(
             await asyncio.sleep(0)
         met += "redsem-hub" in [task.get_name() for task in asyncio.all_tasks()]
     assert met, "the hub was gone each time"
-
-
-@simulated
-async def test_an_unreachable_server_is_not_tried_for_ever(client: MemoryBackend) -> None:
-    """When nothing waits any more, the hub goes too."""
-    client.down()
-    with pytest.raises(ConnectionError):
-        await FairSemaphore(client, "unreachable", 1).acquire(timeout=0.1)
-    await asyncio.sleep(2 * IDLE)
-    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 # -- programs that just end

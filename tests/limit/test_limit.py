@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from redsem_async import AnySemaphore, BackendUnavailable, Permit, Semaphore
+from redsem_async import AcquireTimeout, AnySemaphore, BackendUnavailable, Permit, Semaphore
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Make, MakePair, key_of
 from tests.harness.wait import cancelled, give_back, queue_up, soon, until
@@ -166,19 +166,6 @@ async def test_different_leases_and_limits_leave_one_another_alone(
     await give_back(permit)
 
 
-@pytest.mark.parametrize("limit", [0, 2])
-@simulated
-async def test_waiters_go_by_declared_limits_once_the_set_one_is_lost(
-    make: Make, client: MemoryBackend, limit: int
-) -> None:
-    """Its key, which has no expiry, was deleted. An attack found it."""
-    sem = make(4, lease=3.0)
-    await sem.set_limit(limit)
-    waiter = await queue_up(sem, permits=3)
-    assert client._store.redis.command("DEL", key_of(sem, "limit")) == 1
-    await give_back(await soon(waiter, 2.0))
-
-
 CHANGES: list[tuple[Callable[[AnySemaphore], Awaitable[None]], str]] = [
     (lambda sem: sem.set_limit(3), "the set limit of 3"),
     (lambda sem: sem.pause(), "the pause"),
@@ -243,3 +230,17 @@ async def gets_one(sem: AnySemaphore) -> bool:
 
 async def let_go(permit: Permit | None) -> bool:
     return permit is not None and await permit.release()
+
+
+@pytest.mark.parametrize("weights", [(1, 1), (2,)])
+@simulated
+async def test_the_limit_holds_on_the_quick_path(pair: MakePair, weights: tuple[int, ...]) -> None:
+    """A process that is known asks for what most do, and there is no room for it."""
+    here, there = pair(2)
+    async with there:
+        pass
+    permits = [await here.acquire(permits=weight) for weight in weights]
+    with pytest.raises(AcquireTimeout):
+        await there.acquire(timeout=0.2)  # the quick path is for requests that may wait
+    for permit in permits:
+        assert await permit.release()

@@ -88,21 +88,6 @@ async def test_semaphore_finds_the_request_that_fits_behind_many_that_do_not(
     await give_back(*permits, kept, *crowd[:3])
 
 
-@pytest.mark.fault(48, 49)
-@simulated
-async def test_semaphore_goes_on_where_it_stopped_with_many_different_weights(two: Two) -> None:
-    """What is known of them is bounded, and a call begins where the last one stopped."""
-    here, there = two(Semaphore, 100)
-    kept, holder = await here.acquire(permits=50), await here.acquire(permits=50)
-    crowd = await join(there, permits=60)
-    middle = [await queue_up(there, permits=50 - n) for n in range(12)]
-    assert await holder.release()
-    permit = await soon(middle[0])
-    assert not any(waiter.done() for waiter in (*middle[1:], *crowd))
-    await cancelled(*middle[1:])
-    await give_back(permit, kept)
-
-
 @simulated
 async def test_a_newcomer_passes_no_request_that_was_not_looked_at() -> None:
     """A call looks at part of the line, and knows nothing of the requests behind that."""

@@ -11,14 +11,7 @@ from redsem_async import AnySemaphore, FairSemaphore
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.clients import key_of
 from tests.harness.proxy import Proxy, Sent, say_again
-from tests.harness.wait import (
-    all_free,
-    cancelled,
-    in_background,
-    until,
-    waiting,
-    waits_in_queue,
-)
+from tests.harness.wait import all_free, cancelled, in_background, until, waiting, waits_in_queue
 
 LIMIT = 3
 LEASE = 3.0

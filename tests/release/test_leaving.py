@@ -15,7 +15,7 @@ from tests.harness.clients import Client, Connect, Make, MakePair
 from tests.harness.inside import link_of
 from tests.harness.memory import Distant
 from tests.harness.proxy import Proxy
-from tests.harness.wait import all_free, cancelled, soon, takes_at_most, until
+from tests.harness.wait import all_free, soon, takes_at_most, until
 from tests.worlds.simulated_time import simulated
 
 NO_ERROR = (None, None, None)
@@ -235,20 +235,3 @@ async def test_release_by_itself_says_that_it_failed(
     server.kill()
     with pytest.raises(SemaphoreError):
         await permit.release()
-
-
-@simulated
-async def test_a_process_that_asks_on_and_on_starves_no_other(pair: MakePair) -> None:
-    """Its release and its next acquire would leave in one write, before the other's acquire."""
-    sem, there = pair(1)
-
-    async def use_on_and_on() -> None:
-        while True:
-            async with sem:
-                await asyncio.sleep(0.01)  # for longer than the hint takes
-
-    using = asyncio.create_task(use_on_and_on())
-    for _ in range(5):
-        async with there.acquire(timeout=1):
-            pass
-    await cancelled(using)

@@ -5,6 +5,7 @@ from typing import cast
 
 import anyio
 import pytest
+from redis.asyncio import Redis
 
 from redsem_async import AcquireTimeout, FairSemaphore, PermitLost, aclose
 from redsem_async._hub.model import RequestState
@@ -232,3 +233,15 @@ async def test_a_permit_guards_one_block_at_a_time(make: Make) -> None:
     with pytest.raises((PermitLost, RuntimeError)):
         async with permit:
             pytest.fail("ran without a permit")
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
+async def test_released_twice_in_one_turn(
+    client_a: Redis, client_b: Redis, elsewhere: bool
+) -> None:
+    """By its id, in one call of the script: one of the two says that it was held."""
+    semaphore = FairSemaphore(client_b if elsewhere else client_a, "jobs", 2)
+    await semaphore.reap()
+    identity = await (await FairSemaphore(client_a, "jobs", 2).acquire()).detach(5.0)
+    released = await asyncio.gather(*(semaphore.release(identity) for _ in range(2)))
+    assert sorted(released) == [False, True]

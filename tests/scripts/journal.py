@@ -26,25 +26,16 @@ COMPLETE = "the journal is complete"
 GRANTED = "what is handed out was granted"
 EARLY = "nothing is trusted before its grant"
 TRUSTED = "trust ends first"
-RELEASED = "a release says whether it was held"
 
 
 class Stay(NamedTuple):
-    """A permit as a client had it.
-
-    Attributes:
-        permit: as it was granted, its expiry aside.
-        asked: when release was called.
-        released: what that returned.
-    """
+    """A permit as a client had it. Its facts are as they were granted, its expiry aside."""
 
     client: str
     id: str
     permit: Permit
     since: float
     until: float
-    asked: float
-    released: bool | None = None
 
 
 @dataclass(slots=True)
@@ -167,10 +158,6 @@ class JournalChecker:
         ends = tenure.expiry if tenure.taken else min(tenure.expiry, tenure.until)
         if stay.until > ends + SLACK:
             self.broken(TRUSTED, detail)
-        # Sent twice, because the first was lost: then it was held when it was first sent.
-        given_back = tenure.until < math.inf and not tenure.taken
-        if stay.released and not (given_back or stay.asked <= tenure.expiry + SLACK):
-            self.broken(RELEASED, detail)
 
 
 def _goes_on(last: Record, record: Record) -> bool:

@@ -9,15 +9,7 @@ from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, FairSemaphore, Permit, Semaphore
 from tests.harness.wait import until
-from tests.scripts.journal import (
-    COMPLETE,
-    EARLY,
-    GRANTED,
-    RELEASED,
-    TRUSTED,
-    JournalChecker,
-    Stay,
-)
+from tests.scripts.journal import COMPLETE, EARLY, GRANTED, TRUSTED, JournalChecker, Stay
 from tests.scripts.recording import Flushed, Key, Record, install, journal_key, record_of
 from tests.worlds import judge
 from tests.worlds.look import Permit as Held
@@ -114,24 +106,22 @@ HELD = Held(0, 7, 1)
 
 
 @pytest.mark.parametrize(
-    ("trusted", "since", "until", "released", "rule"),
+    ("trusted", "since", "until", "rule"),
     [
-        (HELD, 10.0, 11.0, True, None),
-        (HELD, 10.0, 12.0, False, None),
-        (HELD, 10.0, 12.2, None, TRUSTED),
-        (HELD, 10.0, 12.2, True, RELEASED),
-        (HELD, 9.0, 11.0, True, EARLY),
-        (HELD._replace(token=8), 10.0, 11.0, True, GRANTED),
-        (HELD._replace(slots=(1,)), 10.0, 11.0, True, GRANTED),
+        (HELD, 10.0, 12.0, None),
+        (HELD, 10.0, 12.2, TRUSTED),
+        (HELD, 9.0, 11.0, EARLY),
+        (HELD._replace(token=8), 10.0, 11.0, GRANTED),
+        (HELD._replace(slots=(1,)), 10.0, 11.0, GRANTED),
     ],
 )
 def test_a_stay_beside_its_tenure(
-    trusted: Held, since: float, until: float, released: bool | None, rule: str | None
+    trusted: Held, since: float, until: float, rule: str | None
 ) -> None:
     """A client trusts what was granted, from then on, and not for longer than it was held."""
     checker = JournalChecker()
     checker.granted(f"{HUB}.1", HELD, 9.99, 12.1)
-    checker.left(Stay("w", f"{HUB}.1", trusted, since, until, until, released))
+    checker.left(Stay("w", f"{HUB}.1", trusted, since, until))
     checker.advance(20.0)
     assert rule in checker.counts if rule else not checker.counts
 
@@ -142,6 +132,6 @@ def test_who_is_cut_off_may_trust_what_was_taken_until_its_lease_ends() -> None:
     for ends, wrong in ((11.9, 0), (12.2, 1)):
         checker.granted(f"{HUB}.1", HELD, 10.0, 12.0)
         checker.feed([Flushed(10_500_000)])
-        checker.left(Stay("w", f"{HUB}.1", HELD, 10.0, ends, ends))
+        checker.left(Stay("w", f"{HUB}.1", HELD, 10.0, ends))
         checker.advance(20.0)
         assert checker.counts[TRUSTED] == wrong

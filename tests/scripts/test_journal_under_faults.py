@@ -10,7 +10,7 @@ pytestmark = pytest.mark.release
 
 FAULTS = (
     *("client kill", "script flush", "kill -9", "stop"),
-    *("lost reply", "dropped connection", "late duplicate", "flushall"),
+    *("lost reply", "refused connections", "late duplicate", "flushall"),
 )
 
 

@@ -269,23 +269,6 @@ async def test_the_documented_user_is_enough_in_a_cluster(cluster: Cluster) -> N
 
 
 @pytest.mark.release
-async def test_a_denied_end_of_a_subscription_is_no_reply_to_anything_else(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its error is not taken for the reply to another command, and messages still come."""
-    servers, additions = servers_of(cluster), additions_of(cluster)
-    if "sharded" not in additions:
-        return
-    await allow(servers, rules_without("sunsubscribe", *additions))
-    with caplog.at_level(logging.WARNING, "redsem_async"):
-        async with two_processes(servers[0], RedisCluster) as (here, there):
-            await a_semaphore_passes(here, cluster)
-            await everything(here, there, "jobs")
-    assert "sunsubscribe" in await denied_on(servers)
-    assert not [record for record in caplog.records if record.name == "redsem_async"]
-
-
-@pytest.mark.release
 async def test_a_map_is_needed_when_a_node_dies(replicated_cluster: Cluster) -> None:
     """Until then, a node that is asked in vain names the one that keeps the slot."""
     cluster, [shard, *_] = replicated_cluster, replicated_cluster.shards

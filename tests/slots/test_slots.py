@@ -1,20 +1,15 @@
 """`slots`: every permit stands for one of the named things, and no two for the same."""
 
 import asyncio
-import random
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
 from redsem_async import (
-    AcquireTimeout,
     AnySemaphore,
-    BackendUnavailable,
     FairSemaphore,
     ModeMismatch,
     Mutex,
@@ -146,46 +141,6 @@ async def test_any_text_is_a_slot(redis: Redis, name: str) -> None:
 
 
 # -- with other options
-
-
-async def test_slots_go_with_keys(slotted: MakeSlotted) -> None:
-    """Whose turn it is goes by the keys; what a permit has goes by the slots."""
-    here, there = slotted(key_limit=2, share=True)
-    held = [await here.acquire(key="a"), await here.acquire(key="a")]
-    assert await there.try_acquire(key="a") is None
-    held.append(await there.acquire(key="b"))
-    assert {permit.slot for permit in held} == {*GPUS}
-    assert {h.key for h in (await here.status()).holders if h.slots} == {"a", "b"}
-    waiter = await queue_up(there, key="c")
-    slot = held[0].slot
-    await held.pop(0).release()
-    held.append(await soon(waiter))
-    assert held[-1].slot == slot
-    await give_back(*held)
-
-
-async def test_random_use_gives_no_slot_twice(slotted: MakeSlotted) -> None:
-    """Tasks of two processes, with timeouts and permits for several."""
-    here, there = slotted(range(5), lease=5.0)
-    chosen = random.Random(7)
-    users: Counter[int | str] = Counter()
-    used: Counter[int | str] = Counter()
-
-    async def work(semaphore: AnySemaphore) -> None:
-        for _ in range(12):
-            permits = chosen.choice((1, 1, 1, 2, 3))
-            with suppress(AcquireTimeout, BackendUnavailable):  # no answer by so short a deadline
-                async with semaphore.acquire(permits=permits, timeout=chosen.random()) as permit:
-                    assert len(permit.slots) == permits
-                    users.update(permit.slots)
-                    used.update(permit.slots)
-                    assert max(users.values()) == 1, users
-                    await asyncio.sleep(0)
-                    users.subtract(permit.slots)
-
-    await asyncio.gather(*(work(here if number % 2 else there) for number in range(12)))
-    assert {*used} == {*range(5)}
-    await all_free(here)
 
 
 # -- state that is lost, on Redis

@@ -285,18 +285,3 @@ async def test_no_secret_is_written_of_a_reply_that_does_not_fit(
         proxy.inject(said.format(permit.id.ljust(40)[:40]).encode())
         await until(lambda: len(proxy.connections) > number + 1, "it connects again")  # noqa: B023
         assert await permit.release()
-
-
-@pytest.mark.parametrize("secret", [PASSWORD, f"permit {HUB}.17"])
-def test_a_secret_that_is_written_is_found(secret: str) -> None:
-    """A test that finds nothing is worth what it could find."""
-    with recording() as logged:
-        logging.getLogger("redsem_async.deep.within").debug("%s", secret)
-    raised = Written()
-    error = RuntimeError()
-    error.__context__ = ValueError(secret)
-    error.__suppress_context__ = True  # as `from None` does
-    raised.add(error)
-    for written in (logged, raised):
-        with pytest.raises(AssertionError):
-            written.check()

@@ -66,10 +66,7 @@ class ScriptServer:
     """
 
     def __init__(
-        self,
-        deliver: Deliver,
-        memory: Memory | None = None,
-        reach: Callable[[], Hashable] = tuple,
+        self, deliver: Deliver, memory: Memory | None = None, reach: Callable[[], Hashable] = tuple
     ) -> None:
         self.addresses: dict[str, Address] = {}
         self.now_us = 0

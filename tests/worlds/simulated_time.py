@@ -37,9 +37,7 @@ def in_simulated_time(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     TimedLoop().run_to_end(main())
 
 
-def simulated(
-    test: Callable[Arguments, Coroutine[Any, Any, None]],
-) -> Callable[Arguments, None]:
+def simulated(test: Callable[Arguments, Coroutine[Any, Any, None]]) -> Callable[Arguments, None]:
     """Have a test run in simulated time."""
 
     @wraps(test)

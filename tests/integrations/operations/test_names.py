@@ -1,6 +1,5 @@
 """The dashboard and the alert rules ask for metrics that the package exports."""
 
-import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
@@ -31,18 +30,3 @@ async def test_the_dashboard_and_the_rules_ask_for_what_is_exported() -> None:
     # ... and each metric is on the dashboard, but for what only `reap()` counts.
     shown = set(NAME.findall(" ".join(dashboard_expressions())))
     assert {name for name in exported if not name.endswith(("_sum", "_count", "_bucket"))} <= shown
-
-
-@pytest.mark.parametrize(
-    ("expression", "found"),
-    [
-        ("sum(redsem_waiting)", ["redsem_waiting"]),
-        ('redsem_a{redsem_outcome="refused"}', ["refused"]),
-        ('redsem_a{redsem_end="lost"}', ["redsem_end", "redsem_a{redsem_end}"]),
-        ("sum by (tenant) (redsem_a)", ["tenant"]),
-        ('sum by (redsem_outcome, le) (redsem_a{redsem_outcome=~"granted|failed"})', []),
-    ],
-)
-def test_what_is_not_exported_would_be_found(expression: str, found: list[str]) -> None:
-    """Names of series, labels and values."""
-    assert unknown(expression, {"redsem_a": {"redsem_outcome": {"granted", "failed"}}}) == found

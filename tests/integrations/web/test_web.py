@@ -2,19 +2,15 @@
 
 import asyncio
 import math
-import shlex
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
 
 from redsem_async import Semaphore, SemaphoreFull, aclose
-from redsem_async.testing import EmbeddedRedis, MemoryBackend
-from tests.harness.clients import Connect
+from redsem_async.testing import MemoryBackend
 from tests.harness.wait import all_free, in_background, until, waiting
-from tests.integrations.cli.commands import execute
-from tests.integrations.web.fronts import FORMS, Front, Here
+from tests.integrations.web.fronts import Front, Here
 
 JSON = {"content-type": "application/json"}
 
@@ -230,36 +226,6 @@ async def test_on_outage_decides_while_redis_is_away(
                 return (await service.answer("/wait")).status == 429
 
         await until(is_full, within=10)
-
-
-REFUSALS = {
-    "NOPERM": ("ACL SETUSER default -@scripting", "ACL SETUSER default +@scripting"),
-    "OOM": ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
-    "READONLY": ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
-    "NOAUTH": ("CONFIG SET requirepass s3cret", "CONFIG SET requirepass ''"),
-}
-
-
-@pytest.mark.parametrize(("refuse", "mend"), REFUSALS.values(), ids=REFUSALS)
-async def test_on_outage_decides_while_redis_refuses(
-    refuse: str, mend: str, server: EmbeddedRedis, connect: Connect, admin: Redis
-) -> None:
-    """A full memory is as good as no Redis, and should not stop what may run without a permit."""
-    front = Front(FORMS[0], connect(server.url))
-    async with front.serve(timeout=0.5, on_outage="open") as service:
-        service.go()
-        assert (await service.answer("/wait")).status == 200
-        await execute(admin, *shlex.split(refuse))
-        await execute(admin, "CLIENT", "KILL", "TYPE", "pubsub")  # that of the library
-        assert (await service.answer("/wait")).status == 200
-        assert service.permits[1:] == [None], "it was let in without one"
-        await execute(admin, *shlex.split(mend))
-
-        async def gets_a_permit() -> bool:
-            assert (await service.answer("/wait")).status == 200
-            return service.permits[-1] is not None
-
-        await until(gets_a_permit, within=15)
 
 
 async def test_aclose_turns_waiting_requests_away(front: Front, service: Here) -> None:

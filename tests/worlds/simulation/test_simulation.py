@@ -34,8 +34,7 @@ def seeds_of(chunk: int) -> range:
 
 @pytest.mark.timeout(300)  # some seconds of computing, wherever the machine has them to give
 @pytest.mark.parametrize(
-    "chunk",
-    [pytest.param(n, marks=pytest.mark.release if n > 0 else ()) for n in range(CHUNKS)],
+    "chunk", [pytest.param(n, marks=pytest.mark.release if n > 0 else ()) for n in range(CHUNKS)]
 )
 def test_every_promise_is_kept_whatever_happens(chunk: int) -> None:
     """Faults come together in ways that nobody thinks of."""

@@ -1,244 +1,132 @@
-"""A process of the soak: its tasks acquire and release permits, and it reports what it saw.
+"""A process of the soak: the actors of the simulation on real clients, and what they saw.
 
-Its options are JSON; it reads a command a line, and reports each event at once, in a line. Times
-are of the monotonic clock that trust is counted by, and that all processes of a machine share.
+Its options are JSON; it reports each event at once, in a line. A line that it reads says for how
+long its actors rest between two attempts, and the end of its input is its own. Times are of the
+monotonic clock that trust is counted by, and that all processes of a machine share.
 """
 
 import asyncio
-import contextlib
 import fcntl
 import gc
+import itertools
 import json
 import logging
 import os
 import random
 import sys
 import time
-from collections import Counter
-from dataclasses import dataclass, replace
-from typing import Any
+from collections import Counter, defaultdict
+from contextlib import suppress
+from typing import Any, ClassVar
 
 from redis.asyncio import Redis
 
 import redsem_async
-from redsem_async import AnySemaphore, FairSemaphore, Permit, PermitLost, SemaphoreError
+from redsem_async import AnySemaphore, Permit, SemaphoreError
 from redsem_async._core.clock import now
 from tests.scripts.recording import install
 from tests.worlds.look import Permit as Held
-from tests.worlds.soak.plan import HIGHEST_LIMIT, KEYS, Place, Plan, places
+from tests.worlds.orders import DELETE
+from tests.worlds.simulation.actors import Actor
+from tests.worlds.simulation.books import Attempt
+from tests.worlds.soak.plan import Plan, places
 
-SEMAPHORES = 100  # that a process keeps; of others it makes new ones
 SAMPLE_EVERY = 2.0  # seconds between two reports of its size
+USUAL = ("enter", "guard", "guard", "bare", "bare", "try")
+ACTIONS = (*USUAL * 8, *("detach", "adopt", "adopt", "look", "limit", "delete"))
 
 
-@dataclass(slots=True, eq=False)
-class Open:
-    """A permit that is held, or was until *asked*."""
-
-    place: Place
-    permit: Permit
-    since: float
-    asked: float | None = None
-
-    def ask(self) -> None:
-        """From now on it is not trusted any more."""
-        self.asked = self.asked or now()
+def report(event: str, *facts: object) -> None:
+    os.write(1, json.dumps([event, *facts]).encode() + b"\n")
 
 
-class Process:
-    """Everything that happens in one process."""
+class Life:
+    """What actors ask of a schedule, its world, the books and a process. Here all is real."""
 
-    def __init__(self, number: int, plan: Plan, urls: list[str], seed: int) -> None:
-        self.number = number
-        self.plan = plan
-        self.places = places(plan)
-        self.dice = random.Random(seed)
-        named: dict[str, Any] = {"client_name": f"soak-{number}", "socket_connect_timeout": 2}
-        self.clients = [Redis.from_url(url, **named) for url in urls]
-        self.semaphores: dict[tuple[str, int], AnySemaphore] = {}
-        self.open: list[Open] = []
-        self.ending = asyncio.Event()
-        self.outcomes: Counter[str] = Counter()
+    actions, timeouts = ACTIONS, (0.0, 0.05, 1.0, 1.0, 5.0)
+    heaviest, cancelled, overloads, blocked = 3, 0.1, 0.0, 0.001
+    trip, stalled_so_far, woken_busy, name = 0.001, 0.0, True, ""
+    # Of all in this process, so that one client adopts what another detached.
+    detached: ClassVar = defaultdict[str, list[str]](list)
+    outcomes: ClassVar = Counter[str]()
+    over = False
 
-    # -- reports
+    def __init__(self, plan: Plan, seed: str, *, keyed: bool) -> None:
+        self.seed, self.keyed, self.rest = seed, keyed, plan.rest
+        self.actors, self.pending = itertools.count(), dict[Attempt, None]()
+        self.world, self.books = self, defaultdict[str, Life](lambda: self)
+        self._since = dict[Attempt, float]()
 
-    def report(self, event: str, *facts: object) -> None:
-        os.write(1, json.dumps([event, *facts]).encode() + b"\n")
+    @property
+    def healed(self) -> bool:
+        return self.over
 
-    def got(self, place: Place, permit: Permit) -> Open:
-        stay = Open(place, permit, now())
-        self.open.append(stay)
-        return stay
+    @property
+    def now(self) -> float:
+        return now()
 
-    def left(self, stay: Open, released: bool | None = None) -> None:
-        self.open.remove(stay)
-        stay.ask()
-        lease, asked = stay.permit._lease, stay.asked
-        assert asked is not None
-        until = min(asked, lease.trusted_until)
-        held = Held.trusted(lease, 0)
-        self.report("stay", lease.id, held, stay.since, until, asked, released)
+    @property
+    def work(self) -> float:
+        """Now and then for longer than a lease."""
+        return 4.5 if random.random() < 0.02 else 0.03
 
-    async def sample(self) -> None:
-        while True:
-            self.report("size", size())
-            await asyncio.sleep(SAMPLE_EVERY)
+    def note(self, *what: object) -> None:
+        """Nobody reads it."""
 
-    # -- doing
+    def fault(self, kind: str) -> None:
+        self.outcomes[kind] += 1
 
-    def semaphore(self, place: Place, client: int) -> AnySemaphore:
-        key = place.name, client
-        if key not in self.semaphores:
-            if len(self.semaphores) >= SEMAPHORES:
-                del self.semaphores[self.dice.choice(list(self.semaphores))]
-            self.semaphores[key] = place.semaphore(self.clients[client], self.number)
-        return self.semaphores[key]
+    def unless(self, right: bool, otherwise: str) -> None:
+        if not right:
+            report("wrong", otherwise)
 
-    async def run(self) -> None:
-        sampling = asyncio.create_task(self.sample())
-        async with asyncio.TaskGroup() as group:
-            for _ in range(self.plan.tasks):
-                group.create_task(self.work())
-        sampling.cancel()
-        self.semaphores.clear()
-        for client in self.clients:
-            await redsem_async.aclose(client)
-            await client.aclose()
-        while len(asyncio.all_tasks()) > 2:  # noqa: ASYNC110 - this one, and who reads commands
-            await asyncio.sleep(0.01)
-        self.report("end", self.outcomes, size())
+    # -- attempts
 
-    async def work(self) -> None:
-        dice = self.dice
-        while not self.ending.is_set():
-            # The first are asked for by all, the last by hardly anybody; often several times.
-            place = self.places[int(dice.random() ** 4 * len(self.places))]
-            for _ in range(dice.choice((1, 1, 3, 10))):
-                attempt = asyncio.create_task(self.once(place))
-                if dice.random() < 0.1:
-                    await asyncio.sleep(dice.choice((0.0, 0.001, 0.02)))
-                    attempt.cancel()
-                await asyncio.wait([attempt])
-                self.count(attempt)
-            await asyncio.sleep(dice.random() * self.plan.rest)
+    def granted(self, attempt: Attempt, permit: Permit) -> None:
+        self._since[attempt] = now()
 
-    def count(self, attempt: "asyncio.Task[str]") -> None:
-        if attempt.cancelled():
-            self.outcomes["cancelled"] += 1
-        elif (error := attempt.exception()) is not None:
-            self.outcomes[type(error).__name__] += 1
-            if not isinstance(error, SemaphoreError):
-                self.report("wrong", f"{error!r}")
+    def end(self, attempt: Attempt, permit: Permit) -> None:
+        lease = permit._lease
+        until = min(now(), lease.trusted_until)
+        report("stay", lease.id, Held.trusted(lease, 0), self._since.pop(attempt), until)
+
+    def answered(self, attempt: Attempt) -> None:
+        self.fault("nothing")
+
+    def adopt(self, attempt: Attempt, identity: str) -> None:
+        self.fault("asked to adopt")
+
+    def judge_end(self, attempt: Attempt, task: "asyncio.Task[None]") -> None:
+        del self.pending[attempt]
+        error = None if task.cancelled() else task.exception()
+        ended = attempt.action if error is None else type(error).__name__
+        self.fault("cancelled" if task.cancelled() else ended)
+        self.unless(error is None or isinstance(error, SemaphoreError), repr(error))
+
+    async def order(
+        self, _: object, semaphore: AnySemaphore, what: str, limit: int | None = None
+    ) -> None:
+        """Carry it out, and take a limit back a moment later."""
+        of: dict[str, str] = {"key": what.rpartition(" ")[2]} if " " in what else {}
+        with suppress(SemaphoreError):
+            if what == DELETE:
+                await semaphore.delete()
+            else:
+                await semaphore.set_limit(limit, **of)
+                await asyncio.sleep(0.05)
+                await semaphore.set_limit(None, **of)
+
+    # -- trouble
+
+    def cancel_after(self, turns: int, task: "asyncio.Task[None]") -> None:
+        if turns:
+            asyncio.get_running_loop().call_soon(self.cancel_after, turns - 1, task)
         else:
-            self.outcomes[attempt.result()] += 1
+            task.cancel()
 
-    async def once(self, place: Place) -> str:
-        dice = self.dice
-        client = dice.randrange(len(self.clients))
-        semaphore, chance = self.semaphore(place, client), dice.random()
-        if chance < 0.9:
-            return await self.stay(place, semaphore)
-        if chance < 0.94:
-            return await self.hand_over(place, semaphore, self.semaphore(place, client - 1))
-        if chance < 0.97:
-            await (semaphore.status() if chance < 0.96 else semaphore.reap())
-            return "status or reap"
-        if chance < 0.972:
-            await semaphore.delete()
-            return "delete"
-        if chance < 0.98 and self.open:
-            known = dice.choice(self.open)
-            known.ask()
-            there = known.place.semaphore(self.clients[client], self.number)
-            await there.release(known.permit.id)
-            return "released by its id"
-        if place.mutable:
-            of: dict[str, Any] = {}
-            if isinstance(semaphore, FairSemaphore) and place.keyed and chance < 0.995:
-                of = {"key": dice.choice(KEYS)}
-            await semaphore.set_limit(dice.choice((None, 0, 1, HIGHEST_LIMIT)), **of)
-            await asyncio.sleep(dice.random() * 0.1)
-            await semaphore.set_limit(None, **of)
-            return "set limit"
-        return "nothing"
-
-    async def stay(self, place: Place, semaphore: AnySemaphore) -> str:
-        dice, of = self.dice, dict[str, Any]()
-        permits = dice.randint(1, semaphore.limit) if place.weighted else 1
-        if place.keyed:
-            of["key"] = dice.choice((*KEYS, KEYS[0], None))
-            of["ahead"] = dice.choice((0.0, 0.0, 1.0))
-            permits = permits if of["key"] is None else min(permits, place.key_limit)
-        timeout = dice.choice((0, 0.05, 1.0, 1.0, 5.0))
-        async with semaphore.acquire(timeout=timeout, permits=permits, **of) as permit:
-            stay, released = self.got(place, permit), None
-            try:
-                # Now and then for longer than a lease.
-                longest = 1.5 * place.lease if dice.random() < 0.02 else self.plan.hold
-                await asyncio.sleep(dice.random() * longest)
-                if dice.random() < 0.5:
-                    stay.ask()
-                    released = await permit.release()
-            finally:
-                self.left(stay, released)
-        return "stayed"
-
-    async def hand_over(self, place: Place, here: AnySemaphore, there: AnySemaphore) -> str:
-        no_key: dict[str, Any] = {"key": None} if isinstance(here, FairSemaphore) else {}
-        permit = await here.acquire(timeout=1.0, **no_key)
-        stay = self.got(place, permit)
-        try:
-            identity = await self.detach(place, permit)
-        except BaseException:
-            stay.ask()  # released by its id meanwhile, perhaps
-            with contextlib.suppress(SemaphoreError):
-                await permit.release()
-            raise
-        finally:
-            self.left(stay)
-        async with there.adopt(identity) as adopted:
-            stay = self.got(place, adopted)
-            try:
-                with contextlib.suppress(PermitLost):
-                    await there.adopt(identity)
-                    raise AssertionError("a permit was adopted twice")
-                await asyncio.sleep(0.01)
-            finally:
-                self.left(stay)
-        return "handed over"
-
-    async def detach(self, place: Place, permit: Permit) -> str:
-        """Detach for less than a lease or for more, with little patience perhaps, and again."""
-        dice = self.dice
-        while True:
-            try:
-                async with asyncio.timeout(dice.choice((None, None, None, 0.0005, 0.02))):
-                    return await permit.detach(dice.choice((0.2, 1.0, 2.0)) * place.lease)
-            except (TimeoutError, redsem_async.BackendUnavailable):
-                # It is held on, for as long as it says so itself.
-                self.outcomes["detach failed"] += 1
-                await asyncio.sleep(dice.random() * place.lease)
-
-    # -- commands
-
-    async def obey(self) -> None:
-        reader = asyncio.StreamReader()
-        protocol = asyncio.StreamReaderProtocol(reader)
-        loop = asyncio.get_running_loop()
-        transport, _ = await loop.connect_read_pipe(lambda: protocol, sys.stdin)
-        try:
-            while line := await reader.readline():
-                match json.loads(line):
-                    case ["block", seconds]:
-                        time.sleep(seconds)  # noqa: ASYNC251 - that is the fault
-                        self.report("blocked")
-                    case ["rest", seconds]:
-                        self.plan = replace(self.plan, rest=seconds)
-                    case _:
-                        break
-        finally:
-            self.ending.set()
-            transport.close()
+    def block(self, seconds: float) -> None:
+        time.sleep(seconds)
+        self.fault("blocked loop")
 
 
 def size() -> dict[str, int]:
@@ -256,12 +144,52 @@ def size() -> dict[str, int]:
     }
 
 
-async def main(options: dict[str, Any]) -> None:
-    process = Process(options["number"], Plan(**options["plan"]), options["urls"], options["seed"])
-    process.report("size", size())
-    obeying = asyncio.create_task(process.obey())
-    await process.run()
-    await obeying
+async def sample() -> None:
+    while True:
+        report("size", size())
+        await asyncio.sleep(SAMPLE_EVERY)
+
+
+async def obey(lives: list[Life]) -> None:
+    reader, loop = asyncio.StreamReader(), asyncio.get_running_loop()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    transport, _ = await loop.connect_read_pipe(lambda: protocol, sys.stdin)
+    while line := await reader.readline():
+        for life in lives:
+            life.rest = float(line)
+    Life.over = True
+    transport.close()
+
+
+async def main(number: int, plan: dict[str, Any], urls: list[str], seed: int) -> None:
+    report("size", size())
+    known = Plan(**plan)
+    options: dict[str, Any] = {"client_name": f"soak-{number}", "socket_connect_timeout": 2}
+    clients: list[Any] = [Redis.from_url(url, **options) for url in urls]
+    lives, acting = list[Life](), [asyncio.create_task(sample())]
+    for keyed in (False, True):
+        lives.append(Life(known, f"{seed} {keyed}", keyed=keyed))
+        of_these = [place for place in places(known) if place.keyed is keyed]
+        # The first are asked for often.
+        semaphores = [
+            semaphore
+            for k, place in enumerate(of_these)
+            for client in clients
+            for semaphore in [place.semaphore(client, number)] * (1 + 10 // (1 + k))
+        ]
+        untyped: Any = lives[-1]
+        for _ in range(known.tasks // 2):
+            actor = Actor(untyped, untyped, semaphores)
+            acting.append(asyncio.create_task(actor.run(sys.maxsize)))
+    await obey(lives)
+    await asyncio.gather(*acting[1:])
+    acting[0].cancel()
+    for client in clients:
+        await redsem_async.aclose(client)
+        await client.aclose()
+    while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110 - this one
+        await asyncio.sleep(0.01)
+    report("end", Life.outcomes, size())
 
 
 if __name__ == "__main__":
@@ -269,4 +197,4 @@ if __name__ == "__main__":
     if hasattr(fcntl, "F_SETPIPE_SZ"):
         fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 1 << 20)  # the reader may be busy
     logging.getLogger("redsem_async").setLevel(logging.ERROR)  # of outages it warns, and rightly
-    asyncio.run(main(json.loads(sys.argv[1])))
+    asyncio.run(main(**json.loads(sys.argv[1])))
