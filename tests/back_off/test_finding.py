@@ -114,10 +114,10 @@ def test_late_refusals_of_an_overload_make_a_told_pause_longer_and_no_more(mode:
 def test_where_nothing_is_left_to_cut_the_fleet_pauses_for_longer_each_time(mode: Mode) -> None:
     """Whichever process meets the overload. Two permits in use can be cut to one instead."""
     fleet = Fleet(mode)
-    assert fleet.met(*fleet.take(1))
+    assert fleet.met(fleet.take(1)[0])
     assert fleet.most() == 1
     for pause_ms, hub in (500, A), (1000, B), (2000, A), (2000, B):
-        assert fleet.met(*fleet.take(), hub=hub)
+        assert fleet.met(fleet.take()[0], hub=hub)
         fleet.pass_time(pause_ms - 1)
         assert fleet.most() == 0
         fleet.pass_time(1)

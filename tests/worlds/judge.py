@@ -204,10 +204,10 @@ class Judge:
             if was.ramp(after.now) and not ordered and after.back_offs.get(key) != was:
                 yield Broken(BACK_OFF, f"{was} of {key or 'all'} is changed by {call}")
         if isinstance(call, op.StartBackOff) and isinstance(answer, Reply):
-            was, new = (running(look, call.key, after.now) for look in (before, after))
-            begins, right = _of_ordered(call, was, new, ran)
+            old, new = (running(look, call.key, after.now) for look in (before, after))
+            begins, right = _of_ordered(call, old, new, ran)
             if not right or answer.answers != [new.kept if new and begins else 0]:
-                yield Broken(BACK_OFF, f"{was} became {new} by {call}, answered {answer.answers}")
+                yield Broken(BACK_OFF, f"{old} became {new} by {call}, answered {answer.answers}")
 
     def _of_adopted(self, call: op.Adopt, ran: Ran) -> Iterator[Broken]:
         after = ran.after
@@ -318,8 +318,8 @@ def twice(slots: Mapping[str, Sequence[int]]) -> Iterator[Broken]:
 
 
 def running(look: Look, key: str | None, now: int) -> BackOff | None:
-    back_off = look.back_offs.get(key)
-    return back_off if back_off and back_off.ramp(now) else None
+    found = look.back_offs.get(key)
+    return found if found and found.ramp(now) else None
 
 
 def _of_ordered(
@@ -340,9 +340,13 @@ def _of_ordered(
     kept, ends = begun(call, was, used.total() if call.key is None else used[call.key], now)
     if ran.before.has_lost_facts:
         kept = new.kept  # it is not known what is in use
-    ramp = new.ramp(now)
-    in_force = new.ends == ends if ends > now else ramp is not None and ramp.permits == kept
+    in_force = new.ends == ends if ends > now else limit_in(new, now) == kept
     return True, new.kept == kept and in_force
+
+
+def limit_in(back_off: BackOff, now: int) -> float:
+    ramp = back_off.ramp(now)
+    return ramp.permits if ramp else math.inf
 
 
 def begun(call: op.StartBackOff, was: BackOff | None, used: int, now: int) -> tuple[int, int]:
@@ -351,15 +355,14 @@ def begun(call: op.StartBackOff, was: BackOff | None, used: int, now: int) -> tu
     An operator's cuts nothing. A cut is small where what *was* found is in force. Where there is
     nothing to cut any more, the fleet pauses although no time is told.
     """
-    kept, ends = (was.kept, was.ends) if was else (1, now)
-    ends = max(ends, now + call.pause_ms)
+    if was is None:
+        return max(1, used // 2) if call.token is not None else 1, now + call.pause_ms
+    kept, ends = was.kept, max(was.ends, now + call.pause_ms)
     if call.token is None:
         return kept, ends
-    if was and ends == now and kept == 1 and used <= 1:
+    if ends == now and kept == 1 and used <= 1:
         ends += min(max(FIRST_PAUSE, 2 * (was.ends - was.began // 1000)), LONGEST_PAUSE)
-    ramp = was and was.ramp(now)
-    found = ramp is not None and ramp.permits >= kept
-    return max(1, used * 9 // 10 if found else used // 2), ends
+    return max(1, used * 9 // 10 if limit_in(was, now) >= kept else used // 2), ends
 
 
 # -- whose turn it is
