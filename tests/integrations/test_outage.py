@@ -19,11 +19,12 @@ from redsem_async import (
     Semaphore,
 )
 from redsem_async._integrations import outage
+from redsem_async._integrations.selector import Selector
 from redsem_async.httpx import SemaphoreTransport
 from redsem_async.opentelemetry import instrument
 from redsem_async.testing import MemoryBackend
 from redsem_async.throttle import ThrottledTaskGroup, throttled, throttled_map
-from tests.harness.wait import cancelled, soon, until
+from tests.harness.wait import cancelled, in_background, soon, until, waiting
 from tests.integrations.background.load import Load
 
 Job = Callable[[], Awaitable[None]]
@@ -182,6 +183,25 @@ async def test_who_gets_no_place_in_time_gets_the_error(
     await until(lambda: load.now == 2, within=10)
     assert (await sem.status()).held == 1
     await cancelled(first, second)
+
+
+async def test_a_full_semaphore_ends_an_outage(
+    sem: FairSemaphore, backend: MemoryBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is an answer. Who waits then has no permit yet."""
+    closed, opened = outage.Outage("closed"), outage.Outage("open")
+    choice = Selector(sem, None, timeout=0.05, permits=1, cancel_on_loss=None)()
+    async with sem:
+        backend.down()
+        await asyncio.wait([in_background(each.acquire(choice)) for each in (closed, opened)])
+        backend.up()
+        await sem.status()  # it is connected
+        with pytest.raises(AcquireTimeout):
+            await closed.acquire(choice)
+        waiter = in_background(opened.acquire(choice, 30.0))
+        await waiting(sem, 1)
+        assert [getattr(r, "event", "") for r in caplog.records].count("on_outage over") == 2
+        await cancelled(waiter)
 
 
 @pytest.mark.parametrize("form", KEPT)

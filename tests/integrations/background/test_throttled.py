@@ -10,6 +10,7 @@ import pytest
 from redsem_async import AcquireTimeout, FairSemaphore, PermitLost, SemaphoreGroup
 from redsem_async.testing import MemoryBackend
 from redsem_async.throttle import ThrottledTaskGroup, throttled, throttled_map
+from tests.harness.wait import cancelled, until
 from tests.integrations.background.load import Load, echo
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
@@ -118,6 +119,14 @@ async def test_a_call_without_permit_never_begins_or_ends(sem: FairSemaphore, lo
     with pytest.raises(PermitLost):
         await job()
     assert (load.began, load.now) == (1, 0)
+
+
+async def test_a_cancelled_call_backs_nobody_off(sem: FairSemaphore, load: Load) -> None:
+    asked: list[Exception] = []
+    call = asyncio.create_task(throttled(sem, back_off=asked.append)(load.stays)())
+    await until(lambda: load.now)
+    await cancelled(call)
+    assert not asked
 
 
 @pytest.mark.parametrize("form", ["throttled", "task group", "map"])

@@ -61,6 +61,13 @@ class App:
         await send(END)
         await self.go.wait()
 
+    async def hears(self, receive: Receive, send: Send) -> None:
+        for _ in range(3):  # the body, that the client has left, and that again
+            await receive()
+        await send(START)
+        await send(PART)
+        await send(END)
+
     async def loss(self, receive: Receive, send: Send) -> None:
         raise PermitLost("another", "id", "for a test")
 
@@ -123,6 +130,20 @@ async def test_a_stream_whose_client_left_is_ended(
     await all_free(sem)
 
 
+@pytest.mark.parametrize("path", ["/plain", "/hears"])
+async def test_an_answer_after_the_client_left_is_no_error(
+    app: App, limited: ConcurrencyLimitMiddleware, sem: FairSemaphore, path: str
+) -> None:
+    async with Exchange(limited, path) as late:
+        await until(lambda: app.permits)
+        late.hang_up()
+        await until(lambda: not late.unread)
+        app.go.set()
+        await late.done()
+    assert (app.error, late.sent[-1]) == (None, END)
+    await all_free(sem)
+
+
 @pytest.mark.parametrize(
     ("path", "kind", "last"),
     [("/afterwards", "http", "http.response.body"), ("/closes", "websocket", "websocket.close")],
@@ -152,6 +173,7 @@ async def test_trailers_belong_to_the_response(
         assert await sem.locked()
         app.go.set()
         await exchange.done()
+        assert "_Inbox" not in repr(asyncio.all_tasks()), "it is still read"
     await all_free(sem)
 
 

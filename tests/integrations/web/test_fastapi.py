@@ -60,6 +60,9 @@ async def test_a_client_that_hangs_up_before_its_body_has_arrived_never_waits(
         await leaver.done()
     assert leaver.status == 499
     assert not await sem.exists()
+    headers = {"content-length": "99999"}  # which is not read before it has a permit
+    async with sem, Exchange(app, method="POST", headers=headers, body=None):
+        await waiting(sem, 1)
 
 
 async def test_a_disconnect_that_the_handler_finds_is_its_own(

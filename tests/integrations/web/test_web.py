@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -217,7 +218,9 @@ async def test_on_outage_decides_while_redis_is_away(
         refused = [r for r in requests if (await r.answer()).status != 200]
         assert len(refused) == 4 - let_in
         assert {(answer.status, answer.retry_after) for answer in refused} <= {(503, 1)}
-        again = await service.answer("/wait")
+        with patch.object(front.sem, "acquire", Mock(wraps=front.sem.acquire)) as asked:
+            again = await service.answer("/wait")
+        assert asked.call_args.kwargs["timeout"] == 0, "nobody waits for Redis again"
         assert again.status == (200 if let_in else 503), "what was let in has ended"
         backend.up()
 
