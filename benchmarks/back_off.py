@@ -16,10 +16,11 @@ from benchmarks._report import number
 from benchmarks._servers import server
 from benchmarks._upstream import uses
 from benchmarks.cases.back_off import LABELS, MORE, SCENARIOS, figures, lasting
+from benchmarks.chart import INK, in_ink
 
 ALL = SCENARIOS | MORE
 STEP = 0.25  # seconds, of the picture
-USED, CAPACITY, REFUSED = "#3b7dbd", "#1f2430", "#e0443c"
+USED, REFUSED = "#3b7dbd", "#e0443c"
 
 
 async def _run(scenario: Scenario, how: str) -> Result:
@@ -39,7 +40,9 @@ def main(
     ] = None,
     label: Annotated[str, typer.Option(help="In the picture.")] = "",
     out: Annotated[Path | None, typer.Option(help="JSON file that the runs are added to.")] = None,
-    picture: Annotated[Path | None, typer.Option(help="PNG file of all runs in --out.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Of all runs in --out; -light.png and -dark.png are added.")
+    ] = None,
 ) -> None:
     """Run scenarios, and print the figures of each phase."""
     changed = {name: literal_eval(of) for name, of in (one.split("=") for one in changes or ())}
@@ -57,8 +60,9 @@ def main(
             runs.append(about | {"simulated": simulated, "phases": rows, "steps": steps})
     if out:
         out.write_text(json.dumps(runs) + "\n", encoding="utf-8")
-    if picture:
-        draw(runs, picture)
+    for scheme in INK if picture else ():
+        with in_ink(scheme):
+            draw(runs, Path(f"{picture}-{scheme}.png"), INK[scheme])
 
 
 def _steps(scenario: Scenario, result: Result) -> list[tuple[int, float, int]]:
@@ -73,7 +77,7 @@ def _steps(scenario: Scenario, result: Result) -> list[tuple[int, float, int]]:
     return [(use.capacity, round(use.busy / STEP, 2), use.refused) for use in found]
 
 
-def draw(runs: list[Mapping[str, Any]], path: Path) -> None:
+def draw(runs: list[Mapping[str, Any]], path: Path, ink: str) -> None:
     """A panel for each run: the capacity as a line, its use below, and refusals as dots."""
     figure: Any = import_module("matplotlib.figure").Figure((10, 2.2 * len(runs)))
     panels = figure.subplots(len(runs), sharex=True, squeeze=False)[:, 0]
@@ -81,7 +85,7 @@ def draw(runs: list[Mapping[str, Any]], path: Path) -> None:
         capacity, use, refused = zip(*each["steps"], strict=True)
         times = [STEP * step for step in range(len(use))]
         axes.fill_between(times, use, step="post", color=USED, linewidth=0)
-        axes.step(times, capacity, where="post", color=CAPACITY)
+        axes.step(times, capacity, where="post", color=ink)
         top, areas = [1.1 * max(capacity)] * len(times), [2 * count for count in refused]
         axes.scatter(times, top, areas, color=REFUSED, clip_on=False, linewidth=0)
         told = f"{sum(use) / sum(capacity):.0%} of the capacity used, {sum(refused):,} refused"
@@ -90,7 +94,7 @@ def draw(runs: list[Mapping[str, Any]], path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     panels[-1].set_xlabel("seconds; the area of a dot is the number of requests refused")
     figure.tight_layout()
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, transparent=True, dpi=150)
 
 
 if __name__ == "__main__":

@@ -61,13 +61,11 @@ class SemaphoreTransport(
             says. ``False`` suits a cap on load, because running work continues.
         back_off: whether the whole fleet backs off (``permit.back_off``) from an upstream that
             is overloaded. In a semaphore with keys only the requests of the same key do. The
-            response is returned unchanged. With True, an overload is a response with status 503,
-            or 429 with ``Retry-After`` or a rate-limit header that says how long to wait. If a
-            503 says nothing, the back-off lasts for a second, doubled by each further overload
-            in quick succession. So it does after the third response 429 that says nothing within
-            a usual hold time, because one alone may be about its own request. A function from
-            the response to the number of seconds, or to ``None`` for no back-off, replaces these
-            rules.
+            response is returned unchanged. With True, an overload is a response with status 429
+            or 503. It pauses for as long as ``Retry-After``, ``retry-after-ms`` or (of a 429) a
+            used-up rate limit tells. Without a told time it only cuts the limit in force. A
+            function from the response to the number of seconds (0 without a pause), or to
+            ``None`` for no overload, replaces these rules.
         on_outage: what happens to requests while Redis is unavailable or rejects commands. With
             ``"closed"`` the error is raised. With ``"open"`` all are sent without a permit. With a
             number that many at once are, in this process, and the others wait for them, for up to

@@ -6,8 +6,8 @@ from redsem_async.opentelemetry import instrument
 instrument()
 ```
 
-`report_status` adds what Redis keeps for chosen semaphores, which are the limit, the permits held
-by all processes, waiting requests and the oldest wait.
+`report_status` adds what Redis keeps for chosen semaphores, which are the limit, what a back-off
+leaves of it, the permits held by all processes, waiting requests and the oldest wait.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 
 from ._api.semaphore import AnySemaphore
 from ._integrations.outage import OnOutage, OutageObserver
+from ._protocol.status import in_force
 from .observer import Event, Observation, observe
 
 try:
@@ -117,6 +118,7 @@ class _Totals:
     """The status of the semaphores that have one name in metrics."""
 
     limit: int = 0
+    in_force: int = 0
     held: int = 0
     waiting: int = 0
     oldest: float = 0.0
@@ -146,7 +148,9 @@ class _Gauges:
 
             meter.create_observable_gauge(f"redsem.status.{name}", [observed], unit, text)
 
-        gauge("limit", "{permit}", "The limit in force", lambda reading: reading.limit)
+        gauge("limit", "{permit}", "The set or declared limit", lambda reading: reading.limit)
+        text = "The limit, or what a back-off leaves of it"
+        gauge("limit_in_force", "{permit}", text, lambda reading: reading.in_force)
         gauge("held", "{permit}", "Permits held by all processes", lambda reading: reading.held)
         gauge("waiting", "{request}", "Requests waiting anywhere", lambda reading: reading.waiting)
         gauge(
@@ -202,6 +206,7 @@ class _StatusRun:
                 continue
             reading = readings.setdefault(name, _Totals())
             reading.limit += status.limit
+            reading.in_force += in_force(status.limit, status.back_off)
             reading.held += status.held
             reading.waiting += status.waiting
             reading.oldest = max(reading.oldest, status.oldest_wait or 0.0)
@@ -266,7 +271,9 @@ class _Telemetry(OutageObserver):
             "redsem.reclaimed", "{entry}", "Expired holders and dead waiters that reap() removed"
         )
         self._back_offs = meter.create_counter(
-            "redsem.back_offs", "{back_off}", "Back-offs that this process began"
+            "redsem.back_offs",
+            "{back_off}",
+            "Back-offs that this process began, one of a semaphore a second at most",
         )
         self._outages = meter.create_counter(
             "redsem.outages", "{change}", "Outages of Redis that made on_outage apply, or ended"

@@ -171,21 +171,34 @@ class Permit:
         return lease.loss()
 
     def back_off(self, seconds: float, *, key: bool = False) -> None:
-        """Stop grants in all processes for *seconds*, because an upstream is overloaded.
+        """Lower the limit in force in all processes, because an upstream is overloaded.
 
-        Requests keep their places, and held permits are not affected. Then grants ramp up to the
-        limit. One permit may be in use, then two, four and so on, with one step for each typical
-        hold time. Overlapping back-offs end when the last of them ends. A permit granted before
-        the current back-off began can prolong it, but does not count as another overload.
+        An overload cuts the limit in force to a share of the permits in use: 0.9 near the limit
+        that was found before, 0.5 while that is still sought, and at least 1. The first request
+        may use more, if nothing else is in use. Then the limit in force rises with time, slowly
+        around what was found and ever faster, until it is the limit again. So the fleet finds
+        what the upstream bears. The rule is that of TCP (Jacobson, Congestion Avoidance and
+        Control, 1988).
 
-        The call returns at once. The command is sent in the current iteration of the event loop,
-        before the permit's release, and again after a lost connection until the back-off would
-        have ended. Call it in a block or after it, in the event loop or in a thread.
+        With *seconds*, no permit is granted for that time. Then one permit may be in use, then
+        two, four and so on, a step each usual hold time, up to the limit that the cut left. With
+        0, nothing pauses, unless at most one permit is in use at a limit of 1. The fleet then
+        pauses for half a second, doubled by each further such overload to two seconds at most.
+
+        Requests keep their places, and held permits are not affected. A permit that was granted
+        before the last overload met the same one. It cuts nothing, but can prolong the pause.
+        Overlapping pauses end when the last of them ends.
+
+        The call returns at once, so no cancellation can stop it. The command is sent in the
+        current iteration of the event loop, before the permit's release, and again after a lost
+        connection until the pause would have ended, or for a second without one. If Redis refuses
+        it, that is logged. Call it in a block or after it, in the event loop or in a thread.
 
         Args:
-            seconds: from now on, such as the upstream's ``Retry-After``. Finite and not negative.
-                A longer time than the semaphore's ``max_back_off`` is shortened to that.
-            key: whether to delay only requests with this permit's key.
+            seconds: from now on, such as the upstream's ``Retry-After``. Finite and not negative,
+                and 0 if the upstream tells no time. A longer time than the semaphore's
+                ``max_back_off`` is shortened to that.
+            key: whether it is about requests with this permit's key only.
 
         Raises:
             ValueError, TypeError: for invalid arguments, or a permit without a key.

@@ -84,8 +84,9 @@ class AnySemaphore:
             max_hold: seconds for which a permit may be held, counted from its grant, at least a
                 lease. Then it is lost (``PermitLost``), even if it was detached and adopted.
                 ``None`` sets no bound. All clients of a name should use the same.
-            max_back_off: longest time for one ``permit.back_off``, in seconds. A longer one is
-                shortened and logged.
+            max_back_off: longest pause of one ``permit.back_off``, in seconds. A longer one is
+                shortened and logged. It does not bound the cut, which ends as the limit in force
+                rises.
             key_limit: maximum number of permits that one ``key`` holds at once, or a function of
                 the key, which returns None for a key without a limit. A limit set with
                 ``set_limit(key=)`` overrides it. This option and those below are for a
@@ -445,7 +446,8 @@ class AnySemaphore:
     async def back_off(self, seconds: float, *, key: str | None = None) -> None:
         """Grant no permits for *seconds*, in any process. 0 ends a back-off.
 
-        It starts a back-off as ``permit.back_off`` does, but ``max_back_off`` does not apply.
+        The limit in force then rises as after ``permit.back_off``, from 1 to the limit that
+        was found before, if any, and on. It cuts nothing, and ``max_back_off`` does not apply.
         Unlike a pause, a back-off ends by itself, and ``resume`` does not end it.
 
         Args:

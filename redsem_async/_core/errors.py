@@ -65,8 +65,8 @@ class AcquireTimeout(SemaphoreFull, TimeoutError):
         waited (float): how long the caller waited, in seconds. 0 with ``timeout=0``.
         retry_after (float): an estimate of the seconds until a retry may succeed. Never negative.
         blocked_by (BlockedBy): what blocked the request. ``"limit"`` is the semaphore's limit,
-            ``"key"`` is the key's, ``"paused"`` is a set limit of 0, and ``"back_off"`` a
-            back-off.
+            ``"key"`` is the key's, ``"paused"`` is a set limit of 0, and ``"back_off"`` the
+            pause of a back-off or its limit in force.
         nested (bool): whether the calling task holds a permit itself, and may wait for it forever.
     """
 

@@ -31,6 +31,8 @@ from .commands import Batch, CallBatch, apply_common
 from .model import Call, Lease, LeaseState, Request, RequestState
 from .state import SemaphoreState
 
+TELLS_EVERY = 1.0  # seconds between two back-offs of a semaphore that observers are told
+
 logger = logging.getLogger("redsem_async")
 
 
@@ -256,10 +258,13 @@ class BackOffCall(ChangeCall, StartBackOff):
 
     def apply(self, reply: Reply, now: float) -> None:
         super().apply(reply, now)
-        if reply.answers[0]:
-            for notifier in observers.notifiers:
-                facts = {"seconds": self.pause_ms / 1000, "key": self.key}
-                notifier.semaphore("backed_off", self.state.address, **facts)
+        state, limit = self.state, reply.answers[0]
+        if not limit or now - state.told_back_off_at < TELLS_EVERY:
+            return
+        state.told_back_off_at = now
+        for notifier in observers.notifiers:
+            facts = {"seconds": self.pause_ms / 1000, "limit": limit, "key": self.key}
+            notifier.semaphore("backed_off", state.address, **facts)
 
     def refused(self, error: SemaphoreError, now: float) -> None:
         super().refused(error, now)

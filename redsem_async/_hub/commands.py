@@ -508,16 +508,17 @@ class RefreshBatch(Batch[Reply, PendingRefresh], Refresh):
 
 
 def note_limit(state: SemaphoreState, reply: Reply, now: float) -> None:
-    """Note the set limit and the back-off in a reply. Log it if Redis has lost earlier ones."""
-    lost, (limit, backs_off_until) = "", state.seen or (None, 0.0)
+    """Note the set limit in a reply, and the pause of a back-off. Log it if Redis lost them."""
+    lost, (limit, paused_until) = "", state.seen or (None, 0.0)
     if reply.forgotten and limit is not None:
         lost = f"the set limit of {limit}" if limit else "the pause"
-    elif reply.forgotten and reply.ramp is None and now < backs_off_until:
+    elif reply.forgotten and reply.ramp is None and now < paused_until:
         lost = "the back-off"
     if lost:
         facts = {"event": "limit lost", "semaphore": state.name}
         logger.warning("%r: %s was lost with Redis's data", state.name, lost, extra=facts)
-    lasts = 0.0 if reply.ramp is None else reply.ramp.lasts_ms / 1000
+    ramp = reply.ramp
+    lasts = 0.0 if ramp is None or ramp.permits else ramp.lasts_ms / 1000
     state.seen = (reply.set_limit, now + lasts) if lasts or reply.set_limit is not None else None
 
 

@@ -17,7 +17,7 @@ from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Terms
 from redsem_async._core.errors import AcquireTimeout, BlockedBy, SemaphoreError
 from redsem_async._core.lease import ahead_in_turns, refresh_is_overdue, retry_after
-from redsem_async._protocol.replies import Ramp, Reply
+from redsem_async._protocol.replies import Ramp, Reply, lowered
 
 from .model import ENTERED, Blocks, LeaseState, QueueReport, Request, RequestState
 from .route import FRESH, OVERTIME
@@ -201,6 +201,7 @@ def retry_after_of(state: SemaphoreState, request: Request) -> float:
     limit = terms.limit if report.set_limit is None else report.set_limit
     if terms.slots is not None:
         limit = min(limit, len(terms.slots))
+    limit = lowered(limit, report.ramp)
     waits = request.state is RequestState.WAITING
     ahead: float = max(report.waiting - waits, 0)
     ahead_of_key, own = 0, limit
@@ -208,6 +209,7 @@ def retry_after_of(state: SemaphoreState, request: Request) -> float:
         ahead_of_key = max(queue.waiting - waits, 0)
         declared = limit if key.limit is None else key.limit
         own = min(limit, declared if queue.set_limit is None else queue.set_limit)
+        own = lowered(own, queue.ramp)
         if not report.competing_keys:
             ahead = 0  # the limits of their keys hold all of them up
         elif hold and "+share" in state.address.mode:
@@ -220,11 +222,11 @@ def retry_after_of(state: SemaphoreState, request: Request) -> float:
         retry_after(ahead, limit, hold, moment, terms.lease),
         retry_after(ahead_of_key, own, hold, moment, terms.lease),
     )
-    if (ramp := _ramp_of(request)) is None:
+    pauses = [ramp.lasts_ms / 1000 for ramp in _ramps_of(request) if ramp and not ramp.permits]
+    if not pauses:
         return max(estimate, _stalled_for(state, terms, sent_at, moment))
-    pause_left = sent_at + ramp.lasts_ms / 1000 - clock()
-    is_guess = hold is None and moment == ramp.lasts_ms / 1000
-    return max(0.0, pause_left) + (0.0 if is_guess else estimate)
+    is_guess = hold is None and moment in pauses
+    return max(0.0, sent_at + max(pauses) - clock()) + (0.0 if is_guess else estimate)
 
 
 def _stalled_for(
@@ -242,20 +244,31 @@ def _stalled_for(
     return expires_at - clock() if state.released_at < expires_at - terms.lease else 0.0
 
 
-def _ramp_of(request: Request) -> Ramp | None:
-    """The ramp of the back-off that held *request* up, by the last reply."""
+def _ramps_of(request: Request) -> tuple[Ramp | None, Ramp | None]:
+    """The back-off of all requests and that of *request*'s key, by the last reply about it."""
     if request.report is None:
-        return None
+        return None, None
     report, key = request.report.reply, request.key
-    limit = request.terms.limit if report.set_limit is None else report.set_limit
-    if report.ramp is not None and report.ramp.permits < limit:
-        return report.ramp
     queue = report.key_queues.get(key.key) if key else None
-    if key is None or queue is None or (ramp := queue.ramp) is None:
-        return None
-    own = key.limit if queue.set_limit is None else queue.set_limit
-    holds_up = ramp.permits < (limit if own is None else own)
-    return ramp if holds_up and (request.waits_for_key or not ramp.permits) else None
+    return report.ramp, queue and queue.ramp
+
+
+def _backs_off(request: Request) -> bool:
+    """Whether the limit in force of a back-off is what holds *request* up.
+
+    A pause is, and a lower limit if the request waits for that limit.
+    """
+    if request.report is None:
+        return False
+    report, key, waits_for_key = request.report.reply, request.key, request.waits_for_key
+    of_all, of_key = _ramps_of(request)
+    limit = request.terms.limit if report.set_limit is None else report.set_limit
+    if of_all is not None and of_all.permits < limit and not (of_all.permits and waits_for_key):
+        return True
+    if key is None or of_key is None or (of_key.permits and not waits_for_key):
+        return False
+    own, declared = report.key_queues[key.key].set_limit, limit if key.limit is None else key.limit
+    return of_key.permits < (declared if own is None else own)
 
 
 def timed_out(state: SemaphoreState, request: Request) -> AcquireTimeout:
@@ -269,6 +282,6 @@ def blocked_by_of(request: Request) -> BlockedBy:
     """What holds *request* up, by the last reply about it."""
     if request.report is not None and request.report.reply.set_limit == 0:
         return "paused"
-    if _ramp_of(request) is not None:
+    if _backs_off(request):
         return "back_off"
     return "key" if request.waits_for_key else "limit"

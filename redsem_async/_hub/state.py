@@ -111,6 +111,7 @@ class SemaphoreState(SemaphoreRef):
         by_message: leases that a message granted, and when they are refreshed to confirm it.
         nested: a heap of requests of tasks that may wait for themselves, by when that is logged.
         logged_at: when a remark was logged last, by what it is about.
+        told_back_off_at: when observers were notified of a back-off last.
         overloaded_at: when a permit met an overload that told no time, by key, or None for all.
         again: place of the last request that asked again, and what it was in microseconds.
         outlasted: by an outage, so that the server forgets those that leave.
@@ -121,8 +122,8 @@ class SemaphoreState(SemaphoreRef):
         others_hold: the same of all processes, as a reply told it.
         hold_told_at: when a release told *own_hold* last.
         released_at: when a task of this process released a permit last.
-        seen: the set limit, and when the back-off changes, as the last acquire or heartbeat told.
-            None if it told of neither.
+        seen: the set limit, and when the pause of a back-off ends, as the last acquire or
+            heartbeat told. None if it told of neither.
 
         writer: told by whoever has called a verb, never by a verb itself.
         scheduled: it has noted that there is something to write, or holds it back.
@@ -156,6 +157,7 @@ class SemaphoreState(SemaphoreRef):
         self.by_message: deque[tuple[float, Lease]] = deque()
         self.nested: list[tuple[float, int, Request]] = []
         self.logged_at: dict[str, float] = {}
+        self.told_back_off_at: float = -math.inf
         self.overloaded_at: dict[str | None, float] = {}
         self.again: tuple[float, int] = (-math.inf, 0)
         self.outlasted: bool = False

@@ -45,7 +45,7 @@ def backed_off(seconds: float, key: str | None = None) -> str:
     where = "" if key is None else f"key {key}: "
     if not seconds:
         return f"{where}back-off ended"
-    return f"{where}no permit for {seconds:g} s, then as many as the ramp allows"
+    return f"{where}no permit for {seconds:g} s, then the limit in force rises again"
 
 
 def origin(age: float | None, by: str | None, words: Callable[[float], str]) -> str:

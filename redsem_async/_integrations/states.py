@@ -6,7 +6,14 @@ from math import log
 from typing import Literal, NamedTuple
 
 from redsem_async._core.lease import heartbeat_is_overdue
-from redsem_async._protocol.status import BackOff, Client, SemaphoreStatus, Waiter, is_unrefreshed
+from redsem_async._protocol.status import (
+    BackOff,
+    Client,
+    SemaphoreStatus,
+    Waiter,
+    in_force,
+    is_unrefreshed,
+)
 
 from .changed import origin
 from .discovery import SemaphoreInfo
@@ -33,7 +40,8 @@ class State:
     Attributes:
         label: the state in a word or two.
         text: one sentence or two.
-        who: the keys that are full, or the process that blocks the queue or has stalled.
+        who: the keys that are full, or the process that blocks the queue or has stalled, or what
+            a back-off allows.
         attention: why an operator should look at it, one of `ATTENTION`. None if nothing is wrong.
     """
 
@@ -135,7 +143,8 @@ def _state(info: SemaphoreInfo, status: SemaphoreStatus) -> State:
     if status.set_limit == 0:
         return State("paused", _paused(status))
     if status.back_off is not None:
-        return State("backing off", _backing_off(status, status.back_off))
+        allowed = allowed_in(status.back_off, limit)
+        return State("backing off", _backing_off(status, status.back_off, limit), allowed)
     if status.waiting:
         return _waiting(info, status, limit)
     if limit is None or status.held < limit:
@@ -145,11 +154,18 @@ def _state(info: SemaphoreInfo, status: SemaphoreStatus) -> State:
     return State("full", f"{_in_use(status, limit)}, and no request waits.")
 
 
-def _backing_off(status: SemaphoreStatus, back_off: BackOff) -> str:
-    text = f"No permit is granted for another {duration(back_off.seconds_left)}."
-    if back_off.ramp:
-        many = count(back_off.ramp, "permit", "permits")
-        text = f"After a back-off, {many} may be in use for now. The ramp doubles up to the limit."
+def allowed_in(back_off: BackOff, limit: int | None) -> str:
+    """What *back_off* leaves of *limit*, in a few words."""
+    if not back_off.limit:
+        return f"no permit for {duration(max(LEAST, back_off.seconds_left))}"
+    return f"{back_off.limit:,}" + ("" if limit is None else f" of {limit:,}")
+
+
+def _backing_off(status: SemaphoreStatus, back_off: BackOff, limit: int | None) -> str:
+    text = allowed_in(back_off, limit)
+    if back_off.limit:
+        text = f"At most {text} permits may be in use, until the limit in force rises"
+    text = f"{text[0].upper()}{text[1:]}."
     if begun := origin(back_off.age, back_off.by, duration):
         text += f" The back-off was started{begun}."
     return text + _waits(status)
@@ -210,7 +226,10 @@ def _blocked(info: SemaphoreInfo, status: SemaphoreStatus, head: Waiter, free: i
 
 def _fits_its_key(status: SemaphoreStatus, waiter: Waiter) -> bool:
     own = [key for key in status.keys if key.key == waiter.key]
-    return all(key.limit is None or key.held + waiter.permits <= key.limit for key in own)
+    return all(
+        key.limit is None or key.held + waiter.permits <= in_force(key.limit, key.back_off)
+        for key in own
+    )
 
 
 def _full_key(status: SemaphoreStatus, name: str) -> str:
@@ -236,7 +255,7 @@ def _in_use(status: SemaphoreStatus, limit: int) -> str:
 
 
 def limit_of(info: SemaphoreInfo, status: SemaphoreStatus) -> int | None:
-    """The limit in force, the highest if clients declare different ones. None if unknown."""
+    """The set limit, or else the highest that a client declares. None if unknown."""
     if status.set_limit is not None:
         return min(status.set_limit, len(info.slots)) if info.slots else status.set_limit
     return max(info.declared, default=None)

@@ -43,7 +43,9 @@ class Event:
         retry_after: an estimate of the seconds until another request may succeed.
         error: that the caller of a failed request gets.
         count: number of removed entries.
-        seconds: length of a back-off.
+        seconds: length of a back-off's pause. 0 without one.
+        limit: from which the limit in force of a back-off rises. A process tells of one
+            back-off of a semaphore a second at most.
     """
 
     kind: RequestKind | PermitKind | SemaphoreKind
@@ -63,6 +65,7 @@ class Event:
     error: Exception | None = None
     count: int | None = None
     seconds: float | None = None
+    limit: int | None = None
 
 
 class Subject(Protocol):
@@ -136,7 +139,17 @@ class Notifier:
             logger.exception("an observer failed: %r, at %s", self.observer, event.kind)
 
 
-_LOGGED = ("mode", "permits", "waited", "held", "fencing_token", "reason", "count", "seconds")
+_LOGGED = (
+    "mode",
+    "permits",
+    "waited",
+    "held",
+    "fencing_token",
+    "reason",
+    "count",
+    "seconds",
+    "limit",
+)
 
 
 def log(event: Event) -> None:
@@ -148,5 +161,8 @@ def log(event: Event) -> None:
     text = event.kind if after is None else f"{event.kind} after {after:.3f} s"
     if why := event.reason or event.error or event.count:
         text += f": {why}"
+    if event.kind == "backed_off":
+        pause = f"no permit for {event.seconds:g} s, then " if event.seconds else ""
+        text += f": {pause}at most {event.limit} in use"
     extra = {"event": event.kind, "semaphore": event.name, **facts}
     logger.debug("%r: %s", event.name, text, extra=extra)

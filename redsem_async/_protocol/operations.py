@@ -364,10 +364,13 @@ class SetLimit(Operation[Reply]):
 
 @dataclass(slots=True)
 class StartBackOff(Operation[Reply]):
-    """Grant nothing for some time, and then up to a ramp. To all, or to requests of *key*.
+    """Cut the limit in force of all requests, or of those of *key*, and grant nothing for a time.
+
+    The answer is the limit that is kept, if a back-off began, and else 0.
 
     Attributes:
-        pause_ms: from now on. 0 ends a back-off.
+        pause_ms: from now on. 0 with a token is an overload that tells no time, and without one
+            the end of a back-off.
         token: of the permit that met the overload. None for an overload that is new in any case.
         by: who begins it, for those who look at the status.
     """

@@ -37,10 +37,15 @@ Answer = int | Holding
 
 
 class Ramp(NamedTuple):
-    """A back-off. For *lasts_ms* more *permits* may be in use, 0 while it pauses."""
+    """A back-off. For *lasts_ms* more *permits* are its limit in force, 0 while it pauses."""
 
     lasts_ms: int
     permits: int
+
+
+def lowered(limit: int, ramp: Ramp | None) -> int:
+    """*limit*, or the limit in force of a back-off if that is lower. A pause lowers nothing."""
+    return limit if ramp is None else min(limit, ramp.permits or limit)
 
 
 class KeyQueue(NamedTuple):

@@ -13,7 +13,7 @@ from redsem_async._core.lease import refresh_is_overdue, retry_after
 
 from .hub_info import facts_of
 from .operations import Argument, Operation, encoded
-from .replies import Ramp, key_of, limit_and_ramp, none_below_0, number_of, slots_of
+from .replies import Ramp, key_of, limit_and_ramp, lowered, none_below_0, number_of, slots_of
 
 # When and by whom a limit was set, in what a script stores, or a back-off was begun.
 _SET = re.compile(rb"\d+:\d*:(\d{1,16}):(.*)", re.DOTALL)
@@ -94,24 +94,25 @@ class Waiter:
 
 
 class BackOff(NamedTuple):
-    """A back-off in progress.
+    """A back-off that keeps the limit in force below the limit.
 
     Attributes:
-        seconds_left: seconds until permits are granted again. 0 once grants ramp up.
-        ramp: how many permits may be in use now, first 0, then 1, 2, 4 and so on.
-        age: seconds since it began, measured with the semaphore's clock. None if unknown.
+        seconds_left: seconds of its pause that are left. 0 without a pause.
+        limit: the limit in force now. 0 in a pause.
+        age: seconds since it began, measured with the semaphore's clock. None if unknown. Each
+            overload that cuts the limit in force begins it anew.
         by: who began it, as ``"label@host:pid"`` or ``"host:pid"``. None if unknown.
     """
 
     seconds_left: float
-    ramp: int
+    limit: int
     age: float | None = None
     by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class KeyStatus:
-    """A key that holds permits, whose requests wait, or to which a back-off grants nothing.
+    """A key that holds permits, whose requests wait, or that has a back-off.
 
     Attributes:
         key: as it was given to ``acquire``.
@@ -119,7 +120,7 @@ class KeyStatus:
         held: permits of the key in use.
         waiting: number of its waiting requests.
         set_limit: the limit that was set with ``set_limit(key=)``, if any.
-        back_off: the key's back-off, if one is in progress.
+        back_off: the key's back-off. None unless it keeps the limit in force below the limit.
         set_limit_age: seconds since that limit was set. None without one, or if unknown.
         set_limit_by: who set it, as in `SemaphoreStatus`. None without a set limit, or if unknown.
     """
@@ -140,21 +141,22 @@ class SemaphoreStatus:
 
     Attributes:
         name: the semaphore's name.
-        limit: the limit in force. It is the set limit, or else this client's declared limit.
+        limit: the set limit, or else this client's declared limit.
         held: permits in use.
-        available: permits free under that limit, and under the ramp of a back-off. Never
-            negative.
+        available: permits free under that limit, and under the limit in force of a back-off.
+            Never negative.
         waiting: number of waiting requests.
         holders: held permits, the first to expire first.
         waiters: waiting requests, in the order of the queue.
         set_limit: the limit that was set with ``set_limit``, if any.
         retry_after: an estimate of the seconds until a new request would be granted. 0 when a
             permit is free. It is computed from the queue and from this process's recent hold
-            times, or else those of other processes. With no hold times, a second is assumed. While
-            no process refreshes a permit, it is at least the time until the first one expires.
-        keys: those with permits or waiting requests, and those to which a back-off grants nothing.
-            The ones with the most permits come first.
-        back_off: the semaphore's back-off, if one is in progress.
+            times, or else those of other processes. With no hold times, a second is assumed. A
+            pause of a back-off is included, and a lower limit in force is the limit. While no
+            process refreshes a permit, it is at least the time until the first one expires.
+        keys: those with permits, waiting requests or a back-off. The ones with the most permits
+            come first.
+        back_off: the semaphore's back-off. None unless it keeps the limit in force below *limit*.
         set_limit_age: seconds since the limit was set, measured with the semaphore's clock. None
             without a set limit, or if unknown.
         set_limit_by: who set it, as ``"label@host:pid"`` or ``"host:pid"``. None without a set
@@ -311,7 +313,7 @@ class Status(Operation[StatusReply]):
         )
         later = 0.0
         if blocked or not available:
-            later = retry_after(waiting, limit, usual, None, viewer.lease)
+            later = retry_after(waiting, lowered(limit, ramp), usual, None, viewer.lease)
             later += 0.0 if back_off is None else back_off.seconds_left
             unrefreshed = [holder for holder in listed if is_unrefreshed(holder)]
             if unrefreshed and sum(holder.permits for holder in unrefreshed) >= held:
@@ -383,10 +385,15 @@ def _queued(
 
 
 def back_off_of(ramp: Ramp | None, limit: int) -> BackOff | None:
-    """The public form of a reply's back-off. It is over once the ramp is at *limit*."""
+    """The public form of a reply's back-off. None once its limit in force is not below *limit*."""
     if ramp is None or ramp.permits >= limit > 0:
         return None
     return BackOff(0.0 if ramp.permits else ramp.lasts_ms / 1000, ramp.permits)
+
+
+def in_force(limit: int, back_off: BackOff | None) -> int:
+    """The limit in force."""
+    return limit if back_off is None else min(limit, back_off.limit)
 
 
 def client_of(hub: str, description: str) -> Client:

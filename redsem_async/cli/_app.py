@@ -90,11 +90,15 @@ def demo(
         typer.Option(help="Redis server to use. Default: an embedded one.", callback=valid_url),
     ] = None,
     requests: Annotated[
-        int, typer.Option(min=60, help="Requests in each of the two rounds.")
-    ] = 400,
+        int | None,
+        typer.Option(min=60, help="Requests in each of two rounds: 400, or 2000 with --overload."),
+    ] = None,
     limit: Annotated[
-        int, typer.Option(min=4, max=20, help="Concurrent requests that the upstream accepts.")
-    ] = 8,
+        int | None,
+        typer.Option(
+            min=4, max=20, help="Requests that the upstream accepts: 8, or 20 with --overload."
+        ),
+    ] = None,
     lease: Annotated[
         float,
         typer.Option(
@@ -104,7 +108,7 @@ def demo(
         ),
     ] = 2.0,
     overload: Annotated[
-        bool, flag("--overload", help="Overload the upstream for five seconds, twice.")
+        bool, flag("--overload", help="Find the capacity of an upstream that is overloaded.")
     ] = False,
     output: Annotated[
         Path | None,
@@ -124,9 +128,10 @@ def demo(
     the semaphore kept the limit, the upstream rejected no request, and only requests of the
     killed worker were lost.
 
-    With --overload no worker is killed. In both rounds the workers have a semaphore, and the
-    upstream rejects everything for five seconds. In the first round, rejected requests are
-    retried individually. In the second round, all processes back off.
+    With --overload no worker is killed. The upstream accepts 20 concurrent requests, but 5 for
+    five seconds, and the processes start with 64. In the first round each process finds a limit
+    for itself. In the second, all find one together, by the back-off of a semaphore. Exits with 0
+    only if that used the upstream, with fewer rejected requests, and none was lost.
     """
     from .demo._chart import chart_of, make_folder
     from .demo._record import Plan
@@ -142,8 +147,10 @@ def demo(
             fail(f"--output {str(output)!r}: {error.strerror}", USAGE_ERROR)
     console = Console(stderr=as_json, highlight=False)
     with errors_end_the_command():
-        seconds = 5.0 if overload else 0.0
-        plan = Plan(requests=requests, limit=limit, lease=lease, overload=seconds)
+        if overload:
+            plan = Plan(requests or 2000, limit or 20, lease, slots=16, overload=5.0, most=64)
+        else:
+            plan = Plan(requests or 400, limit or 8, lease)
         record = run(plan, url, prefix, console, cluster=cluster)
         print_summary(record, console)
         chart = chart_of(record, console, output)

@@ -250,7 +250,7 @@ def back_off(
     prefix: Prefix = "redsem",
     cluster: IsCluster = False,
 ) -> None:
-    """Grant no permits for some seconds, then ramp up to the limit again.
+    """Grant no permits for some seconds, then more and more, up to the limit.
 
     Unlike a pause, a back-off ends by itself. Current holders keep their permits, and waiters
     stay queued.

@@ -13,7 +13,7 @@ from rich.text import Text
 from redsem_async import Client, KeyStatus, SemaphoreStatus
 from redsem_async._integrations.changed import origin
 from redsem_async._integrations.discovery import LISTED_KEYS, ListEntry, SemaphoreInfo
-from redsem_async._integrations.states import State, duration, rank, state_of
+from redsem_async._integrations.states import State, allowed_in, duration, rank, state_of
 
 from ._target import printable
 
@@ -168,8 +168,8 @@ def _changes(key: KeyStatus) -> str:
         found.append(f"{'set' if key.set_limit else 'paused'}{by}")
     if key.back_off is not None:
         by = origin(key.back_off.age, key.back_off.by, duration)
-        left = f", {duration(key.back_off.seconds_left)} more" if key.back_off.seconds_left else ""
-        found.append(f"backing off{left}{by and f' (started{by})'}")
+        allowed = allowed_in(key.back_off, key.limit)
+        found.append(f"backing off: {allowed}{by and f' (started{by})'}")
     return printable("; ".join(found))
 
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from redsem_async._integrations.states import Stalled, duration, limit_of, name_of
+from redsem_async._integrations.states import Stalled, allowed_in, duration, limit_of, name_of
 from redsem_async._protocol.status import BackOff, KeyStatus, SemaphoreStatus
 
 from ._reading import Reading
@@ -15,6 +15,7 @@ SLOT = 3.0  # seconds between two points
 EVENTS = 100
 MARKS = 1000  # keys whose limits are compared
 LATELY = 15.0  # seconds after which a change made here is not taken for one that is read
+LONG = 10.0  # seconds of a pause that is told although a back-off was told before
 SAME = 1.0  # seconds by which two readings of one moment may differ
 
 
@@ -33,19 +34,23 @@ class Happening(NamedTuple):
 
 
 class Point(NamedTuple):
-    """The numbers at a Unix time, or none of them where nothing was read before it."""
+    """The numbers at a Unix time, or none of them where nothing was read before it.
+
+    *in_force* is the limit in force of a back-off, and None without one.
+    """
 
     at: float
     held: int | None = None
     limit: int | None = None
     waiting: int | None = None
+    in_force: int | None = None
 
 
 class _Mark(NamedTuple):
     """What an operator or a back-off did to a semaphore, or to a key, when it was read last.
 
     Attributes:
-        limit: the limit in force.
+        limit: the set or declared limit.
         set_limit: the set limit, if any.
         set_at: when it was set, as a Unix time, if that is known.
         began: when the running back-off began. None without one.
@@ -124,7 +129,8 @@ class History:
         elif points and points[-1].at // SLOT == now // SLOT:
             _ = points.pop()
         limit = limit_of(reading.info, status)
-        points.append(Point(now, status.held, limit, status.waiting))
+        in_force = status.back_off and status.back_off.limit
+        points.append(Point(now, status.held, limit, status.waiting, in_force))
         while points[0].at < now - KEPT:
             _ = points.popleft()
         self._note_changes(None, status, limit, now, server)
@@ -144,7 +150,8 @@ class History:
     ) -> None:
         """Note a limit that was set or declared, and a back-off that began or ended.
 
-        What is read for the first time is noted if Redis tells when it happened.
+        What is read for the first time is noted if Redis tells when it happened. Of the overloads
+        that cut a limit in force again, one is if it has a `LONG` pause.
         """
         mark, back_off = self._marks.get(key), of.back_off
         set_at = None if of.set_limit_age is None else now - of.set_limit_age
@@ -170,8 +177,8 @@ class History:
             self._tell(
                 now, key, f"The clients declare a limit of {limit:,}. It was {mark.limit:,}."
             )
-        if back_off is not None and begins:
-            self._tell(began or now, key, _back_off_text(back_off))
+        if back_off is not None and begins and (mark.began is None or _pause_of(back_off) > LONG):
+            self._tell(began or now, key, _back_off_text(back_off, limit))
         elif back_off is None and mark.began is not None:
             at, by = self._who_ended("back-off", key, now)
             text = f"The back-off was ended by {by}." if by else "The back-off has ended."
@@ -240,8 +247,15 @@ def _set_text(before: _Mark, set_limit: int | None, limit: int | None, by: str |
     return f"{what}{who}. {own}"
 
 
-def _back_off_text(back_off: BackOff) -> str:
+def _pause_of(back_off: BackOff) -> float:
+    """The length of the pause that runs. 0 without one."""
+    return 0.0 if back_off.limit else back_off.seconds_left + (back_off.age or 0.0)
+
+
+def _back_off_text(back_off: BackOff, limit: int | None) -> str:
     who = f" by {back_off.by}" if back_off.by else ""
-    if back_off.ramp or back_off.age is None:
-        return f"A back-off was started{who}."
-    return f"A back-off of {duration(back_off.age + back_off.seconds_left)} was started{who}."
+    if back_off.limit:
+        allowed = allowed_in(back_off, limit)
+        return f"A back-off was started{who}: {allowed} permits may be in use."
+    of = "" if back_off.age is None else f" of {duration(_pause_of(back_off))}"
+    return f"A back-off{of} was started{who}."

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from redsem_async._integrations.discovery import names
 from redsem_async._integrations.states import limit_of
+from redsem_async._protocol.status import in_force
 
 from ._reader import PAGE, READ_TIMEOUT, Reader
 from ._reading import Reading
@@ -79,7 +80,9 @@ class _Collected(Collector):
         self._omitted = omitted
 
     def collect(self) -> Iterable[Metric]:
-        limit = _gauge("redsem_status_limit", "The limit in force")
+        limit = _gauge("redsem_status_limit", "The set or declared limit")
+        text = "The limit, or what a back-off leaves of it"
+        lowered = _gauge("redsem_status_limit_in_force", text)
         held = _gauge("redsem_status_held", "Permits held by all processes")
         waiting = _gauge("redsem_status_waiting", "Requests waiting anywhere")
         oldest = _gauge(
@@ -91,13 +94,14 @@ class _Collected(Collector):
             if status is None:
                 unreadable += 1
                 continue
-            in_force = limit_of(reading.info, status)
-            if in_force is not None:
-                limit.add_metric(label, in_force)
+            most = limit_of(reading.info, status)
+            if most is not None:
+                limit.add_metric(label, most)
+                lowered.add_metric(label, in_force(most, status.back_off))
             held.add_metric(label, status.held)
             waiting.add_metric(label, status.waiting)
             oldest.add_metric(label, status.oldest_wait or 0.0)
-        yield from (limit, held, waiting, oldest)
+        yield from (limit, lowered, held, waiting, oldest)
         yield GaugeMetricFamily(
             "redsem_status_unreadable", "Names whose status could not be read", unreadable
         )

@@ -21,6 +21,7 @@ from redsem_async._integrations.discovery import (
 )
 from redsem_async._integrations.states import (
     ATTENTION,
+    allowed_in,
     duration,
     is_silent,
     limit_of,
@@ -156,7 +157,7 @@ def _numbers(reading: Reading) -> Json:
         "waiting": status.waiting,
         "oldest": status.oldest_wait,
         "retryAfter": status.retry_after,
-        "backOff": status.back_off is not None,
+        "backOff": status.back_off and status.back_off.limit,
     }
 
 
@@ -197,7 +198,7 @@ def _key(key: KeyStatus) -> Json:
         "limit": key.limit,
         "setLimit": key.set_limit,
         "setOrigin": origin(key.set_limit_age, key.set_limit_by, duration),
-        "backOff": back_off and duration(back_off.seconds_left),
+        "backOff": back_off and allowed_in(back_off, key.limit),
         "backOffOrigin": back_off and origin(back_off.age, back_off.by, duration),
     }
 

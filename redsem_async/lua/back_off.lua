@@ -9,7 +9,8 @@
 --          number    number of this operation, which runs at most once
 --          by        who begins it, as a text
 --          [key]     whose back-off it is, unless it is that of all requests
--- RETURNS  {tag, next_ms, waiting, own_grants, begun}, begun being 1 where a back-off began
+-- RETURNS  {tag, next_ms, waiting, own_grants, begun}, begun being the limit that a back-off keeps
+--          where one began, and else 0
 
 local KEEPS, KEEPS_FIRST = 0.9, 0.5  -- share of the use that is kept: near what was found, and before
 local RESTS, SHORTEST_REST, LONGEST_REST = 12, 100, 30000  -- in usual holds, in ms and in ms
@@ -22,21 +23,20 @@ local number, by, key = tonumber(ARGV[7]), ARGV[8], ARGV[9]
 
 -- How many permits are in use, of *key* where there is one, and for how many ms one is held usually.
 local function use_and_hold()
-  local live = call('ZCOUNT', holders, '(' .. exact(now), '+inf')
-  local used = live + state.heavy
+  local used = state.holding + state.heavy
   -- The usual hold is in ms times permits. One permit is held as long, however many a holder has.
   local hold = usual_hold < 0 and UNKNOWN_HOLD
-    or math.max(1, math.ceil(usual_hold * math.max(1, live) / math.max(1, used)))
-  return key and tonumber(call('ZSCORE', uses, key)) or used, hold
+    or math.max(1, math.ceil(usual_hold * math.max(1, state.holding) / math.max(1, used)))
+  return key and (tonumber(call('ZSCORE', uses, key)) or 0) or used, hold
 end
 -- The back-off that begins now, while *ramp* of *before* is in force, if that runs.
 local function begun(before, ramp)
   local used, hold = use_and_hold()
   local is_found = before and ramp >= before.kept  -- and otherwise it is still sought
   local kept = before and before.kept or 1
-  local lasts = pause
+  local lasts = math.max(pause, before and before.ends - now or 0)
   if token then
-    if before and kept == 1 and used <= 1 and pause == 0 then
+    if before and kept == 1 and used <= 1 and lasts == 0 then
       local lasted = before.ends - math.floor(before.began / 1000)
       lasts = math.min(math.max(FIRST_PAUSE, 2 * lasted), LONGEST_PAUSE)
     end
@@ -45,16 +45,17 @@ local function begun(before, ramp)
   local rest = math.max(RESTS * hold, SHORTEST_REST, (is_found and PAUSES or 1) * pause)
   local after = {
     ends = now + lasts, began = math.max(state.counter, now_us), step = hold, kept = kept,
-    rest = kept > 1 and math.min(rest, LONGEST_REST) or math.max(2 * hold, SHORTEST_REST), by = by,
+    rest = math.min(kept > 1 and rest or math.max(2 * hold, SHORTEST_REST), LONGEST_REST), by = by,
   }
   if lasts == 0 then after.ends = now - slow_start_of(after) end
   return after
 end
 
 load_state()
-local begins = false
+local begins, keeps = false, 0
 if not already_ran(number, 'changes') then
   allow_writes_at_maxmemory()
+  purge()  -- what has expired is not in use
   note_call(number, 'changes')
   local text, after = state.back_off, nil
   if key then text = keyed.back_off_of(key) end
@@ -63,7 +64,8 @@ if not already_ran(number, 'changes') then
   if pause > 0 or token then
     begins = not before or not token or token > before.began
     after = begins and begun(before, ramp) or before
-    if pause > 0 then after.ends = math.max(after.ends, now + pause, before and before.ends or 0) end
+    keeps = begins and after.kept or 0
+    if pause > 0 then after.ends = math.max(after.ends, now + pause) end
     text = table.concat({ exact(after.ends), exact(after.began), exact(after.step), exact(after.kept),
       exact(after.rest), after.by }, ':')
   else
@@ -82,8 +84,8 @@ if not already_ran(number, 'changes') then
     state.ramp, state.ramp_changes = ramp_of(text)
   end
   -- What next_ms said was that of another back-off, or of none.
-  if begins or not after then notify_head(key) end
+  if begins or not after or pause > 0 and ramp > 0 then notify_head(key) end
 end
 purge()
 serve()
-return append(reply_head(), { begins and 1 or 0 })
+return append(reply_head(), { keeps })

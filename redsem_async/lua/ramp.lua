@@ -14,10 +14,11 @@
 
 local MOST_RISES = 12  -- after which thousands are added, and the back-off is over
 
+-- The parts of a back-off; nil where there is none in *text*.
 local function back_off_in(text)
   local ends, began, step, kept, rest, by =
-    string.match(text, '^(%-?%d+):(%d+):(%d+):(%d+):(%d+):(.*)$')
-  return {
+    string.match(text or '', '^(%d+):(%d+):(%d+):(%d+):(%d+):(.*)$')
+  return ends and {
     ends = tonumber(ends), began = tonumber(began), step = tonumber(step), kept = tonumber(kept),
     rest = tonumber(rest), by = by,
   }
@@ -40,8 +41,8 @@ end
 -- Returns the limit in force of the back-off *text*, and when it changes: 0 in the pause; math.huge and
 -- nil when it is over, or nil was given.
 local function ramp_of(text)
-  if not text then return math.huge end
   local back_off = back_off_in(text)
+  if not back_off then return math.huge end
   if now < back_off.ends then return 0, back_off.ends end
   local rests_from = back_off.ends + slow_start_of(back_off)
   if now < rests_from then

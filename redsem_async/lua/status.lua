@@ -33,7 +33,7 @@ local held = {}
 local live = max_entries > 0 and call('ZRANGEBYSCORE', holders, '(' .. exact(now), '+inf',
   'WITHSCORES', 'LIMIT', 0, max_entries) or {}
 for i = 1, #live, 2 do
-  append(held, { live[i], live[i + 1] - now, call('HGET', facts, live[i]) or '0:1::' })
+  append(held, { live[i], math.ceil(live[i + 1] - now), call('HGET', facts, live[i]) or '0:1::' })
   list_owner(live[i])
 end
 

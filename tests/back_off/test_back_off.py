@@ -1,4 +1,4 @@
-"""`permit.back_off` and `semaphore.back_off`: no permit for some time, and then up to a ramp."""
+"""`permit.back_off` and `semaphore.back_off`: a cut, a pause if one is told, and a rise."""
 
 import asyncio
 from typing import Any
@@ -7,17 +7,16 @@ import pytest
 
 import redsem_async._protocol.operations as op
 from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, QueueFull
-from redsem_async._core.keys import Mode
 from redsem_async._hub.calls import BackOffCall
-from redsem_async._protocol.pushes import Recheck
 from redsem_async.observer import Event, observe
 from tests.harness.clients import Client, Make, MakePair
+from tests.harness.memory import Distant
 from tests.harness.wait import cancelled, give_back, in_background, queue_up, soon
 from tests.scripts.in_memory import HUBS, InMemory
 from tests.worlds.simulated_time import simulated
 
 PAUSE = 0.5
-RAMP = PAUSE / 10  # where no hold was observed that is longer
+RISES = 0.0, 0.2, 0.25, 0.3  # after the pause, where nobody has told how long a permit is held
 
 
 def loop_time() -> float:
@@ -39,9 +38,9 @@ class Upstream:
             await asyncio.sleep(takes)
             self.running -= 1
 
-    def ramped_up(self, ends: float, step: float) -> bool:
-        """Whether none began before *ends*, and in each step as many as before at most."""
-        begun = (sum(began < ends + step * n for began in self.began) for n in range(4))
+    def rose(self, ends: float) -> bool:
+        """Whether none began before *ends*, and no more than the limit rises to."""
+        begun = (sum(began < ends + rises for began in self.began) for rises in RISES)
         return all(count <= most for count, most in zip(begun, (0, 1, 2, 4), strict=True))
 
 
@@ -63,7 +62,7 @@ async def left(sem: AnySemaphore) -> float:
 
 @pytest.mark.parametrize("grows", ["", "taken away", "declared", "of a key"])
 @simulated
-async def test_grants_begin_when_a_back_off_ends_and_ramp_up_to_the_limit(
+async def test_grants_begin_when_a_back_off_ends_and_rise_to_the_limit(
     client: Client, other: Client, grows: str
 ) -> None:
     """Also to a limit that was not known when it began: all would start at once."""
@@ -78,14 +77,14 @@ async def test_grants_begin_when_a_back_off_ends_and_ramp_up_to_the_limit(
         await there.set_limit(64 if asks else None, **asks)
     upstream = Upstream()
     await asyncio.gather(*(upstream.call(there, 1.0, **asks) for _ in range(64)))
-    assert upstream.ramped_up(ends, RAMP)
+    assert upstream.rose(ends)
     assert upstream.most == 64, "the limit is reached again"
     assert (await there.status()).back_off is None
 
 
 @simulated
 async def test_a_heavy_request_starts_when_the_pause_ends(pair: MakePair) -> None:
-    """It would else wait until the ramp is as high: each step is for requests, not permits."""
+    """It would else wait until the limit in force is as high: a step is for requests."""
     here, there = pair(16)
     async with there.acquire(permits=8):
         await asyncio.sleep(PAUSE)
@@ -93,19 +92,6 @@ async def test_a_heavy_request_starts_when_the_pause_ends(pair: MakePair) -> Non
     upstream = Upstream()
     await asyncio.gather(*(upstream.call(sem, PAUSE, permits=8) for sem in (here, there)))
     assert ends <= upstream.began[0] < ends + 0.01
-
-
-@pytest.mark.parametrize("mode", ["fair", "zset"])
-def test_a_pause_that_comes_in_a_ramp_is_told_to_who_waits(mode: Mode) -> None:
-    """Its end may be nearer than the next step, until which the waiter was told to wait."""
-    state = InMemory(mode)
-    token = state.acquire(HUBS[0], 1, 2, limit=2).answers[0]
-    assert isinstance(token, int)
-    state.call(HUBS[0], op.StartBackOff(10_000, None, 1))
-    state.pass_time(12_500)  # the ramp is above the limit, and goes on
-    assert state.acquire(HUBS[1], 1, limit=2).next_ms == 500
-    longer = state.call(HUBS[0], op.StartBackOff(100, token, 2))
-    assert (longer.answers, state.told) == ([0], [(HUBS[1], Recheck("n"))])
 
 
 @simulated
@@ -123,14 +109,14 @@ async def test_one_overload_of_many_permits_counts_once(pair: MakePair) -> None:
         told = (await here.status()).back_off
     assert told is not None
     assert told.seconds_left == pytest.approx(30.0, abs=0.1)
-    assert told.ramp == 0
-    [said] = [event.seconds for event in events if event.kind == "backed_off"]
-    assert said == pytest.approx(30.0)
+    assert told.limit == 0
+    [said] = [event for event in events if event.kind == "backed_off"]
+    assert said.seconds == pytest.approx(30.0)
+    assert said.limit == 10
 
 
 @simulated
 async def test_the_latest_end_counts(pair: MakePair) -> None:
-    """And a step is a tenth of the pause, whichever call made it as long as it is."""
     here, there = pair(8)
     async with here.acquire() as one, there.acquire() as other:
         one.back_off(PAUSE)
@@ -139,20 +125,16 @@ async def test_the_latest_end_counts(pair: MakePair) -> None:
         await there.status()
         one.back_off(1.0)
     await here.back_off(1.0)
-    ends = loop_time() + await left(here)
-    assert ends == pytest.approx(20.0, abs=0.1)
-    upstream = Upstream()
-    await asyncio.gather(*(upstream.call(here, 9.0) for _ in range(3)))
-    assert upstream.began[1] - ends == pytest.approx(2.0, abs=0.1)
+    assert loop_time() + await left(here) == pytest.approx(20.0, abs=0.1)
 
 
 @simulated
-async def test_an_overload_in_the_ramp_begins_anew(pair: MakePair) -> None:
+async def test_an_overload_in_the_rise_begins_anew(pair: MakePair) -> None:
     here, there = pair(64)
     await here.back_off(PAUSE)
     permit = await there.acquire()
     told = (await here.status()).back_off
-    assert told is not None and told.ramp >= 1
+    assert told is not None and told.limit >= 1
     again = loop_time() + PAUSE
     permit.back_off(PAUSE)
     await give_back(permit, await here.acquire())
@@ -174,11 +156,49 @@ async def test_errors_and_status_say_that_a_back_off_holds_up(pair: MakePair) ->
         await there.acquire()
     status = await there.status()
     assert status.back_off is not None
-    assert (status.back_off.ramp, status.limit, status.available) == (0, 2, 0)
+    assert (status.back_off.limit, status.limit, status.available) == (0, 2, 0)
     assert await there.locked()
     for seconds in (full.value.retry_after, status.retry_after, status.back_off.seconds_left):
         assert 29 < seconds <= 31
     await cancelled(waiter)
+
+
+@simulated
+async def test_a_cut_limit_is_like_a_lower_one_and_told_where_it_holds_up(
+    client: Client, other: Client
+) -> None:
+    here, low = (FairSemaphore(client, "jobs", limit, key_limit=4) for limit in (8, 3))
+    for _ in range(2):
+        async with here.acquire(key=None):
+            await asyncio.sleep(0.8)
+    permits = [await here.acquire(key=key) for key in (*"aaaab", None, None, None)]
+    permits[0].back_off(0)
+    told = (await here.status()).back_off
+    assert told is not None and told[:2] == (0.0, 4)
+    cases = ((here, "b", "back_off", 4), (here, "a", "key", 4), (low, "b", "limit", 3))
+    for sem, key, by, most in cases:
+        with pytest.raises(AcquireTimeout) as refused:
+            await sem.acquire(timeout=0, key=key)
+        assert refused.value.blocked_by == by
+        assert refused.value.retry_after == pytest.approx(0.8 / most)
+    assert (await here.status()).retry_after == pytest.approx(0.8 / 4)
+    await give_back(*permits)
+
+
+@simulated
+async def test_overloads_without_a_time_only_cut_and_are_told_once_a_second(
+    pair: MakePair,
+) -> None:
+    here, there = pair(8)
+    events: list[Event] = []
+    with observe(events.append):
+        for _ in range(3):
+            async with here.acquire(), here.acquire() as permit:
+                permit.back_off(0)
+            assert not await left(there)
+            await asyncio.sleep(0.6)
+    said = [(event.seconds, event.limit) for event in events if event.kind == "backed_off"]
+    assert said == [(0.0, 1)] * 2
 
 
 @simulated
@@ -271,16 +291,6 @@ async def test_other_than_seconds_is_refused_at_once(make: Make, seconds: Any) -
     assert not await left(sem)
 
 
-async def test_zero_seconds_of_a_permit_change_nothing(make: Make) -> None:
-    """Also where it is said after the block, as all else may be."""
-    sem = make(2)
-    async with sem.acquire() as permit:
-        pass
-    for seconds, told in ((0, False), (30.0, True), (0, True)):
-        permit.back_off(seconds)
-        assert bool(await left(sem)) is told
-
-
 # -- keys
 
 
@@ -311,10 +321,10 @@ async def test_a_back_off_of_a_key_holds_up_no_other(
         await here.back_off(0)
     status = await here.status()
     told = {key.key: key.back_off for key in status.keys}
-    assert told["a"] is not None and told["a"].ramp == 0
+    assert told["a"] is not None and told["a"].limit == 0
     assert status.back_off is None
     await asyncio.gather(*calls)
-    assert upstream.ramped_up(ends, RAMP)
+    assert upstream.rose(ends)
     assert (await there.status()).keys == ()
     async with here.acquire(key="a") as one, here.acquire(key="b") as two:
         for permit in (one, two, one):  # in one turn of the loop
@@ -354,17 +364,48 @@ async def test_a_request_for_one_permit_waits_too(pair: MakePair) -> None:
 def test_back_offs_that_are_not_written_yet_are_one_with_the_latest_end_and_newest_token() -> None:
     """An older token would leave a new overload without effect, and what was sent is as it was."""
 
-    def said(token: int, ends: float, key: str | None = None) -> BackOffCall:
-        return BackOffCall(1000, token, key=key, ends=ends)
+    def said(token: int, ends: float, key: str | None = None, ms: int = 1000) -> BackOffCall:
+        return BackOffCall(ms, token, key=key, ends=ends)
 
     call = said(2, 20.0)
     assert all(call.join(other) for other in (said(1, 30.0), said(3, 10.0), said(2, 5.0)))
     assert (call.token, call.ends) == (3, 30.0)
+    cut = said(1, 35.0, ms=0)
+    assert cut.join(said(2, 36.0, ms=0)) and (cut.token, cut.ends, cut.pause_ms) == (2, 36.0, 0)
+    assert call.join(cut) and (call.ends, call.pause_ms) == (30.0, 1000)
+    assert cut.join(call) and (cut.ends, cut.pause_ms) == (30.0, 1000)
     assert not call.join(said(4, 40.0, "a"))
     for sent in ("in_flight", "was_sent"):
         call.in_flight, call.was_sent = sent == "in_flight", sent == "was_sent"
         assert not call.join(said(4, 40.0))
     assert (call.token, call.ends) == (3, 30.0)
+
+
+@simulated
+async def test_a_process_sends_an_overload_once() -> None:
+    """For all and for each key: the next is that of a permit that it was granted since."""
+    far = Distant()
+    sem = FairSemaphore(far, "jobs", 8, key_limit=8)
+    for sent in (3, 6):
+        permits = [await sem.acquire(key=key) for key in "aab"]
+        await asyncio.sleep(0.01)
+        for permit in permits * 2:
+            permit.back_off(0)
+            permit.back_off(0, key=True)
+        await give_back(*permits)
+        assert far.asked("back_off") == sent
+
+
+@simulated
+async def test_a_permit_that_met_an_overload_says_nothing_of_the_usual_hold(make: Make) -> None:
+    """Its work was refused at once, and a step of the slow start is a usual hold."""
+    sem = make(8)
+    for hold, seconds in ((1.0, None), (0.01, 0), (0.01, 0.1)):
+        async with sem.acquire() as permit:
+            await asyncio.sleep(hold)
+            if seconds is not None:
+                permit.back_off(seconds)
+    assert sem._bound().remote.own_hold == pytest.approx(1.0, abs=0.01)
 
 
 def test_overloads_of_permits_that_were_granted_in_one_moment_are_one() -> None:
@@ -389,4 +430,4 @@ def test_a_reply_says_when_a_back_off_changes_next() -> None:
     assert [each.next_ms for each in said] == [100_000, 90_000, 4000]
     state.release(HUBS[0], 2)
     state.pass_time(4000)
-    assert state.call(HUBS[1], op.Reap()).next_ms == 400, "a step of the ramp"
+    assert state.call(HUBS[1], op.Reap()).next_ms == 200, "the limit in force rises"

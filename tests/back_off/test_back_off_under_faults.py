@@ -43,7 +43,7 @@ async def test_a_back_off_that_did_not_arrive_is_sent_again_and_is_shorter() -> 
     """It is counted from the call. One that is over by then is not sent."""
     far = Distant()
     sem, there = (FairSemaphore(each, "jobs", 3, lease=30.0) for each in (far, far.peer()))
-    for seconds in (0.3, PAUSE):
+    for seconds in (0, 0.3, PAUSE):
         async with sem.acquire() as permit:
             far.cut_off()
             await asyncio.sleep(0.01)

@@ -16,7 +16,6 @@ from tests.harness.replicas import contents, until_caught_up
 from tests.harness.topologies import Cluster, Node, embedded_cluster, tell
 from tests.harness.wait import (
     EPSILON,
-    NOISE,
     all_free,
     in_background,
     is_served,
@@ -251,7 +250,7 @@ async def test_a_failover_of_a_shard(
     await until_caught_up(shard.replicas[0].server, shard.master.server)
     new = await (cluster.fail_over(shard) if how == "killed" else cluster.hand_over(shard))
     assert new in shard.replicas
-    with takes_at_most(PAUSE + EPSILON + NOISE):
+    with takes_at_most(PAUSE + EPSILON):
         await holder.refresh()
     assert not holder.lost
     assert not waiter.done()

@@ -19,10 +19,10 @@ from tests.harness.replicas import SERVICE, Flock, Replicated, contents
 from tests.harness.topologies import in_sync, is_alive, settle, tell
 from tests.harness.wait import (
     EPSILON,
-    NOISE,
     all_free,
     in_background,
     is_served,
+    noise,
     soon,
     takes_at_most,
     until,
@@ -272,7 +272,7 @@ async def test_a_master_that_needs_a_replica_ends_the_trust_in_it(
     await until(takes, "the master has counted its replica", LATE)
     both = await split(replicated, link, connect)
     await until(stopped, "the old master takes no writes", LAG + LATE)
-    assert time.monotonic() - both.parted < LAG + LATE + NOISE
+    assert time.monotonic() - both.parted < LAG + LATE + noise()
     waits = in_background(both.here.acquire())
     with takes_at_most(0.4), pytest.raises(BackendUnavailable, match="NOREPLICAS"):
         await both.here.acquire(timeout=0.4)

@@ -221,14 +221,16 @@ async def test_what_counts_up_counts_down_again_although_a_plan_changes() -> Non
 
 
 async def test_the_status_is_reported_for_all_processes(collected: Collected) -> None:
-    """With the limit in force, and how long the first in line has waited."""
+    """With the limit, what a back-off leaves of it, and how long the first in line has waited."""
     backend = MemoryBackend()
     sems = [FairSemaphore(backend, f"tenant:{name}", 2) for name in "ab"]
     await sems[1].set_limit(5)
     permit = await sems[0].acquire(permits=2)
+    permit.back_off(0)
     waiter = await queue_up(sems[0])
     async with collected.reporting(*sems, metric_name=until_colon):
         await until(lambda: collected.points("redsem.status.limit") == {("tenant",): 7})
+        assert collected.points("redsem.status.limit_in_force") == {("tenant",): 6}
         assert collected.points("redsem.status.held") == {("tenant",): 2}
         assert collected.points("redsem.status.waiting") == {("tenant",): 1}
         assert collected.points("redsem.status.oldest_wait")[("tenant",)] >= 0

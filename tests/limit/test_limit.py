@@ -205,6 +205,19 @@ async def test_what_redis_lost_of_a_limit_is_logged_once(
     assert said == [f"{sem.name!r}: {lost} was lost with Redis's data"]
 
 
+async def test_a_cut_limit_that_is_lost_is_no_news(
+    make: Make, client: MemoryBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next overload cuts again. Only a pause was asked for."""
+    sem = make(5)
+    async with sem as permit, sem:
+        permit.back_off(0)
+    await let_go(await sem.try_acquire())
+    client._store.redis.restore({})
+    await until(lambda: gets_one(sem))
+    assert "limit lost" not in map(event_of, caplog.records)
+
+
 async def test_a_limit_that_an_operator_removed_was_not_lost(
     make: Make, client: MemoryBackend, caplog: pytest.LogCaptureFixture
 ) -> None:

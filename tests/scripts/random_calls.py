@@ -29,6 +29,7 @@ class RandomCalls(InMemory):
         self.draw = draw = random.Random(seed)
         self.limit = draw.choice((1, 2, 2, 3, 5)) * (3 if self.address.keyed else 1)
         self.wild = draw.choice((0.03, 0.1, 0.3))  # how often something unusual happens
+        self.overloads = 0.5 * (seed % 3 == 0)  # likewise an upstream refuses work
         self.calls = 0
         self.numbers = dict.fromkeys(HUBS, 0)
         self.requests: dict[str, list[op.QueuedRequest]] = {hub: [] for hub in HUBS}
@@ -64,8 +65,8 @@ class RandomCalls(InMemory):
         if self.is_wild():
             self.draw.choice((self.make_another, self.make_another, self.go, self.evict))(hub)
         else:
-            steps = (self.ask, self.give_back, self.wait)
-            self.draw.choices(steps, (3, 3, 1))[0](hub)
+            steps = (self.ask, self.give_back, self.wait, self.meet_overload)
+            self.draw.choices(steps, (3, 3, 1, self.overloads))[0](hub)
 
     def ask(self, hub: str) -> None:
         draw, wild, first = self.draw, self.is_wild(), self.numbers[hub] + 1
@@ -131,6 +132,14 @@ class RandomCalls(InMemory):
             self.make(*calls[made])
         else:
             self.answer(*late[made - len(calls)])  # a command arrives once more
+
+    def meet_overload(self, _: str) -> None:
+        """An upstream refuses the work of a permit, or an operator knows that it would."""
+        self.calls += 1
+        token = self.draw.choice((None, *(permit.token for permit in self.look.live.values())))
+        key = self.draw.choice(KEYS) if self.address.keyed else None
+        pause_ms = self.draw.choice((0, 0, 900))
+        self.make(HUBS[0], op.StartBackOff(pause_ms, token, self.calls, key))
 
     def wait(self, _: str) -> None:
         usual, rare = (1, 40, 1000, 5000, 11_000), (200_000, -3000)

@@ -78,6 +78,7 @@ SHORT: list[Step] = [*KNOWN, (B, ask(1, 2, lease_ms=9000)), (C, ask(1, permits=2
 THREE: list[Step] = [*KNOWN, (A, ask(1, limit=3)), (A, ask(2, 3, limit=3, key="l"))]
 MIXED: list[Step] = [*THREE, *[(h, ask(n, limit=3)) for h, n in ((B, 1), (C, 1), (A, 4))]]
 SLOWED: list[Step] = [*LINE, (A, op.StartBackOff(900, None, 1)), 1000]
+SLOWED_KEY: list[Step] = [*LINE, (A, op.StartBackOff(900, None, 1, "k")), 1000]
 SPARSE: list[Step] = [*ONE, (C, ask(1, permits=2, key="l"))]
 FREED: Step = (A, op.Release(A, [1]))
 SILENT = HubInfo("x", NO_PUSH)
@@ -128,10 +129,12 @@ STATES: dict[str, tuple[Sequence[Step], str, op.AnyOperation]] = {
     "a limit of a key": (LINE, B, op.SetLimit(1, 1, "k")),
     "no limit of a key": ([*LINE, (B, op.SetLimit(1, 1, "k"))], B, op.SetLimit(None, 2, "k")),
     "a back-off": (LINE, A, op.StartBackOff(900, None, 1)),
+    "a cut": (LINE, A, op.StartBackOff(0, 1, 1)),
+    "a cut of a key in a ramp": (SLOWED_KEY, B, op.StartBackOff(0, 2**52, 1, "k")),
     "the end of a back-off": ([*SLOWED, FREED], A, op.StartBackOff(0, None, 2)),
     "a back-off of a key": (LINE, A, op.StartBackOff(900, None, 1, "k")),
     "the end of that of a key": (
-        [*LINE, (A, op.StartBackOff(900, None, 1, "k")), FREED, 1000],
+        [*SLOWED_KEY, FREED],
         A,
         op.StartBackOff(0, None, 2, "k"),
     ),

@@ -19,7 +19,7 @@ from tests.harness.clients import KEYS, Connect, key_of, tokens_of
 from tests.harness.proxy import Proxy, Sent
 from tests.harness.servers import stopped
 from tests.harness.topologies import tell
-from tests.harness.wait import EPSILON, NOISE, all_free, is_served, takes_at_most, waits_in_queue
+from tests.harness.wait import EPSILON, all_free, is_served, noise, takes_at_most, waits_in_queue
 
 
 @pytest.mark.fault(29)
@@ -212,7 +212,7 @@ async def test_the_deadline_is_the_callers(
         began = time.monotonic()
         with pytest.raises(error):
             await semaphore.acquire(timeout=timeout)
-        assert timeout <= time.monotonic() - began <= timeout + EPSILON + NOISE
+        assert timeout <= time.monotonic() - began <= timeout + EPSILON + noise()
 
     options = {"socket_timeout": socket_timeout, "socket_connect_timeout": socket_timeout}
     semaphore = FairSemaphore(connect(server.url, **options), "jobs", 1)

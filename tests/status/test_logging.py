@@ -41,11 +41,14 @@ async def test_at_debug_the_life_of_a_permit_can_be_followed(
         await cancelled(await queue_up(sem))
         with pytest.raises(AcquireTimeout):
             await sem.acquire(timeout=0)
+        permit.back_off(9)
     await all_free(sem)
     if level == logging.INFO:
         assert not ours(caplog)
         return
-    assert events(caplog) == ["granted", "refreshed", "queued", "abandoned", "shed", "released"]
+    lived = ["granted", "refreshed", "queued", "abandoned", "shed", "released", "backed_off"]
+    assert events(caplog) == lived
+    assert caplog.messages[-1].endswith("backed_off: no permit for 9 s, then at most 1 in use")
     said = {facts(record)["event"]: facts(record) for record in ours(caplog)}
     granted = {"fencing_token": permit.fencing_token, "waited": permit.waited}
     assert said["granted"].items() >= {"semaphore": sem.name, "permits": 1, **granted}.items()

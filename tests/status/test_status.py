@@ -231,7 +231,10 @@ async def test_a_limit_of_unknown_origin_is_one(
 
 @pytest.mark.parametrize(
     ("began", "by"),
-    [(b"9" * 5000 + b":100:api", None), (b"1:100:\xff", "\N{REPLACEMENT CHARACTER}")],
+    [
+        (b"9" * 5000 + b":100:1:1000:api", None),
+        (b"1:100:1:1000:\xff", "\N{REPLACEMENT CHARACTER}"),
+    ],
 )
 async def test_a_back_off_of_unknown_origin_is_a_back_off(
     make_on_redis: Make, redis: Redis, began: bytes, by: str | None

@@ -16,6 +16,7 @@ from redsem_async._core.keys import permit_id
 from redsem_async._protocol.operations import QueuedRequest
 from redsem_async._protocol.replies import FULL, FULL_FOR_KEY, WAITING_FOR_KEY, Holding, Reply
 from tests.worlds.look import (
+    BackOff,
     Look,
     Permit,
     Ran,
@@ -34,6 +35,9 @@ EXPIRY_SLACK = 5  # milliseconds: before 8.0 TIME goes on while a script runs
 STAYING = "limit", "key-limits"  # keys that do not expire
 OF_HOLDERS = "holders", "facts", "uses", "meta"  # that live for as long as a permit is held
 
+FIRST_PAUSE, LONGEST_PAUSE = 500, 2000  # milliseconds, where nothing is left to cut
+SHORTEST_REST, LONGEST_REST = 100, 30_000  # milliseconds at what was found
+
 LIMIT = "never more than the limit"
 KEY_LIMIT = "no key has more than its limit"
 TOKENS = "fencing tokens grow"
@@ -43,7 +47,7 @@ KEPT = "a permit is its holder's"
 ONCE = "a number is granted once"
 ANSWERS = "the answer is what happened"
 ORDER = "nobody is passed whose turn it is"
-BACK_OFF = "a back-off is kept until its end"
+BACK_OFF = "one overload is one cut, and what is told and found is kept"
 MEET = "a free permit and a waiter meet"
 REFUSED = "a call that is sent back changes nothing"
 TRUST = "trust ends before the server lets go"
@@ -193,18 +197,17 @@ class Judge:
                 yield Broken(KEPT, f"{identity} became {now} by {call}, having been {was}")
 
     def _of_back_offs(self, ran: Ran) -> Iterator[Broken]:
-        """One that begins is there. One that runs ends no earlier, unless it is ended."""
+        """One that runs changes by a call that is for it."""
         before, call, _, answer, after, _ = ran
-        if isinstance(call, op.StartBackOff) and isinstance(answer, Reply) and answer.answers[0]:
-            begun = after.back_offs.get(call.key)
-            if begun is None or begun.ends < before.now + call.pause_ms:
-                yield Broken(BACK_OFF, f"{begun} is what began by {call}")
         for key, was in before.back_offs.items():
-            if isinstance(call, op.StartBackOff) and not call.pause_ms and call.key == key:
-                continue
-            now, runs = after.back_offs.get(key), was.ramp(before.now) is not None
-            if runs and (now is None or now.ends < was.ends):
-                yield Broken(BACK_OFF, f"{was} of {key or 'all'} became {now} by {call}")
+            ordered = isinstance(call, op.StartBackOff) and call.key == key
+            if was.ramp(after.now) and not ordered and after.back_offs.get(key) != was:
+                yield Broken(BACK_OFF, f"{was} of {key or 'all'} is changed by {call}")
+        if isinstance(call, op.StartBackOff) and isinstance(answer, Reply):
+            was, new = (running(look, call.key, after.now) for look in (before, after))
+            begins, right = _of_ordered(call, was, new, ran)
+            if not right or answer.answers != [new.kept if new and begins else 0]:
+                yield Broken(BACK_OFF, f"{was} became {new} by {call}, answered {answer.answers}")
 
     def _of_adopted(self, call: op.Adopt, ran: Ran) -> Iterator[Broken]:
         after = ran.after
@@ -309,6 +312,54 @@ def twice(slots: Mapping[str, Sequence[int]]) -> Iterator[Broken]:
             other = owners.setdefault(slot, identity)
             if other != identity:
                 yield Broken(SLOTS, f"{identity} and {other} have one slot: {slot}")
+
+
+# -- back-offs
+
+
+def running(look: Look, key: str | None, now: int) -> BackOff | None:
+    back_off = look.back_offs.get(key)
+    return back_off if back_off and back_off.ramp(now) else None
+
+
+def _of_ordered(
+    call: op.StartBackOff, was: BackOff | None, new: BackOff | None, ran: Ran
+) -> tuple[bool, bool]:
+    """Whether a back-off begins by *call*, and whether what runs then is right."""
+    now = ran.after.now
+    if call.call <= ran.before.changes.get(ran.hub, 0):
+        return False, new == was
+    if call.token is None and not call.pause_ms:
+        return False, new is None
+    if was and call.token is not None and call.token <= was.began:  # it is the same overload
+        told = now + call.pause_ms if call.pause_ms else 0
+        return False, new == was._replace(ends=max(was.ends, told))
+    if new is None or not SHORTEST_REST <= new.rest <= LONGEST_REST:
+        return True, False
+    used = ran.before.room(now).uses
+    kept, ends = begun(call, was, used.total() if call.key is None else used[call.key], now)
+    if ran.before.has_lost_facts:
+        kept = new.kept  # it is not known what is in use
+    ramp = new.ramp(now)
+    in_force = new.ends == ends if ends > now else ramp is not None and ramp.permits == kept
+    return True, new.kept == kept and in_force
+
+
+def begun(call: op.StartBackOff, was: BackOff | None, used: int, now: int) -> tuple[int, int]:
+    """What a back-off that begins keeps of *used* permits, and when its pause ends.
+
+    An operator's cuts nothing. A cut is small where what *was* found is in force. Where there is
+    nothing to cut any more, the fleet pauses although no time is told.
+    """
+    kept, ends = (was.kept, was.ends) if was else (1, now)
+    ends = max(ends, now + call.pause_ms)
+    if call.token is None:
+        return kept, ends
+    if was and ends == now and kept == 1 and used <= 1:
+        ends += min(max(FIRST_PAUSE, 2 * (was.ends - was.began // 1000)), LONGEST_PAUSE)
+    ramp = was and was.ramp(now)
+    found = ramp is not None and ramp.permits >= kept
+    return max(1, used * 9 // 10 if found else used // 2), ends
 
 
 # -- whose turn it is

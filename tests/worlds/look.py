@@ -31,7 +31,7 @@ from redsem_async._protocol.operations import (
 from redsem_async._protocol.replies import Ramp
 
 HUB = 32  # characters of its id
-DOUBLINGS = 20  # of a ramp, which is over when it allows a million permits
+RISES = 12  # above what is kept, after which a back-off is over
 
 Contents = Mapping[str, Mapping[str, Any]]
 """What each kind of key has: scores and fields by member. A text, as the set limit is one, is the
@@ -44,21 +44,38 @@ class BackOff(NamedTuple):
     Attributes:
         ends: when its pause ends, in milliseconds.
         began: the counter when it began.
-        step: after how many milliseconds each the ramp doubles.
+        step: for how many milliseconds a limit of the slow start is in force.
+        kept: the limit after that, in permits.
+        rest: for how many milliseconds that is in force.
     """
 
     ends: int
     began: int
     step: int
+    kept: int
+    rest: int
 
     def ramp(self, now: int) -> Ramp | None:
         """How many permits may be in use *now*, and for how long so. None when it is over."""
         if now < self.ends:
             return Ramp(self.ends - now, 0)
-        steps = (now - self.ends) // self.step
-        if steps >= DOUBLINGS:
-            return None
-        return Ramp(self.ends + (steps + 1) * self.step - now, 2**steps)
+        until = self.ends
+        for limit, lasts in self._limits():
+            until += lasts
+            if now < until:
+                return Ramp(until - now, limit)
+        return None
+
+    def _limits(self) -> Iterator[tuple[int, int]]:
+        """The limits after its pause, and for how many milliseconds each is in force."""
+        limit, more = 1, 0
+        while limit < self.kept:
+            yield limit, self.step
+            limit *= 2
+        yield self.kept, self.rest
+        for _ in range(RISES):
+            more = 2 * more + 1
+            yield self.kept + more, -(-self.rest // 4)
 
 
 def key_of(request: QueuedRequest) -> str | None:
@@ -177,6 +194,7 @@ class Look:
         back_offs: by key, or None for that of all requests. They may be over.
         silent: hubs that no message reaches, or of which nobody knows whether one does.
         marks: the highest number that each hub has used.
+        changes: likewise of its changes, which run at most once.
         offsets: by how many us its clock is ahead of that of each hub that asked again.
         ends: when each kind of key expires, by the same clock; None where it does not.
         leaked: facts that are there without a holder.
@@ -194,6 +212,7 @@ class Look:
     back_offs: Mapping[str | None, BackOff] = field(default_factory=dict[str | None, BackOff])
     silent: Collection[str] = field(default=(), compare=False)
     marks: Mapping[str, int] = field(default_factory=dict[str, int], compare=False)
+    changes: Mapping[str, int] = field(default_factory=dict[str, int], compare=False)
     offsets: Mapping[str, int] = field(default_factory=dict[str, int], compare=False)
     ends: Mapping[str, int | None] = field(default_factory=dict[str, int | None], compare=False)
     leaked: frozenset[str] = field(default=frozenset(), compare=False)
@@ -325,6 +344,7 @@ def look_of(kept: Contents, address: Address, now_us: int, ends: Mapping[str, in
         _back_offs(contents),
         [name[:HUB] for name, said in meta.items() if said != "0" and name[HUB:] == ":no_push"],
         {name: int(mark) for name, mark in meta.items() if len(name) == HUB},
+        {name[:HUB]: int(last) for name, last in meta.items() if name[HUB:] == ":changes"},
         {name[:HUB]: int(us) for name, us in meta.items() if name[HUB:] == ":offset"},
         ends,
         frozenset(
@@ -353,7 +373,7 @@ def _back_offs(contents: Contents) -> dict[str | None, BackOff]:
     for name, value in contents["meta"].items():
         kind, _, key = name.partition(":")
         if kind == "back_off":
-            found[unquote(key) or None] = BackOff(*map(int, value.split(":")[:3]))
+            found[unquote(key) or None] = BackOff(*map(int, value.split(":")[:5]))
     return found
 
 

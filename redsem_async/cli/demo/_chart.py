@@ -1,6 +1,7 @@
 """The chart of concurrent requests at the upstream and the limit. A PNG, or characters."""
 
 import tempfile
+from collections import Counter
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from ._record import Kill, Record
+from ._record import Kill, Record, Round
 
 _BARE, _GUARDED, _LIMIT, _DEAD = "#e3a08f", "#3b7dbd", "#e0443c", "#818b96"
 _INK = {"light": "#1f2430", "dark": "#e6e9ef"}  # of text and axes, on no background
@@ -50,29 +51,50 @@ def chart_of(record: Record, console: Console, folder: Path | None) -> Path | No
 
 
 def _highest(record: Record) -> int:
-    return max(record.plan.limit, *(round_.most_asked for round_ in record.rounds))
+    heights = (height for round_ in record.rounds for _, height in record.heights(round_))
+    return max(record.plan.limit, *heights)
 
 
 def print_chart(record: Record, console: Console) -> None:
     """Print characters, each as high as two requests."""
     limit, highest = record.plan.limit, _highest(record)
     width = min(console.width, _WIDEST) - 4
+    limits = [limit] * (width + 1)
     rounds = [[0] * (width + 1) for _ in record.rounds]
+
+    def columns(round_: Round, began: float, ended: float) -> range:
+        first, last = (
+            int(width * record.axis(round_, at) / record.seconds) for at in (began, ended)
+        )
+        return range(first, last + 1)
+
     for heights, round_ in zip(rounds, record.rounds, strict=True):
-        for (began, asked), (ended, _) in pairwise(round_.asked_at_once()):
-            first, last = (
-                int(width * record.axis(round_, at) / record.seconds) for at in (began, ended)
-            )
-            for column in range(first, last + 1):
-                heights[column] = max(heights[column], asked)
-    console.print(f"concurrent requests over time; the line is the limit of the upstream, {limit}")
+        for (began, height), (ended, _) in pairwise(record.heights(round_)):
+            for column in columns(round_, began, ended):
+                heights[column] = max(heights[column], height)
+        for (began, capacity), (ended, _) in pairwise(round_.capacities()):
+            for column in columns(round_, began, min(ended, round_.began + round_.seconds)):
+                limits[column] = capacity
+    dotted = ", and the dots are rejected requests" if record.plan.overload else ""
+    console.print(
+        f"concurrent requests over time; the line is the limit of the upstream, {limit}{dotted}"
+    )
+    if record.plan.overload:
+        refused = Counter(
+            columns(round_, event.at, event.at)[0]
+            for round_ in record.rounds
+            for event in round_.of_kind("refused")
+        )
+        dots = (" ·•●"[len(str(refused[at])) if refused[at] else 0] for at in range(width + 1))
+        console.print(Text(f"   {''.join(dots)}", "red"))
     top = highest + highest % 2
     for level in range(top, 0, -2):
-        at_limit = level - 1 <= limit <= level
-        line = Text(f"{limit if at_limit else highest if level == top else '':>2} ")
-        for bare, guarded in zip(*rounds, strict=True):
+        named = limit if level - 1 <= limit <= level else highest if level == top else ""
+        line = Text(f"{named:>2} ")
+        for bare, guarded, most in zip(*rounds, limits, strict=True):
             height = max(bare, guarded)
             full = "█" if height >= level else "▄" if height == level - 1 else ""
+            at_limit = level - 1 <= most <= level
             line.append(full or ("─" if at_limit else " "), "red" if bare else "blue")
         console.print(line)
     console.print(f"   0{record.seconds:>{width - 2}.1f} s")
@@ -85,6 +107,10 @@ def _save_chart(record: Record, path: Path, **options: Any) -> None:
 
     figure: Any = Figure(figsize=(11, 5.2), dpi=150, layout="constrained")
     plan = record.plan
+    if plan.overload:
+        _draw_overload(figure, record)
+        figure.savefig(path, **options)
+        return
     title = (
         f"{plan.workers} processes, and an upstream that accepts {plan.limit} concurrent requests"
     )
@@ -99,6 +125,30 @@ def _save_chart(record: Record, path: Path, **options: Any) -> None:
     _draw_asked(asked, record)
     _draw_refused(refused, record)
     figure.savefig(path, **options)
+
+
+def _draw_overload(figure: Any, record: Record) -> None:
+    """A panel for each round: the capacity as a line, its use below, and refusals as dots."""
+    panels = figure.subplots(2, sharex=True)
+    pairs = zip(panels, record.rounds, record.titles, (_BARE, _GUARDED), strict=True)
+    for axes, round_, title, colour in pairs:
+        use, capacity = (
+            ([at - round_.began for at, _ in steps], [height for _, height in steps])
+            for steps in (round_.inside_at_once(), round_.capacities())
+        )
+        axes.fill_between(*use, step="post", color=colour, linewidth=0)
+        ends = [*capacity[0], round_.seconds], [*capacity[1], capacity[1][-1]]
+        axes.step(*ends, where="post", color=_LIMIT, linewidth=1.5)
+        refused = Counter(
+            int((event.at - round_.began) / _BIN) for event in round_.of_kind("refused")
+        )
+        top, areas = [1.1 * record.plan.limit] * len(refused), [6 * n for n in refused.values()]
+        axes.scatter([_BIN * at for at in refused], top, areas, color=_LIMIT, linewidth=0)
+        told = f"{title}: {round_.used:.0%} of the capacity used, {round_.refused:,} rejected"
+        axes.set_title(told, loc="left")
+        axes.set_ylabel("at once")
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[-1].set_xlabel("seconds; the area of a dot is the number of requests rejected")
 
 
 def _draw_asked(axes: Any, record: Record) -> None:

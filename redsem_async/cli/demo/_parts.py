@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from ._record import Step
 
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok\n"
-_TOO_MANY = (
-    b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 9\r\n\r\ntoo many\n"
-)
+_TOO_MANY = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 9\r\n\r\ntoo many\n"
 
 
 class Upstream:
@@ -23,16 +21,15 @@ class Upstream:
     It does not know the semaphore, so the events that it records are independent of it.
     """
 
-    def __init__(self, limit: int, events: list[Step]) -> None:
-        """Append to *events*, and process up to *limit* requests at once."""
-        self.inside = 0
-        self._overloaded_until = 0.0
-        self._limit = limit
+    def __init__(self, events: list[Step]) -> None:
+        """Append to *events*, and refuse every request until `accept` is called."""
+        self.inside = self.capacity = 0
         self._events = events
 
-    def overload(self, seconds: float) -> None:
-        """Refuse every request for so long."""
-        self._overloaded_until = time.monotonic() + seconds
+    def accept(self, capacity: int) -> None:
+        """Process up to *capacity* requests at once from now on."""
+        self.capacity = capacity
+        self._record("capacity", capacity)
 
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncGenerator[str]:
@@ -52,7 +49,7 @@ class Upstream:
         writer.close()
 
     async def _answer(self, number: int) -> bytes:
-        if self.inside >= self._limit or time.monotonic() < self._overloaded_until:
+        if self.inside >= self.capacity:
             self._record("refused", number)
             return _TOO_MANY
         self.inside += 1

@@ -4,10 +4,11 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 _GAP = 1.0  # seconds between the rounds in a chart
+_LEAST_USED = 0.5  # of the upstream's capacity, with a back-off
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +22,17 @@ class Plan:
     lease: float
     workers: int = 4
     slots: int = 6  # requests assigned to one worker at a time
-    overload: float = 0.0  # seconds in which the upstream refuses all, and no worker is killed
+    overload: float = 0.0  # seconds in which the upstream accepts a quarter. Nobody is killed
+    most: int = 0  # the limit of the semaphore, if that is not the upstream's
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """An event at the upstream or in a worker.
 
-    At the upstream, a request ``entered``, ``left`` or was ``refused``. In a worker, it was
-    ``started`` (holding a permit, if there is a semaphore), is ``retrying`` after it was refused
-    (or ``waiting``, because its process has had all processes back off), was
+    At the upstream, a request ``entered``, ``left`` or was ``refused``; a new ``capacity`` has
+    the place of the request. In a worker, it was ``started`` (holding a permit, if there is a
+    semaphore), is ``retrying`` after it was refused (or ``waiting``, for another permit), was
     ``answered``, or ``failed``.
     """
 
@@ -115,6 +117,30 @@ class Round:
                 steps.append((event.at, len(asked)))
         return steps
 
+    def inside_at_once(self) -> list[tuple[float, int]]:
+        """The number of requests inside the upstream, as changes with their times."""
+        changes = {"entered": 1, "left": -1}
+        times = [self.began, *(event.at for event in self.events if event.kind in changes)]
+        steps = (changes[event.kind] for event in self.events if event.kind in changes)
+        return list(zip(times, accumulate(steps, initial=0), strict=True))
+
+    def capacities(self) -> list[tuple[float, int]]:
+        """How many requests the upstream accepts at once, as changes with their times."""
+        return [(event.at, event.request) for event in self.of_kind("capacity")]
+
+    @property
+    def used(self) -> float:
+        """The share of the upstream's capacity that was in use until the last request entered."""
+        last = self.of_kind("entered")[-1].at
+        busy = whole = 0.0
+        inside = capacity = 0
+        for event, after in pairwise(event for event in self.events if event.at <= last):
+            inside += (event.kind == "entered") - (event.kind == "left")
+            capacity = event.request if event.kind == "capacity" else capacity
+            busy += min(inside, capacity) * (after.at - event.at)
+            whole += capacity * (after.at - event.at)
+        return busy / whole
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "requests": len(self.requests),
@@ -168,6 +194,10 @@ class Record:
     @property
     def rounds(self) -> tuple[Round, Round]:
         return self.bare, self.guarded
+
+    def heights(self, round_: Round) -> list[tuple[float, int]]:
+        """What a chart shows of *round_*, as changes with their times."""
+        return round_.inside_at_once() if self.plan.overload else round_.asked_at_once()
 
     def axis(self, round_: Round, at: float) -> float:
         """Where *at* is on a time axis on which the second round begins soon after the first."""
@@ -256,7 +286,7 @@ class OverloadRecord(Record):
 
     @property
     def titles(self) -> tuple[str, str]:
-        return "each request retries", "permit.back_off()"
+        return "each process for itself (AIMD)", f"FairSemaphore, limit {self.plan.most}, back_off"
 
     def as_dict(self) -> dict[str, Any]:
         faults = self.faults()
@@ -266,8 +296,8 @@ class OverloadRecord(Record):
             "server": self.server,
             "limit": self.plan.limit,
             "overload_seconds": self.plan.overload,
-            "without_back_off": self.bare.as_dict(),
-            "with_back_off": self.guarded.as_dict(),
+            "each_process": self.bare.as_dict() | {"used": round(self.bare.used, 3)},
+            "with_back_off": self.guarded.as_dict() | {"used": round(self.guarded.used, 3)},
         }
 
     def faults(self) -> list[str]:
@@ -275,6 +305,8 @@ class OverloadRecord(Record):
         found = [*self.bare.lost_requests(), *self.guarded.lost_requests()]
         if not guarded:
             found.append("with a back-off nothing was refused: the upstream was not overloaded")
-        if guarded > bare / 10:
-            found.append(f"the back-off left {guarded} refusals of {bare}: more than a tenth")
+        if guarded > bare:
+            found.append(f"the back-off left {guarded} refusals: {bare} without it")
+        if self.guarded.used < _LEAST_USED:
+            found.append(f"with a back-off {self.guarded.used:.0%} of the capacity was used")
         return found

@@ -38,7 +38,7 @@ def run(plan: Plan, url: str | None, prefix: str, console: Console, *, cluster: 
         SemaphoreError, RedisError, OSError: Redis is unreachable or returned an error, perhaps in
             an `ExceptionGroup`.
     """
-    display = Display(plan.limit, console)
+    display = Display(console)
     with server_for(url, prefix, cluster=cluster) as (target, server):
         display.log(f"Redis: {escape(server)}")
         display.log(f"upstream: accepts {plan.limit} concurrent requests, answers others with 429")
@@ -51,18 +51,23 @@ async def _both_rounds(plan: Plan, target: Target, display: Display) -> tuple[Ro
     count, name = plan.requests, f"demo-{secrets.token_hex(4)}"
     async with connected(target) as client:
         semaphore = FairSemaphore(
-            client, name, plan.limit, lease=plan.lease, prefix=target.prefix, label="demo"
+            client,
+            name,
+            plan.most or plan.limit,
+            lease=plan.lease,
+            prefix=target.prefix,
+            label="demo",
         )
         async with semaphore.acquire(timeout=0):
             pass  # Raises if Redis is unreachable.
         try:
-            how = "each request retries" if plan.overload else "without a semaphore"
+            how = "each process for itself" if plan.overload else "without a semaphore"
             display.log(f"[bold]1. {count} requests, {how}[/]")
-            first = _Workers(plan, target, display, semaphore if plan.overload else None)
+            first = _Workers(plan, target, display, None)
             bare = await first.process(range(1, count + 1))
             how = "permit.back_off()" if plan.overload else f"lease {plan.lease:g} s"
             display.log(f"[bold]2. {count} requests with {semaphore!r}, {how}[/]")
-            second = _Workers(plan, target, display, semaphore, backs_off=bool(plan.overload))
+            second = _Workers(plan, target, display, semaphore)
             guarded = await second.process(range(count + 1, 2 * count + 1))
         finally:
             await erase(client, semaphore, target.prefix)
@@ -82,14 +87,8 @@ class _Workers:
         target: Target,
         display: Display,
         semaphore: FairSemaphore | None,
-        *,
-        backs_off: bool = False,
     ) -> None:
-        """Let the workers hold a permit for each request, if there is a *semaphore*.
-
-        With *backs_off*, a refused request has all of them back off.
-        """
-        self._backs_off = backs_off
+        """Let the workers hold a permit for each request, if there is a *semaphore*."""
         self._plan = plan
         self._target = target
         self._display = display
@@ -100,7 +99,7 @@ class _Workers:
         self._finished = asyncio.Event()  # all requests, or all workers
 
     async def process(self, requests: range) -> Round:
-        plan, upstream = self._plan, Upstream(self._plan.limit, self._events)
+        plan, upstream = self._plan, Upstream(self._events)
         async with upstream.listening() as url, self._running(url), asyncio.TaskGroup() as group:
             pids = ", ".join(str(worker.process.pid) for worker in self._all)
             self._display.log(
@@ -109,6 +108,7 @@ class _Workers:
             )
             shown = group.create_task(self._display.show(self._all, upstream, self._semaphore))
             began = time.monotonic()
+            upstream.accept(plan.limit)
             self._pending.extend(requests)
             self._finished.clear()  # set if a worker has ended before
             self._assign()
@@ -126,10 +126,10 @@ class _Workers:
     async def _running(self, url: str) -> AsyncGenerator[None]:
         """Run workers, once all are ready, during a block. Kill them after it."""
         setup: dict[str, Any] = {"upstream": url, "target": asdict(self._target)}
-        setup["backs_off"] = self._backs_off
-        if self._semaphore is not None:
-            name, limit = self._semaphore.name, self._plan.limit
-            setup["semaphore"] = {"name": name, "limit": limit, "lease": self._plan.lease}
+        setup["slots"] = self._plan.slots if self._plan.overload else 0
+        if (semaphore := self._semaphore) is not None:
+            of = {"name": semaphore.name, "limit": semaphore.limit, "lease": self._plan.lease}
+            setup["semaphore"] = of
         # The group outlives the processes, so that its tasks read all events.
         async with asyncio.TaskGroup() as group:
             try:
@@ -192,11 +192,15 @@ class _Workers:
         return [worker for worker in self._all if not worker.gone.is_set()]
 
     async def _overload(self, upstream: Upstream) -> None:
-        """Overload *upstream* for some seconds, once a fifth of the requests was answered."""
+        """Let *upstream* accept a quarter for some seconds, after a fifth of the requests."""
         while self._answered < self._plan.requests // 5:  # noqa: ASYNC110 - as in a display
             await asyncio.sleep(_POLL_INTERVAL)
-        self._display.log(f"the upstream is overloaded for {self._plan.overload:g} s")
-        upstream.overload(self._plan.overload)
+        few, seconds = max(1, self._plan.limit // 4), self._plan.overload
+        self._display.log(f"the upstream is overloaded and accepts {few} for {seconds:g} s")
+        upstream.accept(few)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._finished.wait(), seconds)
+        upstream.accept(self._plan.limit)
 
     @property
     def _answered(self) -> int:

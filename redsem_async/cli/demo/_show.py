@@ -14,7 +14,7 @@ from rich.text import Text
 from redsem_async import FairSemaphore, SemaphoreError
 
 from ._parts import Upstream, Worker
-from ._record import Kill, Record, Round
+from ._record import Kill, Plan, Record, Round
 
 _RATE = 12  # updates per second
 
@@ -22,8 +22,7 @@ _RATE = 12  # updates per second
 class Display:
     """Prints events as lines, and in a terminal a live display of a round below them."""
 
-    def __init__(self, limit: int, console: Console) -> None:
-        self._limit = limit
+    def __init__(self, console: Console) -> None:
         self._console = console
         self._began = time.monotonic()
 
@@ -47,7 +46,7 @@ class Display:
                         now = await semaphore.status()
                         permits = f"{now.held} held, {now.available} free, {now.waiting} waiting"
                 inside = Text("■ " * upstream.inside, "green")
-                inside.append("□ " * (self._limit - upstream.inside), "dim")
+                inside.append("□ " * (upstream.capacity - upstream.inside), "dim")
                 lines = (f"semaphore: {permits}", Text("requests inside the upstream: ") + inside)
                 live.update(Group("", _workers(workers, use), "", *lines), refresh=True)
                 await asyncio.sleep(1 / _RATE)
@@ -80,14 +79,11 @@ def print_summary(record: Record, console: Console) -> None:
     """Print a table of both rounds, the facts of the killed worker, and the verdict."""
     plan, limit, (bare, guarded) = record.plan, record.plan.limit, record.rounds
     table = _table(*record.titles)
-    facts = (
-        "peak concurrency",
-        "rejected (429)",
-        "answered",
-        "lost with a killed worker",
-        "seconds",
-    )
-    for row in zip(facts, _facts(bare, limit), _facts(guarded, limit), strict=True):
+    facts = ("rejected (429)", "answered", "seconds")
+    more = ("peak concurrency", "lost with a killed worker")
+    if plan.overload:
+        more = ("capacity used", "peak concurrency")
+    for row in zip(more + facts, _facts(bare, plan), _facts(guarded, plan), strict=True):
         table.add_row(*row)
     console.print()
     console.print(table)
@@ -100,9 +96,11 @@ def print_summary(record: Record, console: Console) -> None:
         console.print(f"[bold red]✗[/] {escape(fault)}")
     if not faults and plan.overload:
         console.print(
-            f"[bold green]✓[/] The upstream was overloaded for {plan.overload:g} s. It refused"
-            f" {bare.refused} requests when each retried by itself, and {guarded.refused} when the"
-            " first refusal had all processes back off."
+            f"[bold green]✓[/] The upstream accepted {limit} concurrent requests, and a quarter"
+            f" of that for {plan.overload:g} s. With its own limit in each process"
+            f" {bare.used:.0%} of that was used, and {bare.refused} requests were rejected. With"
+            f" one limit of {plan.most} and a back-off {guarded.used:.0%} was used, and"
+            f" {guarded.refused} were rejected."
         )
     elif not faults:
         console.print(
@@ -113,13 +111,14 @@ def print_summary(record: Record, console: Console) -> None:
         )
 
 
-def _facts(round_: Round, limit: int) -> tuple[str, ...]:
+def _facts(round_: Round, plan: Plan) -> tuple[str, ...]:
     asked, refused = round_.most_asked, round_.refused
+    peak = f"[bold {'red' if asked > plan.limit else 'green'}]{asked}[/]"
+    killed = "none killed" if round_.kill is None else str(len(round_.kill.lost))
     return (
-        f"[bold {'red' if asked > limit else 'green'}]{asked}[/]",
+        *((f"[bold]{round_.used:.0%}[/]", str(asked)) if plan.overload else (peak, killed)),
         f"[bold red]{refused}[/]" if refused else "[bold green]none[/]",
         f"{len(round_.of_kind('answered'))} of {len(round_.requests)}",
-        "none killed" if round_.kill is None else str(len(round_.kill.lost)),
         f"{round_.seconds:.1f}",
     )
 

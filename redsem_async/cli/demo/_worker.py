@@ -13,6 +13,8 @@ import os
 import random
 import sys
 import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 
 import httpx
 
@@ -42,18 +44,53 @@ async def _handle(http: httpx.AsyncClient, semaphore: FairSemaphore | None, requ
         _report("failed", request, f"{type(error).__name__}: {error}")
 
 
+class _OwnLimit:
+    """The limit that this process finds for itself, as TCP does, by what its requests meet."""
+
+    def __init__(self, most: int) -> None:
+        self._limit, self._most = float(most), most
+        self._inside, self._cut = 0, 0.0
+        self._change = asyncio.Condition()
+
+    @contextlib.asynccontextmanager
+    async def acquire(self) -> AsyncGenerator["_OwnPermit"]:
+        async with self._change:
+            await self._change.wait_for(lambda: self._inside < int(self._limit))
+            self._inside += 1
+        permit = _OwnPermit(time.monotonic())
+        try:
+            yield permit
+        finally:
+            self._inside -= 1
+            if not permit.is_refused:
+                self._limit = min(self._most, self._limit + 1 / self._limit)
+            elif permit.began > self._cut:  # Those that came together are one overload.
+                self._limit, self._cut = max(1.0, self._limit / 2), time.monotonic()
+            async with self._change:
+                self._change.notify_all()
+
+
+@dataclass
+class _OwnPermit:
+    began: float
+    is_refused: bool = False
+
+    def back_off(self, _seconds: float) -> None:
+        self.is_refused = True
+
+
 async def _handle_backing_off(
-    http: httpx.AsyncClient, semaphore: FairSemaphore, request: int
+    http: httpx.AsyncClient, limit: FairSemaphore | _OwnLimit, request: int
 ) -> None:
-    """The same, but a refusal has all processes back off, and costs this one its permit."""
+    """The same, but a refusal tells *limit* of an overload, and costs this request its permit."""
     try:
         while True:
-            async with semaphore.acquire() as permit:
+            async with limit.acquire() as permit:
                 _report("started", request)
                 response = await http.get(f"/{request}")
                 if response.status_code != 429:
                     break
-                permit.back_off(float(response.headers["retry-after"]))
+                permit.back_off(0)
                 _report("waiting", request)
         response.raise_for_status()
         _report("answered", request)
@@ -74,10 +111,11 @@ async def _main() -> None:
         if options is not None:
             label = setup["label"]
             semaphore = FairSemaphore(redis, prefix=target.prefix, label=label, **options)
+        adapts = setup["slots"] and (semaphore or _OwnLimit(setup["slots"]))
         _report("ready")
         while line := await asyncio.to_thread(sys.stdin.readline):
-            if semaphore is not None and setup["backs_off"]:
-                group.create_task(_handle_backing_off(http, semaphore, int(line)))
+            if adapts:
+                group.create_task(_handle_backing_off(http, adapts, int(line)))
             else:
                 group.create_task(_handle(http, semaphore, int(line)))
         sys.exit()  # Cancels the rest, which releases their permits.

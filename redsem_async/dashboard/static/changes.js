@@ -124,7 +124,7 @@ function askBackOff() {
   const input = el("input", { id: "seconds", name: "seconds", type: "number", min: 1, max: 86400, required: true, value: 30, inputmode: "numeric" });
   ask({
     title: `Start a back-off of ${named}?`,
-    text: ["No permit is granted for so many seconds. Then grants ramp up to the limit. Held permits stay, and waiting requests keep their places."],
+    text: ["No permit is granted for so many seconds. Then more and more are, up to the limit. Held permits stay, and waiting requests keep their places."],
     button: "Back off",
     fields: [el("label", { for: "seconds" }, "Seconds"), input],
     change: (data) => ({ action: "back_off", seconds: Number(data.get("seconds")) }),
@@ -169,8 +169,8 @@ const BUTTONS = [
   { action: "set_limit", text: "Set limit…", run: askLimit },
   { action: "pause", text: "Pause…", run: askPause, when: (view) => view.setLimit !== 0 },
   { action: "resume", text: "Resume…", run: askResume, when: (view) => view.setLimit === 0, primary: true },
-  { action: "back_off", text: "Back off…", run: askBackOff, when: (view) => !view.backOff },
-  { action: "back_off", text: "End back-off…", run: askEndBackOff, when: (view) => view.backOff },
+  { action: "back_off", text: "Back off…", run: askBackOff, when: (view) => view.backOff !== 0 },
+  { action: "back_off", text: "End back-off…", run: askEndBackOff, when: (view) => view.backOff !== null },
   { action: "delete", text: "Delete…", run: askDelete, danger: true },
 ];
 

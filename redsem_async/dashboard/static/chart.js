@@ -5,7 +5,7 @@ import { duration, number, short, svg } from "./dom.js";
 const SHORTEST = 30; // seconds that a chart spans at least
 const PAD = { left: 46, right: 8, top: 10, bottom: 20 };
 
-/** Draws one value of a history, and a limit above it where there is one. */
+/** Draws one value of a history. A limit comes with the limit in force of back-offs. */
 export class Chart {
   constructor(element, readout, value, limit) {
     Object.assign(this, { element, readout, value, limit, points: [], events: [], pointer: null });
@@ -20,9 +20,9 @@ export class Chart {
     });
   }
 
-  /** Points are [time, held, limit, waiting], with nothing but a time where a gap begins. */
+  /** Points are [time, held, limit, waiting, in force], with only a time where a gap begins. */
   show(points, events) {
-    this.points = points.map(([at, held, limit, waiting]) => ({ at, held, limit, waiting }));
+    this.points = points.map(([at, held, limit, waiting, inForce]) => ({ at, held, limit, waiting, inForce }));
     this.events = events;
     this.draw();
   }
@@ -55,6 +55,9 @@ export class Chart {
     for (const path of steps(times, limits, x, y)) {
       parts.push(svg("path", { class: "limit", d: path.line }));
     }
+    for (const path of this.limit ? steps(times, points.map((point) => point.inForce), x, y) : []) {
+      parts.push(svg("path", { class: "in-force", d: path.line }));
+    }
     for (const path of steps(times, values, x, y)) {
       parts.push(svg("path", { class: "area", d: `${path.line} L${path.end} ${y(0)} L${path.start} ${y(0)} Z` }));
       parts.push(svg("path", { class: "line", d: path.line }));
@@ -84,7 +87,8 @@ export class Chart {
     parts.push(svg("line", { class: "cursor", x1: at, x2: at, y1: PAD.top, y2: y(0) }));
     parts.push(svg("circle", { class: "now", cx: at, cy: y(this.value(nearest)), r: 3.5 }));
     const limit = this.limit?.(nearest);
-    const of = limit === null || limit === undefined ? "" : ` of ${number(limit)}`;
+    const most = limit === null || limit === undefined ? "" : ` of ${number(limit)}`;
+    const of = limit !== undefined && nearest.inForce !== null ? ` of ${number(nearest.inForce)} in force${most}` : most;
     return `${number(this.value(nearest))}${of}, ${duration(points.at(-1).at - nearest.at)} ago`;
   }
 }

@@ -81,6 +81,7 @@ function showHistory({ points, events }) {
   for (const chart of charts) chart.show(points, events);
   byId("charts").hidden = byId("marks").hidden = !points.length;
   for (const kind of ["limit", "bad", "good"]) byId(`mark-${kind}`).hidden = !events.some((event) => event[1] === kind);
+  byId("mark-in-force").hidden = points.every((point) => point[4] === null);
   if (points.length) setText(byId("since"), `What the dashboard has read in the last 15 minutes, back to ${clock(points[0][0])}.`);
   byId("happened-empty").hidden = events.length > 0;
   const keyOf = ([at, , text]) => `${at} ${text}`;
@@ -351,7 +352,7 @@ function showKeys(view) {
   };
   const changed = (key) => {
     const set = key.setLimit === null ? [] : [`${key.setLimit ? "limit set" : "paused"}${key.setOrigin}`];
-    return [...set, ...(key.backOff ? [`back-off, ${key.backOff} more, started${key.backOffOrigin}`] : [])].join("; ");
+    return [...set, ...(key.backOff ? [`backing off: ${key.backOff}, started${key.backOffOrigin}`] : [])].join("; ");
   };
   const columns = [
     text("key", (key) => keyText(key.key)),

@@ -71,14 +71,14 @@ async def test_back_off_pauses_for_some_seconds(cli: Cli, semaphore: FairSemapho
     async with semaphore:
         pass
     result = await cli("back-off", "jobs", "30")
-    told = "jobs: no permit for 30 s, then as many as the ramp allows\n"
+    told = "jobs: no permit for 30 s, then the limit in force rises again\n"
     assert (result.code, result.out) == (0, told)
     assert await semaphore.try_acquire() is None
     shown = (await cli("status", "jobs")).out
-    assert re.search(rf"backing off: No permit is .* started \S+ s ago by {BY}\.", shown)
+    assert re.search(rf"backing off: No permit for .* started \S+ s ago by {BY}\.", shown)
     data = await cli.json("status", "jobs")
     assert re.fullmatch(BY, data["back_off"]["by"])
-    assert data["back_off"]["ramp"] == 0 < data["back_off"]["seconds_left"] <= 30
+    assert data["back_off"]["limit"] == 0 < data["back_off"]["seconds_left"] <= 30
     result = await cli("back-off", "jobs", "0")
     assert (result.code, result.out) == (0, "jobs: back-off ended\n")
     async with semaphore.acquire(timeout=0):

@@ -184,7 +184,9 @@ async def test_the_use_the_limit_and_the_line_of_each_key(
     assert "FairSemaphore, limit 5, key_limit=2, 4 held, 2 waiting" in shown
     assert "keys of the waiting requests are full: acme.\n" in shown
     assert re.search(r"^beta +7 +1 +0 +set \S+ s ago by api@\S+:\d+ ", shown, re.MULTILINE)
-    assert re.search(r"^gamma .* backing off, .* s more \(started .* by api@", shown, re.MULTILINE)
+    assert re.search(
+        r"^gamma .* backing off: no permit for .* s \(started .* by api@", shown, re.MULTILINE
+    )
     rows = [line.split() for line in shown.splitlines()]
     assert [row[-3] for row in rows if held[1].id in row] == ["beta"]
     assert [row[-1] for row in rows if row[:1] in (["1"], ["2"])] == ["acme", "acme"]

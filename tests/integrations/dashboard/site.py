@@ -13,12 +13,11 @@ import httpx
 from starlette.requests import Request
 
 from tests.harness.asgi import in_uvicorn
-from tests.harness.wait import NOISE
 
 View = dict[str, Any]
 Shows = Callable[[View], object]
 
-PATIENCE = 15.0 + NOISE  # seconds for something that a page is to show
+PATIENCE = 20.0  # seconds for something that a page is to show
 TOKEN = re.compile(r'data-token="([^"]*)"')
 
 

@@ -83,9 +83,9 @@ async def test_it_backs_off_for_some_seconds(
 ) -> None:
     caplog.set_level(logging.INFO)
     done = await writable.post("back_off", "gpu", seconds=30)
-    assert done.json()["text"] == "No permit for 30 s, then as many as the ramp allows."
+    assert done.json()["text"] == "No permit for 30 s, then the limit in force rises again."
     view = await writable.view(name="gpu")
-    assert (view["state"], view["backOff"]) == ("backing off", True)
+    assert (view["state"], view["backOff"]) == ("backing off", 0)
     assert view["words"].endswith(f" ago by dashboard/ada@{HERE}.")
     assert view["history"]["events"][-1][2].endswith(f" was started by dashboard/ada@{HERE}.")
     assert (await writable.post("back_off", "gpu", seconds=0)).json()["ok"]

@@ -37,7 +37,8 @@ async def test_every_semaphore_has_its_numbers(site: Site, redis: Redis) -> None
     """What is no semaphore is counted, and a name with quotes and line breaks is one label."""
     fair, plain = FairSemaphore(redis, "fair", 2), Semaphore(redis, HOSTILE, 5)
     await redis.set("redsem:{broken}:meta", "text")
-    async with fair.acquire(permits=2), plain:
+    async with fair.acquire(permits=2) as permit, plain:
+        permit.back_off(0)
         tasks = await queued(fair, 3)
         await plain.set_limit(4)
         values = await scraped(site)
@@ -45,9 +46,11 @@ async def test_every_semaphore_has_its_numbers(site: Site, redis: Redis) -> None
     assert values.pop(("redsem_status_oldest_wait_seconds", "fair")) > 0
     assert values == {
         ("redsem_status_limit", "fair"): 2,
+        ("redsem_status_limit_in_force", "fair"): 1,
         ("redsem_status_held", "fair"): 2,
         ("redsem_status_waiting", "fair"): 3,
         ("redsem_status_limit", HOSTILE): 4,
+        ("redsem_status_limit_in_force", HOSTILE): 4,
         ("redsem_status_held", HOSTILE): 1,
         ("redsem_status_waiting", HOSTILE): 0,
         ("redsem_status_oldest_wait_seconds", HOSTILE): 0,

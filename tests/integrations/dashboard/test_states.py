@@ -92,9 +92,10 @@ STALLED = Holder("id", PROCESS, 60.0, 2.9, 1, 1)
             INFO,
             status(back_off=BACK_OFF),
             "backing off",
-            "20 s. The back-off was started 10 s ago",
+            "No permit for 20 s. The back-off was started 10 s ago by ada",
         ),
-        (INFO, status(back_off=BackOff(0.0, 2)), "backing off", "2 permits may be in use for now"),
+        (INFO, status(back_off=BackOff(0.0, 2)), "backing off", "At most 2 of 4 permits may be"),
+        (INFO, status(back_off=BackOff(0.04, 0)), "backing off", "No permit for 0.1 s."),
         (
             INFO,
             status(1, holders=(STALLED,)),
@@ -215,7 +216,7 @@ PAUSED = "No permit is granted until it is resumed."
         ({"set_limit": 0}, {}, 1001, f"Resumed. {OWN}"),
         ({"set_limit": 9}, {}, 1001, f"The set limit was removed. {OWN}"),
         ({}, {"back_off": BackOff(20.0, 0, 0.5, "ada")}, 1000.5, "of 20 s was started by ada."),
-        ({}, {"back_off": BackOff(0.0, 2)}, 1001, "A back-off was started."),
+        ({}, {"back_off": BackOff(0.0, 1)}, 1001, "A back-off was started: 1 of 2 permits may"),
         ({"back_off": BackOff(9.0, 0)}, {}, 1001, "The back-off has ended."),
     ],
 )
@@ -242,6 +243,18 @@ def test_a_pause_ends_before_the_back_off_that_follows(monkeypatch: pytest.Monke
     resumed, begun = _views._history(reader, "x")["events"]
     assert resumed == (1000.5, "limit", f"Resumed. {OWN}")
     assert begun[2].startswith("A back-off ")
+
+
+def test_overloads_that_cut_again_are_no_news_but_long_pauses_are() -> None:
+    """Above its capacity an upstream has one every few seconds. The chart shows them."""
+    cuts = [BackOff(0.0, 2, age, "ada") for age in (0.1, 3.0, 0.2, 0.1)]
+    seen = [None, *cuts, BackOff(0.9, 0, 0.1), BackOff(20.0, 0, 0.1), None]
+    events = told(*(reading(declares=9, back_off=each) for each in seen), every=2.0)
+    assert [event.text for event in events] == [
+        "A back-off was started by ada: 2 of 9 permits may be in use.",
+        "A back-off of 20 s was started.",
+        "The back-off has ended.",
+    ]
 
 
 def test_what_was_changed_lately_is_told_by_a_dashboard_that_was_opened_later() -> None:
@@ -283,7 +296,8 @@ def test_a_history_is_bounded_and_has_gaps() -> None:
     assert 299 <= len(history.points) <= 301
     assert len(history.events) == EVENTS
     assert history.points[-1] == Point(10_999.0, 0, 1, 0)
-    history.add(reading(set_limit=5), 11_060.0, 11_050.0)
+    history.add(reading(set_limit=5, back_off=BackOff(0.0, 3)), 11_060.0, 11_050.0)
+    assert history.points[-1] == Point(11_060.0, 0, 5, 0, 3)
     assert [point.held for point in history.points][-3:] == [0, None, 0]
     assert history.events[-1].at == 10_999.0, "it happened at a time that nobody knows"
     for since, age, at in ((11_110.0, 200.0, 10_999.0), (11_170.0, 30.0, 11_150.0)):

@@ -4,27 +4,18 @@ import asyncio
 import logging
 import math
 import operator
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from types import SimpleNamespace
-from typing import Any, cast
-from unittest.mock import Mock
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redsem_async import AnySemaphore, FairSemaphore, Permit, SemaphoreGroup
-from redsem_async._integrations import overload
-from redsem_async._integrations.overload import (
-    LONGEST_PAUSE,
-    DoublingPause,
-    Overloads,
-    seconds_of,
-    told_by,
-)
+from redsem_async import AnySemaphore, FairSemaphore, SemaphoreGroup
+from redsem_async._integrations.overload import pause_for, seconds_of, told_by
 from redsem_async.testing import MemoryBackend
 from redsem_async.throttle import throttled, throttled_map
 from tests.harness.wait import soon
@@ -55,28 +46,33 @@ def answering(http: Any) -> Answering:
 TWENTY = {"Retry-After": "20"}
 
 
+def at_once(_: Any) -> float:
+    return 0
+
+
 @pytest.mark.parametrize(
-    ("status", "headers", "back_off", "pauses"),
+    ("status", "headers", "back_off", "told"),
     [
-        *((429, TWENTY, True, True), (503, TWENTY, True, True), (429, TWENTY, False, False)),
-        *((status, TWENTY, True, False) for status in (200, 404, 500)),
-        (429, {}, True, False),
+        *((429, TWENTY, True, (20, 0)), (503, TWENTY, True, (20, 0)), (429, TWENTY, False, None)),
+        *((200, TWENTY, True, None), (429, {}, True, (0, 1)), (529, {}, at_once, (0, 1))),
     ],
 )
-async def test_a_response_that_is_refused_pauses_the_fleet(
+async def test_a_response_that_is_refused_has_the_fleet_back_off(
     client_of: ClientOf,
     answering: Answering,
     backend: MemoryBackend,
     status: int,
     headers: dict[str, str],
-    back_off: bool,
-    pauses: bool,
+    back_off: Any,
+    told: tuple[int, int] | None,
 ) -> None:
+    """It pauses until the told time, and cuts the limit in force to the use in any case."""
     here, there = (FairSemaphore(each, "upstream", 3) for each in (backend, backend.peer()))
     client = client_of(here, answering(status, headers), back_off=back_off)
     assert (await client.get("/")).status_code == status, "it is returned as it is"
-    assert await pause_left(there) == pytest.approx(20.0 if pauses else 0.0, abs=1.0)
-    assert (await there.status()).held == 0
+    seen = await there.status()
+    assert seen.held == 0
+    assert (seen.back_off and (math.ceil(seen.back_off.seconds_left), seen.back_off.limit)) == told
 
 
 async def test_keys_and_hosts_back_off_alone(
@@ -131,74 +127,27 @@ def test_back_off_of_a_transport_is_a_flag_or_a_function(
         leaf.SemaphoreTransport(FairSemaphore(backend, "upstream", 1), back_off=back_off)
 
 
-class Noted:
-    """A permit that keeps for how long it was told to pause, at the times of a clock."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, hold: float | None = None) -> None:
-        self.name = "upstream"
-        self.pauses: list[float] = []
-        self.now = 1.0
-        self._overloads = Overloads(back_off=True)
-        monkeypatch.setattr(overload, "clock", lambda: self.now)
-        monkeypatch.setattr(overload, "usual_hold_of", Mock(return_value=hold))
-
-    def back_off(self, seconds: float, *, key: bool) -> None:
-        self.pauses.append(seconds)
-
-    def answered(self, status: int, headers: dict[str, str], *, key: str | None = None) -> None:
-        response: Any = SimpleNamespace(status_code=status, headers=headers)
-        self._overloads.note(cast("Permit", self), key, self.now, response)
-
-
-@pytest.mark.parametrize(
-    ("status", "headers"),
-    [(503, {}), (429, {"retry-after": "0"}), (429, {"retry-after": "-3"})],
-    ids=str,
+USED_UP, LEFT = (
+    {"x-ratelimit-reset-tokens": "6s", "x-ratelimit-remaining-tokens": left} for left in "09"
 )
-def test_without_a_time_the_pause_doubles(
-    monkeypatch: pytest.MonkeyPatch, status: int, headers: dict[str, str]
-) -> None:
-    """So it does where it asks for nothing, as a date does that is over by this clock."""
-    noted = Noted(monkeypatch)
-    for _ in range(3):
-        noted.answered(status, headers)
-        noted.now += 0.5
-    for least, pause in zip((1.0, 2.0, 4.0), noted.pauses, strict=True):
-        assert least <= pause <= 1.5 * least
 
 
 @pytest.mark.parametrize(
-    ("hold", "times", "pauses"),
+    ("status", "headers", "seconds"),
     [
-        (0.01, (1.0, 1.4, 1.8), 1),  # a second at least: what is refused at once is held briefly
-        (0.01, (1.0, 1.8, 2.6, 3.4), 0),
-        (30.0, (1.0, 15.0, 29.0), 1),
-        (30.0, (1.0, 25.0, 49.0), 0),
-        (None, (1.0, 1.4, 1.8), 1),
+        *((status, TWENTY, None) for status in (200, 404, 500, 529)),
+        *((status, {"retry-after": "20"}, 20.0) for status in (429, 503)),
+        *((429, {"retry-after": text}, 0.0) for text in ("0", "-3", "soon")),
+        *((429, {}, 0.0), (503, {}, 0.0), (429, USED_UP, 6.0), (429, LEFT, 0.0)),
+        (503, USED_UP, 0.0),
     ],
 )
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {},
-        {"retry-after": "soon"},
-        {"x-ratelimit-reset-tokens": "6m", "x-ratelimit-remaining-tokens": "9"},
-    ],
-    ids=str,
-)
-def test_a_bare_429_is_an_overload_the_third_time_within_a_usual_hold(
-    monkeypatch: pytest.MonkeyPatch,
-    headers: dict[str, str],
-    hold: float | None,
-    times: tuple[float, ...],
-    pauses: int,
+def test_what_counts_as_an_overload(
+    status: int, headers: dict[str, str], seconds: float | None
 ) -> None:
-    """One says nothing of others: its request may be too large, or its account's quota used up."""
-    noted = Noted(monkeypatch, hold)
-    for noted.now in times:
-        noted.answered(429, headers)
-        noted.answered(429, headers, key="another") if noted.now == 1.0 else None
-    assert len(noted.pauses) == pauses
+    """Where no time is told, nobody guesses one."""
+    response: Any = SimpleNamespace(status_code=status, headers=headers)
+    assert pause_for(response) == seconds
 
 
 THEN = datetime.now(UTC) + timedelta(seconds=2000)
@@ -270,17 +219,6 @@ def test_no_header_is_an_error(headers: dict[str, str]) -> None:
     """An upstream may say anything."""
     told = told_by(headers, limits=True)
     assert told is None or 0 <= told < math.inf
-
-
-def test_twenty_refusals_of_one_moment_double_nothing() -> None:
-    """And the pause has a bound."""
-    pause, now = DoublingPause(), time.monotonic()
-    granted = [now - 1.0 + n / 100 for n in range(20)]
-    assert all(1.0 <= pause.after(at, now + n / 50) <= 1.5 for n, at in enumerate(granted))
-    assert 2.0 <= pause.after(now + 2.0, now + 2.1) <= 3.0
-    pause = DoublingPause()
-    longest = max(pause.after(at, at) for at in range(1, 30))
-    assert LONGEST_PAUSE <= longest <= 1.5 * LONGEST_PAUSE
 
 
 class Overloaded(Exception):

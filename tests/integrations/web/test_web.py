@@ -49,9 +49,9 @@ async def test_a_request_holds_a_permit_to_its_end(front: Front, service: Here, 
         ({"timeout": 0.1}, 503, b"all permits are in use"),
         ({"timeout": 0.1, "status": 429}, 429, b"all permits are in use"),
         ({"semaphore": {"max_waiters": 0}}, 503, b"too many requests are waiting"),
-        ({"timeout": 0.1}, 503, b"paused"),
+        *(({"timeout": 0.1}, 503, why) for why in (b"paused", b"backing off")),
     ],
-    ids=["timeout", "status", "max_waiters", "paused"],
+    ids=["timeout", "status", "max_waiters", "paused", "back_off"],
 )
 async def test_full_is_answered_with_retry_after(
     front: Front, options: dict[str, Any], status: int, reason: bytes
@@ -60,10 +60,12 @@ async def test_full_is_answered_with_retry_after(
     async with front.serve(**options) as service, front.sem:
         if reason == b"paused":
             await front.sem.pause()
+        elif reason == b"backing off":
+            await front.sem.back_off(30)
         refused = await service.answer("/wait")
         assert refused.status == status
         assert refused.body.replace(b": ", b":") == b'{"detail":"%s"}' % reason
-        assert 1 <= refused.retry_after <= 60
+        assert (25 if reason == b"backing off" else 1) <= refused.retry_after <= 60
         denied = await service.answer("/ws", kind="websocket")
         assert (denied.status, denied.retry_after >= 1) == (status, True)
         closed = await service.answer("/ws", kind="websocket", denial=False)

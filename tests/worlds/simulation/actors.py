@@ -219,7 +219,7 @@ class Actor:
                     await permit.refresh()
                 if draw.random() < run.overloads:
                     books.orders.ordered(self._process, BACK_OFF)
-                    permit.back_off(draw.choice(PAUSES[1:]), key=attempt.key is not None)
+                    permit.back_off(draw.choice(PAUSES), key=attempt.key is not None)
                     world.fault("backed off")
                 if draw.random() < run.blocked and not world.healed:
                     self._process.block(draw.random() * 2 * attempt.semaphore.lease)
