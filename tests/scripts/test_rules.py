@@ -590,3 +590,18 @@ def test_who_joins_before_heavy_requests_of_the_same_call_is_not_passed_over(mod
     state.call(A, op.Abandon([op.QueuedRequest(2, 90_000, 1, 2)]))
     state.release(A, 1)
     assert 4 in state.held_by(B)
+
+
+@pytest.mark.parametrize("key", [None, "a"])
+def test_overloads_of_one_heavy_permit_cut_until_they_pause(key: str | None) -> None:
+    """It may be more than the limit in force, which an overload never raises."""
+    state, terms, kept = InMemory("fair+keys"), op.KeyTerms("a") if key else None, []
+    for number in range(1, 6):
+        [token] = state.acquire(A, number, limit=9, permits=8, key=terms).answers
+        state.pass_time(1)
+        said = state.call(A, op.StartBackOff(0, token, number, key))
+        kept += said.answers
+        state.pass_time(1)
+        state.release(A, number)
+    assert kept == [4, 3, 2, 1, 1]
+    assert state.acquire(A, 9, limit=9, permits=8, key=terms).answers == [-4 if key else 0]

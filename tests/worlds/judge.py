@@ -355,9 +355,10 @@ def begun(call: op.StartBackOff, was: BackOff | None, used: int, now: int) -> tu
     ends = max(ends, now + call.pause_ms)
     if call.token is None:
         return kept, ends
+    if ramp := was and was.ramp(now):
+        used = min(used, ramp.permits or kept)  # one heavy permit may be more than the ramp
     if was and ends == now and kept == 1 and used <= 1:
         ends += min(max(FIRST_PAUSE, 2 * (was.ends - was.began // 1000)), LONGEST_PAUSE)
-    ramp = was and was.ramp(now)
     found = ramp is not None and ramp.permits >= kept
     return max(1, used * 9 // 10 if found else used // 2), ends
 
