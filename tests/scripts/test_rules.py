@@ -571,6 +571,7 @@ def test_an_acquire_that_is_late_holds_nothing_although_the_mark_was_lost(mode: 
     state.call(A, op.Heartbeat(90_000, hub_info=HubInfo("x", used=2)))
     assert state.call(A, late).answers == [-1]
 
+
 @pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
 def test_who_joins_before_heavy_requests_of_the_same_call_is_not_passed_over(mode: Mode) -> None:
     """A request between them that may not wait has the heavy ones read before."""
@@ -595,9 +596,11 @@ def test_who_joins_before_heavy_requests_of_the_same_call_is_not_passed_over(mod
 @pytest.mark.parametrize("key", [None, "a"])
 def test_overloads_of_one_heavy_permit_cut_until_they_pause(key: str | None) -> None:
     """It may be more than the limit in force, which an overload never raises."""
-    state, terms, kept = InMemory("fair+keys"), op.KeyTerms("a") if key else None, []
+    state, terms = InMemory("fair+keys"), op.KeyTerms("a") if key else None
+    kept: list[object] = []
     for number in range(1, 6):
-        [token] = state.acquire(A, number, limit=9, permits=8, key=terms).answers
+        token = state.acquire(A, number, limit=9, permits=8, key=terms).answers[0]
+        assert isinstance(token, int)
         state.pass_time(1)
         said = state.call(A, op.StartBackOff(0, token, number, key))
         kept += said.answers
