@@ -36,6 +36,7 @@ local function begun(before, ramp)
   local kept = before and before.kept or 1
   local lasts = math.max(pause, before and before.ends - now or 0)
   if token then
+    used = math.min(used, ramp > 0 and ramp or kept)  -- one heavy permit may be more
     if before and kept == 1 and used <= 1 and lasts == 0 then
       local lasted = before.ends - math.floor(before.began / 1000)
       lasts = math.min(math.max(FIRST_PAUSE, 2 * lasted), LONGEST_PAUSE)

@@ -31,7 +31,7 @@ local function join_queue(entries, need)
     local request = parse_request(entries[i + 1])
     texts[i], texts[i + 1] = 0, line_text(request, entries[i])
     if not changed[request.key] then call('ZADD', uses, use_of(request.key), request.key) end
-    if tonumber(entries[i]) <= counter then forget_passed(request.key) end  -- it has a head start
+    if padded(entries[i]) <= passed_of(request.key) then forget_passed(request.key) end
     changed[request.key] = true
   end
   if state.waiting == 0 then

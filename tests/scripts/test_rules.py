@@ -570,3 +570,41 @@ def test_an_acquire_that_is_late_holds_nothing_although_the_mark_was_lost(mode: 
     state.lose("meta")
     state.call(A, op.Heartbeat(90_000, hub_info=HubInfo("x", used=2)))
     assert state.call(A, late).answers == [-1]
+
+
+@pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
+def test_who_joins_before_heavy_requests_of_the_same_call_is_not_passed_over(mode: Mode) -> None:
+    """A request between them that may not wait has the heavy ones read before."""
+    state = InMemory(mode)
+    state.call(A, op.SetLimit(2, 1))
+    state.acquire(A, 1)
+    state.acquire(A, 2, permits=2)
+    state.pass_time(900)
+    key, asked = op.KeyTerms("a"), op.RequestOptions
+    options = {
+        1: asked(3, ahead_ms=800, key=key),
+        2: asked(3, key=key),
+        3: asked(waits=False, ahead_ms=100, key=op.KeyTerms("b")),
+        4: asked(ahead_ms=400, key=key),
+    }
+    state.acquire(B, *options, options=options)
+    state.call(A, op.Abandon([op.QueuedRequest(2, 90_000, 1, 2)]))
+    state.release(A, 1)
+    assert 4 in state.held_by(B)
+
+
+@pytest.mark.parametrize("key", [None, "a"])
+def test_overloads_of_one_heavy_permit_cut_until_they_pause(key: str | None) -> None:
+    """It may be more than the limit in force, which an overload never raises."""
+    state, terms = InMemory("fair+keys"), op.KeyTerms("a") if key else None
+    kept: list[object] = []
+    for number in range(1, 6):
+        token = state.acquire(A, number, limit=9, permits=8, key=terms).answers[0]
+        assert isinstance(token, int)
+        state.pass_time(1)
+        said = state.call(A, op.StartBackOff(0, token, number, key))
+        kept += said.answers
+        state.pass_time(1)
+        state.release(A, number)
+    assert kept == [4, 3, 2, 1, 1]
+    assert state.acquire(A, 9, limit=9, permits=8, key=terms).answers == [-4 if key else 0]

@@ -360,9 +360,12 @@ def begun(call: op.StartBackOff, was: BackOff | None, used: int, now: int) -> tu
     kept, ends = was.kept, max(was.ends, now + call.pause_ms)
     if call.token is None:
         return kept, ends
+    in_force = limit_in(was, now)
+    found = in_force >= kept
+    used = min(used, int(min(in_force, used)) or kept)  # one heavy permit may be more than that
     if ends == now and kept == 1 and used <= 1:
         ends += min(max(FIRST_PAUSE, 2 * (was.ends - was.began // 1000)), LONGEST_PAUSE)
-    return max(1, used * 9 // 10 if limit_in(was, now) >= kept else used // 2), ends
+    return max(1, used * 9 // 10 if found else used // 2), ends
 
 
 # -- whose turn it is
