@@ -136,7 +136,7 @@ class Job:
                 await orders.carry_out(process, process.semaphore, DELETE)
             case "back-off":
                 orders.ordered(process, BACK_OFF)
-                held[-1].back_off(1.0)
+                held[-1].back_off(float(number or 1))
             case _:
                 assert verb == "end-back-off", verb
                 await process.semaphore.back_off(0)
