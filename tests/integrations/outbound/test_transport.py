@@ -90,7 +90,7 @@ async def test_a_cancelled_request_gives_the_permit_back(
     async with sem:
         request = asyncio.create_task(client.get("/quick"))
         await waiting(sem, 1)
-        await soon(cancelled(request))
+        await soon(cancelled(request), within=1.0)
         assert request.cancelled()
         await waiting(sem, 0)
     assert upstream.requests == 1
