@@ -1,4 +1,4 @@
-"""`on_outage`, in whatever takes a permit. What services answer is in `web/test_web.py`."""
+"""`on_outage`, and the loss of a permit, in whatever takes one. Services are in `web`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -298,12 +298,18 @@ def test_a_gate_may_be_used_in_one_event_loop_after_another() -> None:
     assert (load.began, load.most) == (6, 1)
 
 
-@pytest.mark.parametrize("form", [throttled, ThrottledTaskGroup, SemaphoreTransport])
-@pytest.mark.parametrize(
-    ("rule", "error"), [("ajar", ValueError), (0, ValueError), (True, TypeError)]
-)
-def test_bad_rules_are_refused(
-    form: Any, sem: FairSemaphore, rule: Any, error: type[Exception]
-) -> None:
-    with pytest.raises(error, match="on_outage"):
-        form(sem, on_outage=rule)
+@pytest.mark.parametrize("form", FORMS)
+async def test_work_goes_on_where_the_limit_caps_load(form: Make, sem: FairSemaphore) -> None:
+    """It is chosen where the cap is, and not where the semaphore is made."""
+    done: list[bool] = []
+
+    async def job() -> None:
+        [holder] = (await sem.status()).holders
+        assert await sem.release(holder.id)
+        await asyncio.sleep(0.01)
+        done.append(True)
+
+    await outcome(form(sem, cancel_on_loss=False), job)
+    assert done
+    with pytest.raises(TypeError, match="cancel_on_loss"):
+        decorated(sem, cancel_on_loss=1)

@@ -48,8 +48,8 @@ class Stored:
         return self._client._store.redis.command(command, f"redsem:{{jobs}}:{what}", *arguments)
 
     def let_pass(self, seconds: float) -> None:
-        """Let time pass, in which no process says anything."""
-        self._client._store._epoch_us += round(seconds * 1_000_000)
+        """Let time pass, in which nobody says anything. A value lives to its millisecond's end."""
+        self._client._store._epoch_us += round(seconds * 1_000_000) + 1000
 
     def fall_silent(self) -> None:
         """Let the only process that used the name have sent nothing for a while."""

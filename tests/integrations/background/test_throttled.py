@@ -3,13 +3,13 @@
 import asyncio
 import inspect
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from redsem_async import AcquireTimeout, FairSemaphore, PermitLost, SemaphoreGroup
 from redsem_async.testing import MemoryBackend
-from redsem_async.throttle import ThrottledTaskGroup, throttled, throttled_map
+from redsem_async.throttle import throttled
 from tests.harness.wait import cancelled, until
 from tests.integrations.background.load import Load, echo
 
@@ -127,30 +127,6 @@ async def test_a_cancelled_call_backs_nobody_off(sem: FairSemaphore, load: Load)
     await until(lambda: load.now)
     await cancelled(call)
     assert not asked
-
-
-@pytest.mark.parametrize("form", ["throttled", "task group", "map"])
-async def test_work_goes_on_where_the_limit_caps_load(sem: FairSemaphore, form: str) -> None:
-    """It is chosen where the cap is, and not where the semaphore is made."""
-    done: list[object] = []
-
-    async def job(_: object = None) -> None:
-        [holder] = (await sem.status()).holders
-        assert await sem.release(holder.id)
-        await asyncio.sleep(0.01)
-        done.append(form)
-
-    if form == "throttled":
-        await throttled(sem, cancel_on_loss=False)(job)()
-    elif form == "task group":
-        async with ThrottledTaskGroup(sem, cancel_on_loss=False) as group:
-            _ = group.create_task(job())
-    else:
-        async with throttled_map(sem, job, [0], cancel_on_loss=False) as results:
-            assert [result async for result in results] == [None]
-    assert done == [form]
-    with pytest.raises(TypeError, match="cancel_on_loss"):
-        throttled(sem, cancel_on_loss=cast("bool", 1))
 
 
 def plain(_: object = None) -> int:

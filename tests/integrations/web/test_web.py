@@ -279,7 +279,8 @@ async def test_what_redis_refuses_is_an_error(front: Front, service: Here) -> No
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        *(({"on_outage": "ajar"}, ValueError), ({"on_outage": True}, TypeError)),
+        *(({"on_outage": rule}, ValueError) for rule in ("ajar", 0)),
+        ({"on_outage": True}, TypeError),
         *(({"status": 200}, ValueError), ({"status": 600}, ValueError)),
         *(({"retry_after": 5}, TypeError), ({"retry_after": asyncio.sleep}, TypeError)),
     ],
