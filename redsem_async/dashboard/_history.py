@@ -124,7 +124,8 @@ class History:
         if points and points[-1].at < since:
             self._read_at = points[-1].at
             points.append(Point(now))
-            self._marks.clear()
+            if not self._ended:  # what this dashboard ended meanwhile is told by what was before
+                self._marks.clear()
             self._stalled.clear()
         elif points and points[-1].at // SLOT == now // SLOT:
             _ = points.pop()

@@ -45,8 +45,9 @@ local function begun(before, ramp)
   end
   local rest = math.max(RESTS * hold, SHORTEST_REST, (is_found and PAUSES or 1) * pause)
   local after = {
-    ends = now + lasts, began = math.max(state.counter, now_us), step = hold, kept = kept,
-    rest = math.min(kept > 1 and rest or math.max(2 * hold, SHORTEST_REST), LONGEST_REST), by = by,
+    ends = now + lasts, began = math.max(state.counter, now_us), step = math.min(hold, LONGEST_REST),
+    rest = math.min(kept > 1 and rest or math.max(2 * hold, SHORTEST_REST), LONGEST_REST),
+    kept = kept, by = by,
   }
   if lasts == 0 then after.ends = now - slow_start_of(after) end
   return after

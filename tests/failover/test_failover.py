@@ -115,7 +115,11 @@ async def test_a_failover_keeps_all_that_was_handed_over(
     assert await permit.release()
     successor = await soon(waiters[0])
     await replicated.caught_up()
-    assert await contents(replicated.replicas[0]) == await contents(replicated.master)
+
+    async def agree() -> bool:
+        return await contents(replicated.replicas[0]) == await contents(replicated.master)
+
+    await until(agree, "the replica has what the master has")
     new = await take_over(replicated, proxy)
     await successor.refresh()
     assert await holders(new, waits) == {successor.id}
