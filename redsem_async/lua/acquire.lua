@@ -100,6 +100,7 @@ end
 -- The token of a request that may not wait, if it would be granted at once in its place in the
 -- queue; nil otherwise.
 local function grant_in_turn(request)
+  local blocked_until = state.blocked_until  -- without this request
   write()
   join_queue({ ticket_for(request), request.text }, liveness_timeout(lease))
   start_over()
@@ -111,6 +112,7 @@ local function grant_in_turn(request)
     end
   end
   leave_queue({ request.text })
+  state.blocked_until = blocked_until
 end
 
 for i, request in ipairs(requests) do
