@@ -21,8 +21,7 @@ from redsem_async import (
     Mutex,
     Permit,
 )
-from redsem_async.testing import MemoryBackend
-from tests.harness.clients import Client, Kind, Make, MakePair
+from tests.harness.clients import Client, Make, MakePair
 from tests.harness.wait import (
     all_free,
     cancelled,
@@ -30,7 +29,6 @@ from tests.harness.wait import (
     in_background,
     queue_up,
     until,
-    waiting,
 )
 from tests.worlds.simulated_time import simulated
 
@@ -131,32 +129,7 @@ async def test_an_acquire_has_what_a_coroutine_has(make: Make) -> None:
         await cancelled(waiter)
 
 
-def test_semaphores_need_no_loop_to_be_made(kind: Kind) -> None:
-    """They stand at module level, where no loop runs yet, and connect to nothing."""
-    made = kind(Redis(port=1), "at module level", 3, lease=7)
-    assert (made.name, made.limit, made.lease) == ("at module level", 3, 7)
-
-
 # -- blocks
-
-
-async def test_many_tasks_share_one_object(make: Make) -> None:
-    """Nested blocks are a stack, and tasks that interleave leave with their own permits."""
-    sem = make(15)
-
-    async def work(steps: int) -> None:
-        async with sem as outer:
-            async with sem as inner:
-                for _ in range(steps):
-                    await asyncio.sleep(0)
-                held = {holder.id for holder in (await sem.status()).holders}
-                assert held >= {outer.id, inner.id}
-                assert len(held) <= 15
-            assert inner.expires_in <= 0 < outer.expires_in
-        assert outer.expires_in <= 0
-
-    await asyncio.gather(*(work(number % 7) for number in range(14)))
-    await all_free(sem)
 
 
 @pytest.mark.fault(11)
@@ -307,19 +280,6 @@ async def test_try_acquire_says_unreachable_rather_than_none(nowhere: Redis) -> 
 
 
 @simulated
-async def test_a_timeout_is_kept(make: Make) -> None:
-    """The caller has a deadline of its own."""
-    sem, loop = make(1), asyncio.get_running_loop()
-    async with sem:
-        start = loop.time()
-        with pytest.raises(AcquireTimeout) as caught:
-            await sem.acquire(timeout=0.3)
-        assert loop.time() - start == pytest.approx(caught.value.waited) == pytest.approx(0.3)
-        assert isinstance(caught.value, TimeoutError)
-        await waiting(sem, 0)
-
-
-@simulated
 async def test_no_timeout_waits_for_as_long_as_it_takes(make: Make) -> None:
     """None wins over the constructor's timeout, which is that of a bare block."""
     sem = make(1, timeout=0.05)
@@ -330,19 +290,6 @@ async def test_no_timeout_waits_for_as_long_as_it_takes(make: Make) -> None:
             pytest.fail("entered")
     await asyncio.sleep(60)
     await give_back(first, *patient)
-
-
-@pytest.mark.parametrize(("timeout", "takes"), [(0.4, 0.4), (None, 10.0)])
-@simulated
-async def test_an_outage_is_waited_out_until_the_deadline_or_for_one_lease(
-    make: Make, client: MemoryBackend, timeout: float | None, takes: float
-) -> None:
-    client.down()
-    loop = asyncio.get_running_loop()
-    start = loop.time()
-    with pytest.raises(BackendUnavailable):
-        await make(1, lease=10.0).acquire(timeout=timeout)
-    assert loop.time() - start == pytest.approx(takes, abs=0.01)
 
 
 # -- weights

@@ -9,7 +9,7 @@ import pytest
 from redsem_async import AcquireTimeout, BackendUnavailable, FairSemaphore, Permit
 from redsem_async._hub.route import OVERTIME
 from tests.harness.memory import Distant
-from tests.harness.wait import cancelled, give_back, in_background, queue_up
+from tests.harness.wait import give_back, in_background, queue_up
 from tests.worlds.simulated_time import simulated
 
 TIMEOUT = 2.0
@@ -101,37 +101,6 @@ async def test_a_far_server_is_asked_before_the_deadline(
         assert isinstance(result, BackendUnavailable), repr(result)
 
 
-@simulated
-async def test_a_reply_about_another_key_decides_nothing(backend: Distant) -> None:
-    """While the process asks other things all the time, whose replies say that Redis is there."""
-    backend.delay = 0.01
-    here = FairSemaphore(backend, "jobs", 2, key_limit=1)
-    held = await here.acquire(key="a")
-
-    async def asks_on() -> None:
-        while True:
-            _ = in_background(here.try_acquire(key="b"))
-            await asyncio.sleep(0.005)
-
-    asking = in_background(asks_on())
-    waiters = [in_background(here.acquire(key="a", timeout=TIMEOUT)) for _ in range(3)]
-    await asyncio.sleep(TIMEOUT + 0.005)
-    await give_back(held)  # one gets it, after its deadline and before the answer
-    ended = await asyncio.gather(*waiters, return_exceptions=True)
-    assert {type(each) for each in ended} <= {Permit, AcquireTimeout}
-    await give_back(*(each for each in ended if isinstance(each, Permit)))
-    held = await here.acquire(key="a")
-    waiter = in_background(here.acquire(key="a", timeout=TIMEOUT))
-    await asyncio.sleep(1.0)
-    await here.set_limit(1)
-    await here.set_limit(5, key="a")
-    with pytest.raises(AcquireTimeout) as late:
-        await waiter
-    assert late.value.blocked_by == "limit", "it says what is full at the end"
-    await cancelled(asking)
-    await give_back(held)
-
-
 @pytest.mark.parametrize("early", [0.12, 0.08, 0.03, -0.03, -0.07])
 @simulated
 async def test_far_away_the_server_is_not_unavailable_because_a_permit_became_free(
@@ -148,20 +117,3 @@ async def test_far_away_the_server_is_not_unavailable_because_a_permit_became_fr
     assert isinstance(result, Permit | AcquireTimeout), repr(result)
     if isinstance(result, Permit):
         await give_back(result)
-
-
-@simulated
-async def test_a_grant_that_nothing_confirms_by_the_deadline_comes_too_late(
-    backend: Distant, there: FairSemaphore
-) -> None:
-    """Far away, its refresh takes as long as any command. The server is not unavailable then."""
-    here = FairSemaphore(backend, "jobs", 1, lease=30.0, refresh_interval=0.05)
-    holder = await there.acquire()
-    waiter = await queue_up(here, timeout=1.0)
-    backend.delay = 0.6
-    await give_back(holder)
-    result, _ = await outcome(waiter)
-    assert backend.asked("refresh")
-    assert isinstance(result, AcquireTimeout)
-    await asyncio.sleep(2.0)
-    assert (await there.status()).held == 0

@@ -39,12 +39,6 @@ def requests_of(semaphore: AnySemaphore) -> list[Request]:
     return [*state_of(semaphore).waiting]
 
 
-async def is_in_flight(semaphore: AnySemaphore) -> None:
-    """Wait for the very turn of the loop in which an acquire is written."""
-    while not state_of(semaphore).acquires_in_flight:  # noqa: ASYNC110
-        await asyncio.sleep(0)
-
-
 def beat(semaphore: AnySemaphore) -> None:
     """Send a heartbeat, as is done every third of a lease."""
     remote = remote_of(semaphore)

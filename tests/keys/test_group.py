@@ -23,16 +23,6 @@ def group(client: Client, name: str) -> SemaphoreGroup:
     return SemaphoreGroup(client, name, 1)
 
 
-async def test_each_key_has_a_limit_of_its_own(group: SemaphoreGroup) -> None:
-    async with group["acme"]:
-        assert await group["acme"].locked()
-        with pytest.raises(AcquireTimeout):
-            await group["acme"].acquire(timeout=0)
-        async with group["umbrella"] as permit:
-            assert permit.name == group.name_of("umbrella")
-    assert await group["acme"].available() == 1
-
-
 @pytest.mark.parametrize("key", ODD, ids=ascii)
 async def test_any_text_is_a_key(group: SemaphoreGroup, key: str) -> None:
     """Header values come from outside: they must neither raise nor hit the name of another key."""

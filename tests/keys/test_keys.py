@@ -46,18 +46,6 @@ async def hold(semaphore: FairSemaphore, *keys: str | None) -> list[Permit]:
 # -- both limits
 
 
-async def test_a_key_has_a_limit_of_its_own(keyed: MakeKeyed) -> None:
-    here, there = keyed(3)
-    held = await hold(here, "a", "b")
-    assert await there.try_acquire(key="a") is None
-    assert await here.try_acquire(key="b") is None
-    held += await hold(there, "c")
-    assert await there.try_acquire(key="d") is None, "the overall limit"
-    await held.pop().release()
-    held += await hold(there, None)  # without a key there is only the overall limit
-    await give_back(*held)
-
-
 async def test_a_full_key_holds_up_no_other_key(keyed: MakeKeyed) -> None:
     here, there = keyed(2)
     held = await hold(here, "a")

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from redsem_async import AcquireTimeout, AnySemaphore, BackendUnavailable, Permit, Semaphore
+from redsem_async import AcquireTimeout, AnySemaphore, Permit, Semaphore
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Make, MakePair, key_of
 from tests.harness.wait import cancelled, give_back, queue_up, soon, until
@@ -28,31 +28,7 @@ async def test_a_waiter_goes_by_its_own_limit(make: Make, other: Client) -> None
         await give_back(second)
 
 
-async def test_a_declared_limit_of_zero_waits_for_a_set_one(make: Make) -> None:
-    """Zero is a limit, and any weight may be asked for under it."""
-    sem = make(0)
-    assert await sem.try_acquire() is None
-    waiter = await queue_up(sem, permits=3)
-    await sem.set_limit(3)
-    await (await soon(waiter, 0.5)).release()
-
-
 # -- the set limit
-
-
-async def test_the_set_limit_wins_over_every_clients_own(make: Make, other: Client) -> None:
-    """Whether it is higher or lower; and it can be taken away."""
-    here, there = make(1), make(5, client=other)
-    await here.set_limit(2)
-    assert here.limit == 1  # the declared one
-    for sem in (here, there):
-        assert (await sem.status()).limit == 2
-        assert await sem.available() == 2
-    async with here, here:
-        assert await there.try_acquire() is None
-    await there.set_limit(None)
-    assert await here.available() == 1
-    assert await there.available() == 5
 
 
 @pytest.mark.fault(41)
@@ -110,19 +86,6 @@ async def test_resume_gives_back_the_limit_that_pause_found(make: Make, found: i
     await sem.set_limit(3)
     await sem.resume()
     assert (await sem.status()).set_limit == 3
-
-
-@simulated
-async def test_a_limit_that_could_not_be_set_is_not_set_later() -> None:
-    """After the error no program expects it, minutes later."""
-    backend = MemoryBackend()
-    sem, there = Semaphore(backend, "jobs", 1), Semaphore(backend.peer(), "jobs", 1)
-    backend.down()
-    with pytest.raises(BackendUnavailable):
-        await sem.set_limit(0)
-    backend.up()
-    assert (await sem.status()).limit == 1
-    await give_back(await there.acquire())
 
 
 # -- how long things are kept

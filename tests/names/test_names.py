@@ -18,8 +18,8 @@ from redsem_async import (
 )
 from redsem_async._redis.scripts import layout
 from redsem_async.testing import MemoryBackend
-from tests.harness.clients import Client, Kind, Make, MakePair
-from tests.harness.wait import all_free, cancelled, give_back, queue_up, soon
+from tests.harness.clients import Client, Kind, Make
+from tests.harness.wait import all_free, cancelled, queue_up, soon
 from tests.worlds.simulated_time import simulated
 
 MARGIN = 30.0  # seconds, in which a busy machine does what a test asks
@@ -308,17 +308,3 @@ async def test_any_text_will_do_for_a_name_and_for_a_prefix(
     assert await here.release(permit.id) is True
     await soon(permit.wait_lost())
     await here.delete()
-
-
-async def test_prefixes_keep_equal_names_apart(pair: MakePair) -> None:
-    """Two applications on one server may both have an `openai`."""
-    ours, (theirs, from_there) = pair(1, lease=60.0)[0], pair(1, prefix="theirs", lease=60.0)
-    async with ours as permit:
-        held = await theirs.acquire(timeout=0)
-        assert await theirs.release(permit.id) is False
-        waiter, unconcerned = await queue_up(from_there), await queue_up(ours)
-        await give_back(held, waiter)
-        await theirs.delete()
-        await permit.refresh()
-        assert not unconcerned.done()
-    await give_back(unconcerned)

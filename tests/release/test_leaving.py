@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import AnySemaphore, FairSemaphore, Mutex, SemaphoreError, aclose
+from redsem_async import AnySemaphore, FairSemaphore, Mutex, SemaphoreError
 from redsem_async.testing import MemoryBackend
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.clients import Client, Connect, Make, MakePair
 from tests.harness.inside import link_of
-from tests.harness.memory import Distant
 from tests.harness.proxy import Proxy
 from tests.harness.wait import all_free, soon, takes_at_most, until
 from tests.worlds.simulated_time import simulated
@@ -40,25 +39,6 @@ async def test_leaving_is_never_suspended(
     await block.__aenter__()
     run_to_its_end(block.__aexit__(*NO_ERROR))
     await all_free(sem)
-
-
-async def test_the_release_goes_before_what_is_asked_later(
-    make: Make, client: Client, other: Client
-) -> None:
-    """In this process, and whatever is asked next, or if its client ends."""
-    sem = make(1)
-    async with sem:
-        pass
-    assert await sem.available() == 1
-    async with sem:
-        pass
-    async with sem.acquire(timeout=0) as permit:
-        pass
-    assert await sem.release(permit.id) is False
-    async with sem:
-        pass
-    await aclose(client, drain=0)
-    assert await make(1, client=other).available() == 1
 
 
 def writes_of(sem: AnySemaphore, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
@@ -144,20 +124,6 @@ async def test_a_release_that_is_refused_is_logged(
         lambda: any(getattr(r, "event", None) == "not released" for r in caplog.records),
         "the warning is logged",
     )
-
-
-async def test_a_loss_that_is_told_after_the_block_raises_nothing(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """The permit was taken away, and the block was left before the push message arrived."""
-    far = Distant()
-    sem = FairSemaphore(far, "jobs", 1)
-    async with sem as permit:
-        far.delay = 0.05
-        assert await FairSemaphore(far.peer(), "jobs", 1).release(permit.id)
-        assert not permit.lost, "the message came: nothing is shown"
-    await all_free(sem)
-    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 # -- the end

@@ -122,22 +122,6 @@ async def test_the_request_that_came_first_is_not_kept_and_leaves_no_trace(
     assert {*contexts} == {None}
 
 
-async def test_a_permit_is_granted_refreshed_and_released(make: Make, recorder: Recorder) -> None:
-    sem = make(3, lease=5.0)
-    async with sem.acquire(permits=2) as permit:
-        await permit.refresh()
-    assert recorder.kinds == ["granted", "refreshed", "released"]
-    [granted, refreshed, released] = recorder.events
-    for event in recorder.events:
-        assert (event.name, event.permits) == (sem.name, 2)
-        assert event.mode == "fair"
-        assert (event.permit_id, event.fencing_token) == (permit.id, permit.fencing_token)
-        assert permit.id not in repr(event)
-    assert (granted.waited, granted.queued) == (permit.waited, False)
-    assert 3 < refreshed.expires_in <= 5
-    assert released.held > 0
-
-
 async def test_a_waiter_is_queued_and_granted_or_abandoned(make: Make, recorder: Recorder) -> None:
     """However often it has to ask."""
     sem = make()
@@ -176,18 +160,6 @@ async def test_an_outage_sheds_none(make: Make, client: MemoryBackend, recorder:
         await make().acquire(timeout=0)
     assert recorder.kinds == ["failed"]
     assert recorder.last("failed").error is error.value
-
-
-async def test_a_loss_is_told_once_without_a_release(pair: MakePair, recorder: Recorder) -> None:
-    """Although the block gives the permit back afterwards."""
-    sem, there = pair()
-    with pytest.raises(PermitLost) as error:
-        async with sem as permit:
-            await there.release(permit.id)
-            await asyncio.sleep(5)
-    assert recorder.kinds == ["granted", "lost"]
-    lost = recorder.last("lost")
-    assert (lost.reason, lost.cancels) == (error.value.reason, True)
 
 
 async def test_a_permit_handed_over_is_granted_again(make: Make, recorder: Recorder) -> None:

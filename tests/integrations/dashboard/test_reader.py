@@ -233,18 +233,6 @@ async def test_a_server_that_stays_silent_is_an_outage(
         await first(events, lambda view: view["outage"] is None)
 
 
-async def test_names_go_when_they_are_not_used_any_more(site: Site, redis: Redis) -> None:
-    """A tenant that was served leaves no row."""
-    stays, goes = FairSemaphore(redis, "stays", 1), FairSemaphore(redis, "goes", 1)
-    await stays.set_limit(1)
-    await goes.set_limit(1)
-    async with site.stream() as events, asyncio.timeout(PATIENCE):
-        await first(events, lambda view: view["total"] == 2)
-        await goes.set_limit(None)
-        view = await first(events, lambda view: view["total"] == 1)
-    assert [row["name"] for row in view["rows"]] == ["stays"]
-
-
 async def test_the_shards_of_a_cluster_are_all_read(serve: Serve, cluster: Cluster) -> None:
     """Names are on every shard."""
     async with RedisCluster.from_url(cluster.url) as client:

@@ -26,18 +26,6 @@ from tests.integrations.outbound.upstream import Upstream
 EITHER_PART = pytest.mark.parametrize("path", ["/silent", "/slow"], ids=["headers", "body"])
 
 
-async def test_no_more_requests_run_than_there_are_permits(
-    client_of: ClientOf, backend: MemoryBackend, upstream: Upstream
-) -> None:
-    """The upstream counts, and it knows nothing of semaphores."""
-    sem = FairSemaphore(backend, "upstream", 3)
-    client = client_of(sem)
-    answers = await asyncio.gather(*(client.get("/quick") for _ in range(30)))
-    assert {answer.status_code for answer in answers} == {200}
-    assert upstream.most == 3
-    await all_free(sem)
-
-
 async def test_a_streamed_body_holds_the_permit_until_it_was_read(
     client: Any, sem: AnySemaphore, upstream: Upstream
 ) -> None:
