@@ -6,7 +6,6 @@ import asyncio
 import gc
 import io
 import types
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -15,7 +14,6 @@ from redis.asyncio import Redis
 
 from redsem_async import (
     AcquireTimeout,
-    AnySemaphore,
     BackendUnavailable,
     FairSemaphore,
     Mutex,
@@ -33,41 +31,6 @@ from tests.harness.wait import (
 from tests.worlds.simulated_time import simulated
 
 # -- forms
-
-
-async def in_a_task_group(sem: AnySemaphore) -> Permit:
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(sem.acquire())
-    return task.result()
-
-
-async def gathered(sem: AnySemaphore) -> Permit:
-    [permit] = await asyncio.gather(sem.acquire())
-    return permit
-
-
-FORMS: dict[str, Callable[[AnySemaphore], Awaitable[Permit | None]]] = {
-    "await": lambda sem: sem.acquire(),
-    "task": lambda sem: asyncio.create_task(sem.acquire()),
-    "task group": in_a_task_group,
-    "gather": gathered,
-    "wait_for": lambda sem: asyncio.wait_for(sem.acquire(), 60),
-    "shield": lambda sem: asyncio.shield(sem.acquire()),
-    "try": lambda sem: sem.try_acquire(),
-}
-
-
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-async def test_every_form_gives_a_permit(
-    make: Make, form: Callable[[AnySemaphore], Awaitable[Permit | None]]
-) -> None:
-    """People write it as they write other coroutines."""
-    sem = make(1)
-    permit = await form(sem)
-    assert permit is not None
-    async with permit:
-        assert await sem.available() == 0
-    assert await sem.available() == 1
 
 
 async def test_a_permit_carries_its_facts(make: Make) -> None:
@@ -206,18 +169,6 @@ async def test_waiting_for_oneself_without_a_timeout_is_logged_once(
     assert ("the task that created it" in record.getMessage()) is child
     await cancelled(*parents)
     await all_free(sem)
-
-
-async def test_waiting_for_oneself_is_logged_after_the_lease_of_that_request(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Although one with a longer lease has waited for longer."""
-    sem, longer = make(1, lease=0.5), make(1, lease=8.0)
-    async with sem:
-        waiters = [await queue_up(each) for each in (longer, sem)]
-        await until(lambda: caplog.records, "it is logged")
-        assert [getattr(record, "event", "") for record in caplog.records] == ["nested"]
-        await cancelled(*waiters)
 
 
 @simulated

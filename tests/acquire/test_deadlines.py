@@ -99,21 +99,3 @@ async def test_a_far_server_is_asked_before_the_deadline(
         backend.half_open = True
         result, _ = await outcome(waiter)
         assert isinstance(result, BackendUnavailable), repr(result)
-
-
-@pytest.mark.parametrize("early", [0.12, 0.08, 0.03, -0.03, -0.07])
-@simulated
-async def test_far_away_the_server_is_not_unavailable_because_a_permit_became_free(
-    backend: Distant, here: FairSemaphore, there: FairSemaphore, early: float
-) -> None:
-    """Released so much before the deadline: a permit, or *full*."""
-    backend.delay = 0.04
-    holder = await there.acquire()
-    await here.reap()
-    waiter = in_background(here.acquire(timeout=TIMEOUT))
-    await asyncio.sleep(TIMEOUT - early - backend.delay)
-    await give_back(holder)
-    result, _ = await outcome(waiter)
-    assert isinstance(result, Permit | AcquireTimeout), repr(result)
-    if isinstance(result, Permit):
-        await give_back(result)

@@ -182,29 +182,6 @@ async def test_the_end_of_a_back_off_tells_waiters_when_a_permit_expires(pair: M
     assert loop_time() == pytest.approx(expires, abs=0.1), "not with the next heartbeat"
 
 
-async def test_a_pause_a_limit_and_a_back_off_are_three_things(pair: MakePair) -> None:
-    here, there = pair(2)
-
-    async def blocked_by() -> str | None:
-        with pytest.raises(AcquireTimeout) as caught:
-            await here.acquire(timeout=0)
-        return caught.value.blocked_by
-
-    await here.back_off(30.0)
-    await there.pause()
-    assert await blocked_by() == "paused"
-    await there.resume()
-    await there.set_limit(3)
-    assert await blocked_by() == "back_off"
-    await here.pause()
-    await here.back_off(0)
-    assert await blocked_by() == "paused"
-    await there.resume()
-    await here.back_off(30.0)
-    await there.delete()
-    await give_back(await here.acquire(timeout=0))
-
-
 @pytest.mark.parametrize("threaded", [False, True], ids=["in the loop", "in a thread"])
 async def test_a_waiter_of_the_process_is_not_served_before_the_back_off_of_a_block(
     make: Make, threaded: bool

@@ -1,7 +1,5 @@
 """What the process of a semaphore has of it, which no caller sees: its leases, its connection."""
 
-import asyncio
-
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, Permit

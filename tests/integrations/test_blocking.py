@@ -9,7 +9,7 @@ import threading
 import types
 from collections.abc import Generator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -22,7 +22,6 @@ from redsem_async import (
     Permit,
     PermitLost,
     SemaphoreClosed,
-    blocking,
 )
 from redsem_async.blocking import BlockingSemaphore, Portal
 from redsem_async.testing import MemoryBackend
@@ -241,29 +240,6 @@ def test_an_interrupted_wait_ends_what_it_waits_for(
     monkeypatch.undo()
     go_on.set()
     assert futures[0].cancelled()
-
-
-class ClosesNot(closing[Any]):
-    def __exit__(self, *_: object) -> None:
-        raise Interrupted
-
-
-def test_two_exceptions_while_it_waits_leave_no_request(
-    portal: Portal, sem: BlockingSemaphore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C pressed twice: the second one comes where the first one ends the wait."""
-
-    def wait(_: object) -> None:
-        monkeypatch.undo()
-        until_waiting(portal, sem)
-        raise KeyboardInterrupt
-
-    with sem.acquire():
-        monkeypatch.setattr(blocking, "closing", ClosesNot)
-        monkeypatch.setattr(portal, "wait", wait)
-        with suppress(Interrupted), sem.acquire():
-            pytest.fail("it was free")
-        gc.collect()
 
 
 @pytest.mark.parametrize("error", [None, KeyError], ids=["normally", "by an error"])

@@ -188,14 +188,6 @@ async def test_max_hold_counts_from_the_grant_that_a_blocked_loop_reads_late() -
 
 
 @simulated
-async def test_a_detached_permit_expires_by_then(pair: MakePair) -> None:
-    here, there = pair(1, **OPTIONS)
-    await (await here.acquire()).detach(expires_in=60)
-    await give_back(await there.acquire())
-    assert loop_time() == pytest.approx(1.2, abs=0.05)
-
-
-@simulated
 async def test_an_adopter_has_what_is_left(pair: MakePair) -> None:
     """Adopting again and again does not make it longer."""
     both = pair(1, **OPTIONS)

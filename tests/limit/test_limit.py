@@ -129,22 +129,41 @@ async def test_different_leases_and_limits_leave_one_another_alone(
     await give_back(permit)
 
 
-CHANGES: list[tuple[Callable[[AnySemaphore], Awaitable[None]], str]] = [
-    (lambda sem: sem.set_limit(3), "the set limit of 3"),
-    (lambda sem: sem.pause(), "the pause"),
-    (lambda sem: sem.back_off(600.0), "the back-off"),
+async def cut(sem: AnySemaphore) -> None:
+    """The next overload cuts again: only a pause was asked for."""
+    async with sem as permit, sem:
+        permit.back_off(0)
+
+
+async def remove(sem: AnySemaphore) -> None:
+    await sem.set_limit(3)
+    await let_go(await sem.try_acquire())
+    await sem.set_limit(None)
+
+
+async def delete(sem: AnySemaphore) -> None:
+    await sem.set_limit(3)
+    await let_go(await sem.try_acquire())
+    await sem.delete()
+
+
+CHANGES: list[tuple[Callable[[AnySemaphore], Awaitable[None]], list[str]]] = [
+    (lambda sem: sem.set_limit(3), ["the set limit of 3"]),
+    (lambda sem: sem.pause(), ["the pause"]),
+    (lambda sem: sem.back_off(600.0), ["the back-off"]),
+    *((nothing, list[str]()) for nothing in (cut, remove, delete)),
 ]
 
 
 @pytest.mark.parametrize(("change", "lost"), CHANGES)
 async def test_what_redis_lost_of_a_limit_is_logged_once(
     change: Callable[[AnySemaphore], Awaitable[None]],
-    lost: str,
+    lost: list[str],
     make: Make,
     client: MemoryBackend,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The clients' own limits apply again, which an operator has to know."""
+    """The clients' own limits apply again, which an operator has to know. Or has ended it."""
     sem = make(5)
     await change(sem)
     for _ in range(2):  # an operator may have ended it before the second one
@@ -152,35 +171,7 @@ async def test_what_redis_lost_of_a_limit_is_logged_once(
         client._store.redis.restore({})
         await until(lambda: gets_one(sem))
     said = [record.getMessage() for record in caplog.records if event_of(record) == "limit lost"]
-    assert said == [f"{sem.name!r}: {lost} was lost with Redis's data"]
-
-
-async def test_a_cut_limit_that_is_lost_is_no_news(
-    make: Make, client: MemoryBackend, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The next overload cuts again. Only a pause was asked for."""
-    sem = make(5)
-    async with sem as permit, sem:
-        permit.back_off(0)
-    await let_go(await sem.try_acquire())
-    client._store.redis.restore({})
-    await until(lambda: gets_one(sem))
-    assert "limit lost" not in map(event_of, caplog.records)
-
-
-async def test_a_limit_that_an_operator_removed_was_not_lost(
-    make: Make, client: MemoryBackend, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Also where Redis loses its data later, and where a deletion removes it."""
-    sem = make(5)
-    for end in (sem.delete, lambda: sem.set_limit(None)):
-        await sem.set_limit(3)
-        await let_go(await sem.try_acquire())
-        await end()
-        await let_go(await sem.try_acquire())
-        client._store.redis.restore({})
-        await until(lambda: gets_one(sem))
-    assert "limit lost" not in map(event_of, caplog.records)
+    assert said == [f"{sem.name!r}: {each} was lost with Redis's data" for each in lost]
 
 
 def event_of(record: logging.LogRecord) -> str:

@@ -132,16 +132,6 @@ async def test_a_name_stays_taken_after_its_last_use_and_then_is_free(
     await use(used)
 
 
-async def test_use_keeps_the_name(
-    used: AnySemaphore, refused: AnySemaphore, stored: Stored
-) -> None:
-    """Each use counts anew."""
-    for _ in range(5):
-        await use(used)
-        stored.let_pass(await free_in(refused) - MARGIN)
-    assert (await mismatch(refused)).held is False
-
-
 async def test_a_set_limit_outlives_the_mode(
     used: AnySemaphore, refused: AnySemaphore, stored: Stored
 ) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import AnySemaphore, FairSemaphore, Mutex, SemaphoreError
+from redsem_async import AnySemaphore, FairSemaphore, Mutex
 from redsem_async.testing import MemoryBackend
 from redsem_async.testing._embedded import EmbeddedRedis
-from tests.harness.clients import Client, Connect, Make, MakePair
+from tests.harness.clients import Client, Make, MakePair
 from tests.harness.inside import link_of
 from tests.harness.proxy import Proxy
 from tests.harness.wait import all_free, soon, takes_at_most, until
@@ -192,12 +192,3 @@ async def test_a_permit_is_kept_for_the_clean_up_at_the_end_of_a_program(
     await asyncio.to_thread(asyncio.run, program())
     assert trusted
     assert trusted[0] > 0
-
-
-async def test_release_by_itself_says_that_it_failed(
-    server: EmbeddedRedis, connect: Connect
-) -> None:
-    permit = await FairSemaphore(connect(server.url), "jobs", 1, lease=1.0).acquire()
-    server.kill()
-    with pytest.raises(SemaphoreError):
-        await permit.release()

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import redsem_async._protocol.operations as op
 from redsem_async._core.config import Clock
@@ -20,8 +20,6 @@ KEYS = (None, "a", "a", "a0", "b")
 
 class RandomCalls(InMemory):
     """A semaphore in memory, and what its hubs do."""
-
-    batches: ClassVar[Sequence[int]] = (1, 1, 1, 2, 3)  # requests of a call
 
     def __init__(self, mode: Mode, seed: int, clock: Clock = "server") -> None:
         super().__init__(mode, clock)
@@ -70,7 +68,7 @@ class RandomCalls(InMemory):
 
     def ask(self, hub: str) -> None:
         draw, wild, first = self.draw, self.is_wild(), self.numbers[hub] + 1
-        numbers = range(first, first + draw.choice(self.batches))
+        numbers = range(first, first + draw.choice((1, 1, 1, 2, 3)))
         self.numbers[hub] = numbers[-1]
         drawn = {number: self.options() for number in numbers}
         options = {n: asked for n, asked in drawn.items() if asked != op.DEFAULT_OPTIONS}

@@ -203,17 +203,6 @@ def test_the_first_in_line_looks_at_the_next_expiry() -> None:
 
 
 @pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
-def test_a_back_off_of_a_key_expires_although_nothing_else_is_stored(mode: Mode) -> None:
-    """Its texts change while its ramp rises. Redis drops what is empty, and the expiry with it."""
-    state = InMemory(mode)
-    state.call(A, op.StartBackOff(4000, None, 1, "a"))
-    state.pass_time(4000)
-    state.call(A, op.Reap())
-    assert state.kept["ramps"]
-    assert not state.without_expiry
-
-
-@pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
 def test_the_back_off_of_a_key_for_which_a_request_waits_outlasts_a_loss(mode: Mode) -> None:
     """When it ends was evicted with `ramps`, and is known in `meta`."""
     state, key = InMemory(mode), op.KeyTerms("a")
@@ -268,29 +257,6 @@ def test_a_head_that_need_not_wait_holds_up_nobody_behind_it(lost: bool) -> None
     state.acquire(A, 2, limit=2)
     assert state.held_by(A) == ([2] if lost else [1, 2])
     assert state.held_by(B) == ([2] if lost else [])
-
-
-@pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
-def test_a_release_after_the_uses_of_keys_were_lost_leaves_nothing_behind(mode: Mode) -> None:
-    """What it would write of a key has no expiry, since nothing is held any more."""
-    state = InMemory(mode)
-    state.acquire(A, 1, key=op.KeyTerms("a"))
-    state.lose("uses")
-    state.release(A, 1)
-    assert not state.without_expiry
-
-
-@pytest.mark.parametrize("mode", ["fair", "zset", "fair+keys"])
-@pytest.mark.parametrize("call", [op.Adopt(A, 2, 1, 90_000, INFO, 1), op.Detach(2, 90_000, 1)])
-def test_permits_count_although_meta_was_lost(mode: Mode, call: op.AnyOperation) -> None:
-    """How many a holder has is counted anew, by the first call that may grant something."""
-    state = InMemory(mode)
-    state.acquire(A, 1, 2, limit=5, options={1: op.RequestOptions(3)})
-    state.lose("meta")
-    state.answer(B if isinstance(call, op.Adopt) else A, call)
-    state.pass_time(1)
-    state.acquire(C, 1, 2, limit=5)
-    assert state.held_by(C) == [1]
 
 
 @pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])

@@ -170,22 +170,6 @@ async def test_a_holder_whose_slots_are_lost_is_told_with_its_next_refresh(
         assert next_one.slot in GPUS
 
 
-@pytest.mark.parametrize("each", [1, 2])
-@simulated
-async def test_slots_of_many_that_expired_at_once_are_given_again(
-    slotted: MakeSlotted, each: int
-) -> None:
-    """More of them than one call removes."""
-    sem, _ = slotted(range(80 * each), key_limit=80 * each)
-    permits = [await sem.acquire(key="a", permits=each) for _ in range(80)]
-    await asyncio.gather(*(permit.detach(0.8) for permit in permits))
-    await asyncio.sleep(1.0)
-    async with sem.acquire(permits=60 * each, timeout=5, key=None) as permit:
-        assert set(permit.slots) <= set(range(80 * each))
-        assert len(set(permit.slots)) == 60 * each
-        assert (await sem.status()).held == 60 * each
-
-
 @pytest.mark.parametrize(
     ("slots", "error", "text"),
     [

@@ -4,8 +4,6 @@ import asyncio
 import gc
 import logging
 import os
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -293,17 +291,3 @@ async def test_a_forked_child_observes_nothing_of_its_parent(
         _, status = await asyncio.to_thread(os.waitpid, child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert recorder.kinds == ["granted", "released"]
-
-
-def test_without_observers_their_module_is_not_even_imported() -> None:
-    code = (
-        "import asyncio, sys\n"
-        "from redsem_async import FairSemaphore\n"
-        "from redsem_async.testing import MemoryBackend\n"
-        "async def main():\n"
-        "    async with FairSemaphore(MemoryBackend(), 'jobs', 1): pass\n"
-        "asyncio.run(main())\n"
-        "print(*sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "redsem_async._observers.notifier" not in done.stdout.split()

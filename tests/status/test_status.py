@@ -36,20 +36,6 @@ async def test_locked_is_whether_acquire_would_wait(make: Make) -> None:
     assert await sem.locked() is False
 
 
-async def test_exists_is_whether_anything_is_kept(pair: MakePair) -> None:
-    """Held, waited for, or limited by an operator."""
-    here, there = pair(1)
-    assert await there.exists() is False
-    async with here:
-        assert await there.exists() is True
-    await all_free(there)
-    assert await there.exists() is False
-    await here.set_limit(0)
-    assert await there.exists() is True
-    await here.set_limit(None)
-    assert await there.exists() is False
-
-
 async def test_asking_leaves_nothing_behind(make_on_redis: Make, redis: Redis) -> None:
     """A dashboard that asks about names must not bring them into being."""
     sem = make_on_redis(1)
@@ -108,25 +94,6 @@ async def test_status_shows_the_waiters(make: Make, client: MemoryBackend, other
 
 
 HERE = f"{socket.gethostname()}:{os.getpid()}"
-
-
-@pytest.mark.parametrize(
-    ("label", "by"), [("api", f"api@{HERE}"), (None, HERE)], ids=["api", "none"]
-)
-async def test_it_says_who_set_the_limit(
-    make: Make, other: Client, label: str | None, by: str
-) -> None:
-    here, there = make(3, label=label), make(3, client=other, label="another")
-    for change in (here.set_limit(2), here.pause(), here.resume()):
-        await there.set_limit(1)
-        await change
-        status = await there.status()
-        assert status.set_limit_by == by
-        assert status.set_limit_age is not None
-        assert 0 <= status.set_limit_age < 5
-    await here.set_limit(None)
-    status = await there.status()
-    assert (status.set_limit_age, status.set_limit_by) == (None, None)
 
 
 async def test_status_says_who_began_the_back_off(make: Make, other: Client) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -98,22 +97,6 @@ async def test_what_was_read_long_ago_is_not_shown(
     async with reader.watching(Watch()):
         await until(lambda: not reader.complete)
         assert reader.readings == {}
-
-
-async def test_it_ends_with_the_last_page_in_whatever_moment(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next page, which is opened at once, has a task of its own."""
-    reader = Reader(redis, "redsem", 0.003)
-    reader.complete = True
-    monkeypatch.setattr(reader, "tick", partial(asyncio.sleep, 0))
-    ended: set[asyncio.Task[None] | None] = set()
-    for spread in range(800):  # about when a pause between two ticks ends
-        async with reader.watching(Watch()):
-            await asyncio.sleep(0.003 + spread % 8 * 0.00005)
-            ended.add(reader._task)
-    await asyncio.wait([task for task in ended if task], timeout=5)
-    assert [task for task in ended if task and not task.done()] == []
 
 
 async def test_it_ends_in_whatever_moment_of_a_read(own_client: Any, redis: Redis) -> None:
