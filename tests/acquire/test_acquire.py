@@ -4,8 +4,6 @@
 
 import asyncio
 import gc
-import io
-import types
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -33,23 +31,6 @@ from tests.worlds.simulated_time import simulated
 # -- forms
 
 
-async def test_a_permit_carries_its_facts(make: Make) -> None:
-    sem = make(3, lease=10.0)
-    async with sem.acquire(permits=2) as permit:
-        assert isinstance(permit.id, str)
-        assert permit.id
-        assert permit.name == sem.name
-        assert permit.permits == 2
-        assert isinstance(permit.fencing_token, int)
-        assert 0 <= permit.waited < 2.0
-        assert 5.0 < permit.expires_in <= 10.0
-        assert permit.lost is False
-        permit.check()
-        assert permit.id not in repr(permit)  # the id is enough to release it
-    assert permit.expires_in <= 0
-    assert permit.lost is False  # a release is no loss
-
-
 @pytest.mark.parametrize("second_use", ["await", "enter"])
 @pytest.mark.parametrize("first_use", ["await", "enter"])
 async def test_an_acquire_is_good_for_one_use(make: Make, first_use: str, second_use: str) -> None:
@@ -68,28 +49,6 @@ async def test_an_acquire_that_is_never_awaited_warns_by_its_name(make: Make) ->
         _ = make(1).acquire()
         del _
         gc.collect()
-
-
-async def test_an_acquire_has_what_a_coroutine_has(make: Make) -> None:
-    """asyncio, debuggers and frameworks read these attributes; closing it takes nothing."""
-    sem = make(1)
-    acquisition: Any = sem.acquire()
-    whatever: object = acquisition
-    assert asyncio.iscoroutine(whatever)
-    assert isinstance(acquisition.cr_code, types.CodeType)
-    assert isinstance(acquisition.cr_frame, types.FrameType)
-    for unset in ("cr_running", "cr_suspended", "cr_await", "cr_origin"):
-        assert not getattr(acquisition, unset)
-    assert "acquire" in acquisition.__qualname__
-    with pytest.raises(AttributeError):
-        _ = acquisition.nonsense
-    acquisition.close()
-    assert acquisition.cr_frame is None
-    async with sem:
-        waiter = await queue_up(sem)
-        waiter.print_stack(file=(printed := io.StringIO()))
-        assert "acquire" in printed.getvalue()
-        await cancelled(waiter)
 
 
 # -- blocks

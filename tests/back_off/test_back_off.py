@@ -118,28 +118,6 @@ async def test_errors_and_status_say_that_a_back_off_holds_up(pair: MakePair) ->
 
 
 @simulated
-async def test_a_cut_limit_is_like_a_lower_one_and_told_where_it_holds_up(
-    client: Client, other: Client
-) -> None:
-    here, low = (FairSemaphore(client, "jobs", limit, key_limit=4) for limit in (8, 3))
-    for _ in range(2):
-        async with here.acquire(key=None):
-            await asyncio.sleep(0.8)
-    permits = [await here.acquire(key=key) for key in (*"aaaab", None, None, None)]
-    permits[0].back_off(0)
-    told = (await here.status()).back_off
-    assert told is not None and told[:2] == (0.0, 4)
-    cases = ((here, "b", "back_off", 4), (here, "a", "key", 4), (low, "b", "limit", 3))
-    for sem, key, by, most in cases:
-        with pytest.raises(AcquireTimeout) as refused:
-            await sem.acquire(timeout=0, key=key)
-        assert refused.value.blocked_by == by
-        assert refused.value.retry_after == pytest.approx(0.8 / most)
-    assert (await here.status()).retry_after == pytest.approx(0.8 / 4)
-    await give_back(*permits)
-
-
-@simulated
 async def test_overloads_without_a_time_only_cut_and_are_told_once_a_second(
     pair: MakePair,
 ) -> None:

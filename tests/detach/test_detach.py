@@ -63,19 +63,6 @@ async def test_a_detach_without_an_answer_is_trusted_no_longer_than_it_may_have_
     await give_back(successor)
 
 
-@simulated
-async def test_a_grant_that_is_confirmed_meanwhile_does_not_lengthen_a_detach() -> None:
-    """A message told of it, so it is refreshed soon, but not behind the detach."""
-    far = Distant()
-    here, there = (FairSemaphore(each, "jobs", 1, lease=20.0) for each in (far, far.peer()))
-    holder = await there.acquire()
-    waiter = await queue_up(here)
-    await holder.release()
-    permit, far.delay = await waiter, 0.1
-    await permit.detach(1.0)
-    await give_back(await there.acquire(timeout=2.0))
-
-
 @pytest.mark.parametrize("maxmemory", [0, 1], ids=["with memory", "at maxmemory"])
 async def test_a_cancelled_detach_that_did_not_arrive_is_made_void(
     permit: Permit, proxy: Proxy, server: EmbeddedRedis, admin: Redis, maxmemory: int

@@ -11,7 +11,7 @@ from redsem_async import FairSemaphore, SemaphoreClosed, aclose
 from redsem_async.testing import MemoryBackend
 from tests.harness.inside import remote_of
 from tests.harness.memory import Gated
-from tests.harness.wait import soon, until
+from tests.harness.wait import soon
 from tests.worlds.simulated_time import simulated
 
 
@@ -24,21 +24,6 @@ async def test_acquiring_works_after_a_close_that_came_at_once(client: MemoryBac
     with pytest.raises(SemaphoreClosed):
         await first
     await (await soon(sem.acquire())).release()
-
-
-async def test_a_grant_that_a_close_takes_back_is_not_handed_out() -> None:
-    """Its caller was woken, and had not run yet."""
-    backend = Gated()
-    sem = FairSemaphore(backend, "jobs", 1)
-    backend.shut = True
-    acquiring = asyncio.create_task(sem.acquire())
-    await until(lambda: backend.kept)
-    backend.open()
-    assert not acquiring.done()
-    await aclose(backend)
-    with pytest.raises(SemaphoreClosed):
-        await soon(acquiring)
-    await (await sem.acquire()).release()
 
 
 @simulated

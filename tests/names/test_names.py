@@ -19,7 +19,7 @@ from redsem_async import (
 from redsem_async._redis.scripts import layout
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, Make
-from tests.harness.wait import all_free, cancelled, queue_up, soon
+from tests.harness.wait import cancelled, queue_up, soon
 from tests.worlds.simulated_time import simulated
 
 MARGIN = 30.0  # seconds, in which a busy machine does what a test asks
@@ -153,23 +153,6 @@ async def test_a_detached_permit_keeps_the_name_for_as_long_as_it_may_be_adopted
 
 
 # -- what the error says
-
-
-async def test_the_error_says_whether_permits_are_held(
-    used: AnySemaphore, refused: AnySemaphore
-) -> None:
-    """Deleting a name whose permits are held takes them away."""
-    async with used:
-        error = await mismatch(refused)
-        assert (error.held, error.unused) == (True, False)
-        assert "delete" not in str(error)
-    await all_free(used)
-    error = await mismatch(refused)
-    assert (error.held, error.unused) == (False, False)
-    assert f"{type(used).__name__}(" in str(error)
-    assert ".delete()" in str(error)
-    assert "no permit is held" in str(error)
-    assert "waits" not in str(error)  # a process used it just now: one may wait
 
 
 async def test_the_error_says_what_is_held_by_the_clock_of_the_server(

@@ -177,9 +177,6 @@ async def test_the_bound_holds_for_requests_made_together(make: Make) -> None:
         await cancelled(*tasks)
 
 
-# -- waiters that leave
-
-
 # -- how soon
 
 

@@ -82,22 +82,6 @@ async def test_release_by_id_is_a_loss_to_the_holder(pair: MakePair, same_proces
 # -- detach
 
 
-@simulated
-async def test_detach_sets_the_expiry_once(make: Make) -> None:
-    """For as long as the job may lie in a queue: longer than the lease, or shorter."""
-    sem = make(2, lease=5.0)
-    async with sem as first, sem as second:
-        await first.detach(60.0)  # leaving the block then releases nothing, and raises nothing
-        await second.detach(0.2)
-    soonest, latest = (await sem.status()).holders
-    assert soonest.expires_in == pytest.approx(0.2, abs=0.01)
-    assert latest.expires_in == pytest.approx(60, abs=0.01)
-    await asyncio.sleep(59.0)
-    assert await sem.available() == 1
-    await asyncio.sleep(1.5)
-    assert await sem.available() == 2
-
-
 @pytest.mark.parametrize("by", ["a close", "a release"])
 @pytest.mark.parametrize("turns", range(3))
 async def test_a_permit_given_back_meanwhile_cannot_be_detached(

@@ -127,9 +127,6 @@ async def test_any_text_is_a_slot(redis: Redis, name: str) -> None:
     await give_back(*held)
 
 
-# -- with other options
-
-
 # -- state that is lost, on Redis
 
 

@@ -13,7 +13,6 @@ import pytest
 
 from redsem_async import (
     AcquireTimeout,
-    BackendUnavailable,
     FairSemaphore,
     Permit,
     PermitLost,
@@ -149,15 +148,6 @@ async def test_a_refused_request_is_shed(make: Make, recorder: Recorder) -> None
         assert recorder.last("shed").reason == "queue full"
         assert await sem.try_acquire() is None
     assert recorder.kinds == ["granted", "shed", "shed", "shed", "released"]
-
-
-async def test_an_outage_sheds_none(make: Make, client: MemoryBackend, recorder: Recorder) -> None:
-    """Full and unreachable are different things, to alerts above all."""
-    client.down()
-    with pytest.raises(BackendUnavailable) as error:
-        await make().acquire(timeout=0)
-    assert recorder.kinds == ["failed"]
-    assert recorder.last("failed").error is error.value
 
 
 async def test_a_permit_handed_over_is_granted_again(make: Make, recorder: Recorder) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from redsem_async import FairSemaphore, PermitLost, QueueFull
+from redsem_async import FairSemaphore, PermitLost, QueueFull, SemaphoreGroup
 from redsem_async.testing import MemoryBackend
 from redsem_async.throttle import throttled_map
 from tests.harness.wait import all_free, soon, until, waiting
@@ -316,6 +316,21 @@ async def test_a_generator_around_a_map_may_be_closed(sem: FairSemaphore) -> Non
         async for result in results:
             if result > 5:
                 break
+
+
+async def test_a_map_may_choose_from_a_group_of_semaphores(backend: MemoryBackend) -> None:
+    """A busy key does not hold up the others."""
+    group = SemaphoreGroup(backend, "domain", 1)
+    inside = {"a": Load(), "b": Load()}
+
+    async def job(key: str) -> str:
+        await inside[key].job()
+        return key
+
+    async with throttled_map(group, job, "a" * 10 + "b" * 2, key=str) as results:
+        order = [result async for result in results]
+    assert (inside["a"].most, inside["b"].most) == (1, 1)
+    assert order[-1] == "a" != order[1]
 
 
 @pytest.mark.parametrize(

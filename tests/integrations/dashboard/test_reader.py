@@ -141,20 +141,6 @@ async def test_a_client_that_does_not_read_is_dropped(
     assert await scripts_run(admin) == 0
 
 
-async def test_what_a_page_shows_is_read_in_every_tick(redis: Redis) -> None:
-    """The others have their turns; these do not wait for one."""
-    for number in range(20):
-        await FairSemaphore(redis, f"name-{number:02}", 1).set_limit(1)
-    reader = Reader(redis, "redsem", 60.0)
-    while not reader.complete:
-        await reader.tick()
-    reader._watches = {Watch(rows=["name-07"])}
-    for _ in range(3):
-        before = reader.readings["name-07"]
-        await reader.tick()
-        assert reader.readings["name-07"] is not before
-
-
 async def test_a_line_of_thousands_is_read_in_part(site: Site, redis: Redis, admin: Redis) -> None:
     """The reply to a page's reading stays small, however many wait."""
     sem = FairSemaphore(redis, "crawl", 1)

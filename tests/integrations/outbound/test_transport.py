@@ -187,20 +187,6 @@ async def test_a_loss_between_chunks_is_raised_by_the_next(client: Any, sem: Any
     await all_free(sem)
 
 
-@pytest.mark.parametrize(("own", "chosen"), [(False, None), (True, False)])
-async def test_without_cancel_on_loss_a_response_is_read_to_its_end(
-    client_of: ClientOf, backend: MemoryBackend, upstream: Upstream, own: bool, chosen: bool | None
-) -> None:
-    """Where the limit caps load, half an answer would help nobody."""
-    sem = Semaphore(backend, "upstream", 1, cancel_on_loss=own)
-    client = client_of(sem, cancel_on_loss=chosen)
-    request = asyncio.create_task(client.get("/slow"))
-    await until(sem.locked)
-    await sem.delete()
-    upstream.go.set()
-    assert (await request).json() == {"answer": "a"}
-
-
 async def test_a_body_whose_close_fails_gives_the_permit_back(
     client_of: ClientOf, http: Any, sem: AnySemaphore
 ) -> None:
