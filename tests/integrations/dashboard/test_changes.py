@@ -100,6 +100,17 @@ async def test_a_permit_is_revoked_and_a_semaphore_deleted(
     assert not await gpu.exists()
 
 
+async def test_the_limit_of_a_key_is_set(writable: Site, redis: Redis) -> None:
+    """And not that of a semaphore whose requests have no keys."""
+    sem = FairSemaphore(redis, "llm", 9, key_limit=3)
+    async with sem.acquire(key="acme"), FairSemaphore(redis, "plain", 1):
+        done = await writable.post("set_limit", "llm", limit=1, key="acme")
+        assert done.json()["text"] == "Key acme: limit 1."
+        assert (await sem.status()).keys[0].set_limit == 1
+        refused = await writable.post("set_limit", "plain", limit=1, key="acme")
+    assert refused.status_code == 400
+
+
 async def test_hostile_names_are_changed_like_others(
     serve: Serve, redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:

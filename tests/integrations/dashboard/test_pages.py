@@ -316,17 +316,6 @@ def test_invalid_arguments(wrong: dict[str, Any], error: str, redis: Redis) -> N
         dashboard(options.pop("redis"), **options)
 
 
-@pytest.mark.parametrize("options", [{"decode_responses": True}, {"protocol": 3}], ids=str)
-async def test_any_client_will_do(
-    options: dict[str, Any], serve: Serve, connect: Connect, server: EmbeddedRedis
-) -> None:
-    site = await serve(connect(server.url, **options))
-    async with FairSemaphore(connect(server.url), "é", 1, key_limit=1).acquire(key="ü"):
-        view = await site.view(name="é")
-        assert [(key["key"], key["held"]) for key in view["keys"]] == [("ü", 1)]
-        assert [row["name"] for row in (await site.view())["rows"]] == ["é"]
-
-
 @pytest.mark.parametrize("path", ["events", "events?name=x", ""])
 async def test_a_head_request_ends(path: str, site: Site) -> None:
     """That of a stream, too; and nothing is read for it."""
