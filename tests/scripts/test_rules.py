@@ -450,6 +450,16 @@ def test_a_request_that_does_not_wait_leaves_no_place_in_the_queue() -> None:
     assert len(state.look.line) == 1
 
 
+def test_a_request_that_left_the_queue_again_blocks_nobody_behind_it() -> None:
+    """It was first because of its head start, and too heavy for what a back-off leaves."""
+    state, at_once = InMemory("fair"), op.RequestOptions(2, waits=False, ahead_ms=1)
+    state.acquire(A, 1, limit=4)
+    state.call(A, op.StartBackOff(1000, call=1))
+    state.pass_time(1200)  # the limit in force is 2
+    refused, _ = state.acquire(C, 1, 2, limit=4, options={1: at_once}).answers
+    assert (refused, state.held_by(C)) == (FULL, [2])
+
+
 def test_a_release_serves_none_of_its_own_requests_that_left_the_queue() -> None:
     state = InMemory("zset")
     state.acquire(A, 1, 2, limit=2)

@@ -68,6 +68,23 @@ class App:
         await send(PART)
         await send(END)
 
+    async def file(self, receive: Receive, send: Send) -> None:
+        await send(START)
+        await send({"type": "http.response.pathsend", "path": "/"})
+        await self.go.wait()
+
+    async def file_trailers(self, receive: Receive, send: Send) -> None:
+        await send({**START, "trailers": True})
+        await send({"type": "http.response.pathsend", "path": "/"})
+        await self.go.wait()
+        await send({"type": "http.response.trailers", "headers": []})
+
+    async def denies(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "websocket.http.response.start", "status": 403, "headers": []})
+        await self.go.wait()
+        await send({"type": "websocket.http.response.body", "body": b"."})
+
     async def loss(self, receive: Receive, send: Send) -> None:
         raise PermitLost("another", "id", "for a test")
 
@@ -146,7 +163,11 @@ async def test_an_answer_after_the_client_left_is_no_error(
 
 @pytest.mark.parametrize(
     ("path", "kind", "last"),
-    [("/afterwards", "http", "http.response.body"), ("/closes", "websocket", "websocket.close")],
+    [
+        ("/afterwards", "http", "http.response.body"),
+        ("/file", "http", "http.response.pathsend"),
+        ("/closes", "websocket", "websocket.close"),
+    ],
 )
 async def test_what_an_application_does_afterwards_is_not_counted(
     limited: ConcurrencyLimitMiddleware, sem: FairSemaphore, path: str, kind: str, last: str
@@ -158,16 +179,45 @@ async def test_what_an_application_does_afterwards_is_not_counted(
         assert not exchange.task.done()
 
 
-async def test_trailers_belong_to_the_response(
-    app: App, limited: ConcurrencyLimitMiddleware, sem: FairSemaphore
+@pytest.mark.parametrize(
+    ("path", "kind", "first"),
+    [
+        ("/trailers", "http", "http.response.body"),
+        ("/file_trailers", "http", "http.response.pathsend"),
+        ("/denies", "websocket", "websocket.http.response.start"),
+    ],
+)
+async def test_trailers_and_the_body_of_a_denial_belong_to_the_response(
+    app: App,
+    limited: ConcurrencyLimitMiddleware,
+    sem: FairSemaphore,
+    path: str,
+    kind: str,
+    first: str,
 ) -> None:
-    async with Exchange(limited, "/trailers") as exchange:
-        await exchange.heard("http.response.body")
+    async with Exchange(limited, path, kind=kind) as exchange:
+        await exchange.heard(first)
         assert await sem.locked()
         app.go.set()
         await exchange.done()
         assert "_Inbox" not in repr(asyncio.all_tasks()), "it is still read"
     await all_free(sem)
+
+
+@pytest.mark.parametrize("path", ["/denies", "/idle"])
+async def test_a_websocket_that_is_over_is_not_closed_again(
+    limited: ConcurrencyLimitMiddleware, sem: FairSemaphore, path: str
+) -> None:
+    """It was denied, or its client has left: a loss is an error for the server's log."""
+    async with Exchange(limited, path, kind="websocket") as socket:
+        await until(lambda: socket.sent)
+        if path == "/idle":
+            socket.hang_up()
+            await until(lambda: not socket.unread)
+        await sem.delete()
+        with pytest.raises(PermitLost):
+            await socket.done()
+    assert len(socket.sent) == 1
 
 
 async def test_an_applications_own_loss_stays_its_own(
