@@ -172,6 +172,22 @@ def test_no_request_passes_one_whose_command_is_refused(cancelled: bool) -> None
         assert line == of_calls
 
 
+def test_no_request_passes_one_that_is_sent_again_behind_an_abandon() -> None:
+    """The server knows its number as a used one then, and it asks for its place anew."""
+    with Verbs() as verbs:
+        verbs.ask()
+        verbs.calm()
+        [first] = verbs.ask()
+        verbs.ask()
+        verbs.cut(lost=2)
+        verbs.cancel(1)
+        verbs.ask()
+        verbs.pass_time(1)
+        [(_, remote, second)] = verbs.asks
+        assert (first.lease is not None, second.lease) == (True, None)
+        assert not remote.drains, "nothing that is new waits for a reply"
+
+
 def test_a_release_that_is_sent_again_is_no_yes_unless_it_was_trusted() -> None:
     """The permit may have expired long before, and somebody else may have held it."""
     with Verbs() as verbs:
