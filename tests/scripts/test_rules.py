@@ -582,6 +582,15 @@ def test_an_acquire_that_is_late_holds_nothing_although_the_mark_was_lost(mode: 
     assert state.call(A, late).answers == [-1]
 
 
+def test_a_change_that_was_given_up_is_void_although_a_later_call_has_run() -> None:
+    state = InMemory("fair")
+    state.acquire(A, 1)
+    state.call(A, op.Detach(1, 9000, call=3))
+    state.call(A, op.Abandon([], void_change=2))
+    state.answer(A, op.SetLimit(0, 2))
+    assert not state.kept["limit"]
+
+
 @pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
 def test_who_joins_before_heavy_requests_of_the_same_call_is_not_passed_over(mode: Mode) -> None:
     """A request between them that may not wait has the heavy ones read before."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from redsem_async import FairSemaphore, Permit, PermitLost
-from redsem_async.asgi import ConcurrencyLimitMiddleware
+from redsem_async.asgi import ClientLeft, ConcurrencyLimitMiddleware
 from redsem_async.testing import MemoryBackend
 from tests.harness.wait import all_free, soon, until, waiting
 from tests.integrations.web.exchange import Exchange, Message
@@ -85,6 +85,17 @@ class App:
         await self.go.wait()
         await send({"type": "websocket.http.response.body", "body": b"."})
 
+    async def listens(self, receive: Receive, send: Send) -> None:
+        await receive()
+        left = asyncio.ensure_future(receive())
+        await send(START)
+        while not left.done():
+            await send(PART)
+        await send(END)
+
+    async def left(self, receive: Receive, send: Send) -> None:
+        raise ClientLeft
+
     async def loss(self, receive: Receive, send: Send) -> None:
         raise PermitLost("another", "id", "for a test")
 
@@ -147,7 +158,7 @@ async def test_a_stream_whose_client_left_is_ended(
     await all_free(sem)
 
 
-@pytest.mark.parametrize("path", ["/plain", "/hears"])
+@pytest.mark.parametrize("path", ["/plain", "/hears", "/listens"])
 async def test_an_answer_after_the_client_left_is_no_error(
     app: App, limited: ConcurrencyLimitMiddleware, sem: FairSemaphore, path: str
 ) -> None:
@@ -220,12 +231,13 @@ async def test_a_websocket_that_is_over_is_not_closed_again(
     assert len(socket.sent) == 1
 
 
+@pytest.mark.parametrize("path", ["/loss", "/left"])
 async def test_an_applications_own_loss_stays_its_own(
-    app: App, limited: ConcurrencyLimitMiddleware, sem: FairSemaphore
+    app: App, limited: ConcurrencyLimitMiddleware, sem: FairSemaphore, path: str
 ) -> None:
-    """It may use other semaphores: their errors are for its own handlers."""
-    async with Exchange(limited, "/loss") as exchange:
-        with pytest.raises(PermitLost) as raised:
+    """It may use other semaphores and middlewares: their errors are for its own handlers."""
+    async with Exchange(limited, path) as exchange:
+        with pytest.raises((PermitLost, ClientLeft)) as raised:
             await exchange.done()
     assert raised.value is app.error
     assert exchange.sent == []

@@ -47,13 +47,27 @@ def test_without_messages_every_waiter_is_asked_about() -> None:
 
 
 def test_one_waiter_that_is_gone_makes_all_others_doubtful() -> None:
-    """With the queue went all of them, however many a heartbeat asks about."""
+    """With the queue went all of them, however many. They ask again in their order."""
     with Verbs() as verbs:
-        verbs.ask(count=150)
+        verbs.ask(count=550)
         verbs.calm()
         verbs.server.lose(verbs.address("a"), "queue")
         verbs.pass_time(4)
-        assert len(verbs.looks["a"].line) == 148
+        line = [waiter.request.number for waiter in verbs.looks["a"].line]
+        assert line == [request.number for _, _, request in verbs.asks]
+        assert len(line) == 548
+
+
+def test_what_is_sent_again_keeps_its_number_beside_one_that_waits() -> None:
+    """The heartbeat that comes first says which numbers are not sent any more."""
+    with Verbs() as verbs:
+        verbs.ask(count=3)
+        verbs.calm()
+        asked = verbs.ask() + verbs.ask()
+        numbers = [request.number for request in asked]
+        verbs.cut(lost=2)
+        verbs.pass_time(1)
+        assert [request.number for request in asked] == numbers
 
 
 def test_a_release_behind_a_detach_outlasts_an_outage() -> None:
