@@ -23,6 +23,7 @@ from redsem_async import (
 )
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, Make, MakePair
+from tests.harness.memory import Distant
 from tests.harness.wait import (
     all_free,
     cancelled,
@@ -343,6 +344,18 @@ async def test_an_outage_is_waited_out_until_the_deadline_or_for_one_lease(
     with pytest.raises(BackendUnavailable):
         await make(1, lease=10.0).acquire(timeout=timeout)
     assert loop.time() - start == pytest.approx(takes, abs=0.01)
+
+
+@simulated
+async def test_who_does_not_wait_gets_what_has_expired_however_much_that_is() -> None:
+    """A call removes a part of it: one that is refused meanwhile asks again."""
+    far = Distant()
+    many, few = FairSemaphore(far, "jobs", 700, lease=1.0), FairSemaphore(far.peer(), "jobs", 100)
+    held = await asyncio.gather(*(many.acquire() for _ in range(700)))
+    far.cut_off()
+    await asyncio.sleep(1.5)
+    await give_back(await few.acquire(timeout=0))
+    assert all(permit.lost for permit in held)
 
 
 # -- weights

@@ -53,6 +53,7 @@ class App:
     async def trailers(self, receive: Receive, send: Send) -> None:
         await send({**START, "trailers": True})
         await send(END)
+        await send({"type": "http.response.trailers", "headers": [], "more_trailers": True})
         await self.go.wait()
         await send({"type": "http.response.trailers", "headers": [], "more_trailers": False})
 
@@ -193,7 +194,7 @@ async def test_what_an_application_does_afterwards_is_not_counted(
 @pytest.mark.parametrize(
     ("path", "kind", "first"),
     [
-        ("/trailers", "http", "http.response.body"),
+        ("/trailers", "http", "http.response.trailers"),
         ("/file_trailers", "http", "http.response.pathsend"),
         ("/denies", "websocket", "websocket.http.response.start"),
     ],
