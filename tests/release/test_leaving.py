@@ -8,21 +8,14 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import (
-    AnySemaphore,
-    BackendUnavailable,
-    FairSemaphore,
-    Mutex,
-    SemaphoreError,
-    aclose,
-)
+from redsem_async import AnySemaphore, FairSemaphore, Mutex, SemaphoreError, aclose
 from redsem_async.testing import MemoryBackend
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.clients import Client, Make, MakePair
 from tests.harness.inside import link_of
 from tests.harness.memory import Distant
 from tests.harness.proxy import Proxy
-from tests.harness.wait import all_free, cancelled, queue_up, soon, takes_at_most, until
+from tests.harness.wait import all_free, soon, takes_at_most, until
 from tests.worlds.simulated_time import simulated
 
 NO_ERROR = (None, None, None)
@@ -245,22 +238,3 @@ async def test_release_by_itself_says_that_it_failed() -> None:
     with pytest.raises(SemaphoreError):
         await permit.release()
     assert loop.time() - cut_at < 6.0
-
-
-@simulated
-async def test_a_request_that_is_given_up_in_an_outage_leaves_although_one_was_longer() -> None:
-    """After that one the server had forgotten the process, so that nothing was to be sent."""
-    far = Distant()
-    here, there = (FairSemaphore(each, "jobs", 1, lease=1.0) for each in (far, far.peer()))
-    async with there:
-        outlasted = await queue_up(here)
-        far.cut_off()
-        with pytest.raises(BackendUnavailable):
-            await outlasted
-        await asyncio.sleep(5.0)
-        far.refusing = False
-        leaver = await queue_up(here)
-        far.drop()
-        await cancelled(leaver)
-        await asyncio.sleep(1.0)
-        assert (await there.status(0)).waiting == 0

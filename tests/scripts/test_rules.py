@@ -359,7 +359,6 @@ def test_a_lease_after_a_deletion_is_as_long_as_asked_although_the_clock_was_set
     state.acquire(A, 1)
     state.pass_time(-3_600_000)
     state.heartbeat(A)
-    state.pass_time(1)
     state.answer(A, op.Delete(1))
     state.acquire(A, 2)
     assert state.call(A, op.Refresh([2], 90_000)).answers == [1]
