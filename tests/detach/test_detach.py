@@ -65,6 +65,16 @@ async def test_a_detach_without_an_answer_is_trusted_no_longer_than_it_may_have_
 
 
 @simulated
+async def test_an_adoption_that_nobody_answers_is_given_up() -> None:
+    far = Distant()
+    sem = FairSemaphore(far, "jobs", 1)
+    permit_id = await (await sem.acquire()).detach(600.0)
+    far.muted = True
+    with pytest.raises(BackendUnavailable):
+        await asyncio.wait_for(sem.adopt(permit_id), 60.0)
+
+
+@simulated
 async def test_a_grant_that_is_confirmed_meanwhile_does_not_lengthen_a_detach() -> None:
     """A message told of it, so it is refreshed soon, but not behind the detach."""
     far = Distant()

@@ -114,6 +114,7 @@ async def test_a_held_permit_outlives_its_lease(pair: MakePair) -> None:
     for _ in range(2):
         await asyncio.sleep(2.2)
         assert not waiter.done()
+        assert [each.get_name() for each in asyncio.all_tasks()].count("redsem-refresh") == 1
         task.cancel()
     clean.set()
     with pytest.raises(asyncio.CancelledError):
