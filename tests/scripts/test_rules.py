@@ -168,7 +168,8 @@ def test_who_does_not_wait_and_finds_its_key_full_lets_nobody_pass(mode: Mode) -
     state.acquire(C, 2, limit=5, key=other)
     narrow = op.RequestOptions(waits=False, ahead_ms=30_000, key=op.KeyTerms("a", 1))
     said = state.acquire(B, 1, limit=5, options={1: narrow})
-    assert (said.answers, state.held_by(C)) == ([FULL_FOR_KEY], [])
+    assert (said.answers, said.competing_keys) == ([FULL_FOR_KEY], 2)
+    assert not state.held_by(C)
 
 
 @pytest.mark.parametrize("mode", ["zset", "fair+keys"])

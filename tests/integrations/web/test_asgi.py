@@ -199,7 +199,7 @@ async def test_what_an_application_does_afterwards_is_not_counted(
         ("/denies", "websocket", "websocket.http.response.start"),
     ],
 )
-async def test_trailers_and_the_body_of_a_denial_belong_to_the_response(
+async def test_trailers_belong_to_the_response(
     app: App,
     limited: ConcurrencyLimitMiddleware,
     sem: FairSemaphore,
