@@ -18,6 +18,7 @@ from redsem_async import (
     Permit,
 )
 from tests.harness.clients import Client, Make, MakePair
+from tests.harness.memory import Distant
 from tests.harness.wait import (
     all_free,
     cancelled,
@@ -200,6 +201,18 @@ async def test_no_timeout_waits_for_as_long_as_it_takes(make: Make) -> None:
             pytest.fail("entered")
     await asyncio.sleep(60)
     await give_back(first, *patient)
+
+
+@simulated
+async def test_who_does_not_wait_gets_what_has_expired_however_much_that_is() -> None:
+    """A call removes a part of it: one that is refused meanwhile asks again."""
+    far = Distant()
+    many, few = FairSemaphore(far, "jobs", 700, lease=1.0), FairSemaphore(far.peer(), "jobs", 100)
+    held = await asyncio.gather(*(many.acquire() for _ in range(700)))
+    far.cut_off()
+    await asyncio.sleep(1.5)
+    await give_back(await few.acquire(timeout=0))
+    assert all(permit.lost for permit in held)
 
 
 # -- weights

@@ -108,6 +108,7 @@ def test_odd_options_that_can_be_meant_are_taken(options: dict[str, Any]) -> Non
     terms = FairSemaphore(MemoryBackend(), **given)._terms
     assert config.SHORTEST_LEASE <= terms.lease <= config.LONGEST_LEASE
     assert terms.lease <= (terms.max_hold or math.inf)
+    assert (terms.timeout or 0) < math.inf
 
 
 # -- calls

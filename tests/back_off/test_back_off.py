@@ -10,6 +10,7 @@ from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, QueueFull
 from redsem_async._hub.calls import BackOffCall
 from redsem_async.observer import Event, observe
 from tests.harness.clients import Client, Make, MakePair
+from tests.harness.inside import remote_of
 from tests.harness.memory import Distant
 from tests.harness.wait import cancelled, give_back, queue_up, soon
 from tests.scripts.in_memory import HUBS, InMemory
@@ -263,6 +264,9 @@ async def test_a_process_sends_an_overload_once() -> None:
             permit.back_off(0)
         await give_back(*permits)
         assert far.asked("back_off") == sent
+    remote = remote_of(sem)
+    assert all(remote.is_overload(str(key), 0.0, 0.0) for key in range(2000))
+    assert len(remote.overloaded_at) <= 1000, "of keys without end"
 
 
 @simulated

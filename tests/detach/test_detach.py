@@ -63,6 +63,16 @@ async def test_a_detach_without_an_answer_is_trusted_no_longer_than_it_may_have_
     await give_back(successor)
 
 
+@simulated
+async def test_an_adoption_that_nobody_answers_is_given_up() -> None:
+    far = Distant()
+    sem = FairSemaphore(far, "jobs", 1)
+    permit_id = await (await sem.acquire()).detach(600.0)
+    far.muted = True
+    with pytest.raises(BackendUnavailable):
+        await asyncio.wait_for(sem.adopt(permit_id), 60.0)
+
+
 @pytest.mark.parametrize("maxmemory", [0, 1], ids=["with memory", "at maxmemory"])
 async def test_a_cancelled_detach_that_did_not_arrive_is_made_void(
     permit: Permit, proxy: Proxy, server: EmbeddedRedis, admin: Redis, maxmemory: int

@@ -25,6 +25,7 @@ from redsem_async import (
 )
 from redsem_async.blocking import BlockingSemaphore, Portal
 from redsem_async.testing import MemoryBackend
+from tests.harness.memory import Distant
 from tests.harness.servers import complaints
 from tests.harness.wait import all_free
 
@@ -84,6 +85,19 @@ def test_the_limit_holds_among_threads_and_portals(backend: MemoryBackend) -> No
     assert max(most) <= 2
     assert len(set(tokens)) == 80
     assert refused.value.blocked_by == "back_off"
+
+
+def test_the_end_of_a_block_has_released() -> None:
+    """However far the server is: what the program does next may need the permit."""
+    far = Distant()
+    with Portal(far) as one, Portal(far.peer()) as two:
+        here, there = one.fair("jobs", limit=1), two.fair("jobs", limit=1)
+        with there.acquire():
+            pass
+        with here.acquire(timeout=SOON):
+            far.delay = 0.1
+        with there.acquire(timeout=0):
+            pass
 
 
 def test_a_semaphore_of_either_class(portal: Portal) -> None:
@@ -186,6 +200,29 @@ def test_closing_ends_what_waits_and_what_holds(portal: Portal, sem: BlockingSem
         with pytest.raises(AcquireTimeout), sem.acquire(timeout=0):
             pass
         portal.close()
+
+
+def test_a_wait_that_the_loop_cancels_is_refused(portal: Portal, sem: BlockingSemaphore) -> None:
+    """By a coroutine that cancels all others, say. The thread would wait for ever."""
+
+    async def cancel_others() -> None:
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            if "hold" in repr(task.get_coro()):
+                task.cancel()
+
+    refused: Future[Any] = Future()
+
+    def wait() -> None:
+        with pytest.raises(SemaphoreClosed) as closed, sem.acquire():
+            pass
+        refused.set_result(closed.value)
+
+    portal.run(sem.wrapped.pause())
+    threading.Thread(target=wait, daemon=True).start()
+    until_waiting(portal, sem)
+    portal.run(cancel_others())
+    refused.result(SOON)
+    portal.run(sem.wrapped.resume())
 
 
 class Interrupted(Exception):

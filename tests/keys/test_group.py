@@ -37,6 +37,11 @@ def test_different_keys_never_share_a_name(first: str, second: str) -> None:
     assert len(names) == len({first, second})
 
 
+def test_a_key_is_a_part_of_the_name_as_it_is_while_there_is_room() -> None:
+    group = SemaphoreGroup(MemoryBackend(), "g", 1)
+    assert [len(group["x" * size].name) for size in (510, 511)] == [512, 131]
+
+
 @given(key=st.text(min_size=1).map(lambda part: part * 200))
 def test_a_key_that_could_be_taken_for_a_digest_is_another(key: str) -> None:
     """What the name of a long key looks like can be sent as a key as well."""

@@ -18,6 +18,7 @@ from redsem_async.observer import observe
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Make, MakePair, key_of
 from tests.harness.holder import Holder, forever, nothing_is_left
+from tests.harness.inside import lease_of, remote_of
 from tests.harness.wait import all_free, cancelled, queue_up, soon, until
 from tests.status.test_observer import Recorder
 from tests.worlds.simulated_time import TimedLoop, simulated
@@ -97,6 +98,7 @@ async def test_a_held_permit_outlives_its_lease(pair: MakePair) -> None:
     for _ in range(2):
         await asyncio.sleep(2.2)
         assert not waiter.done()
+        assert [each.get_name() for each in asyncio.all_tasks()].count("redsem-refresh") == 1
         task.cancel()
     clean.set()
     with pytest.raises(asyncio.CancelledError):
@@ -184,6 +186,16 @@ async def test_entering_what_is_lost_says_so_when_it_cannot_be_given_back(
     with pytest.raises(PermitLost):
         async with permit:
             pytest.fail("the body runs")
+
+
+async def test_what_is_lost_when_it_is_entered_is_given_back(make: Make) -> None:
+    sem = make(1)
+    permit = await sem.acquire()
+    remote_of(sem).lose(lease_of(permit), "it was not trusted any more")
+    with pytest.raises(PermitLost):
+        async with permit:
+            pytest.fail("the body runs")
+    assert await sem.available() == 1
 
 
 # -- dropped

@@ -1,5 +1,6 @@
 """One name has one mode and one clock: for how long after its last use, and what ends that."""
 
+import asyncio
 import time
 from functools import partial
 from typing import Any
@@ -153,6 +154,24 @@ async def test_a_detached_permit_keeps_the_name_for_as_long_as_it_may_be_adopted
 
 
 # -- what the error says
+
+
+async def test_the_error_says_whether_permits_are_held(
+    used: AnySemaphore, refused: AnySemaphore
+) -> None:
+    """Deleting a name whose permits are held takes them away."""
+    async with used:
+        error = await mismatch(refused)
+        assert (error.held, error.unused) == (True, False)
+        assert "delete" not in str(error)
+    await (await used.acquire()).detach(0.05)
+    await asyncio.sleep(0.06)  # nothing has removed it
+    error = await mismatch(refused)
+    assert (error.held, error.unused) == (False, False)
+    assert f"{type(used).__name__}(" in str(error)
+    assert ".delete()" in str(error)
+    assert "no permit is held" in str(error)
+    assert "waits" not in str(error)  # a process used it just now: one may wait
 
 
 async def test_the_error_says_what_is_held_by_the_clock_of_the_server(

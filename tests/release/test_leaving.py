@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import AnySemaphore, FairSemaphore, Mutex
+from redsem_async import AnySemaphore, FairSemaphore, Mutex, SemaphoreError
 from redsem_async.testing import MemoryBackend
 from redsem_async.testing._embedded import EmbeddedRedis
 from tests.harness.clients import Client, Make, MakePair
 from tests.harness.inside import link_of
+from tests.harness.memory import Distant
 from tests.harness.proxy import Proxy
 from tests.harness.wait import all_free, soon, takes_at_most, until
 from tests.worlds.simulated_time import simulated
@@ -192,3 +193,15 @@ async def test_a_permit_is_kept_for_the_clean_up_at_the_end_of_a_program(
     await asyncio.to_thread(asyncio.run, program())
     assert trusted
     assert trusted[0] > 0
+
+
+@simulated
+async def test_release_by_itself_says_that_it_failed() -> None:
+    """Long before the lease has ended."""
+    far, loop = Distant(), asyncio.get_running_loop()
+    permit = await FairSemaphore(far, "jobs", 1, lease=60.0).acquire()
+    far.cut_off()
+    cut_at = loop.time()
+    with pytest.raises(SemaphoreError):
+        await permit.release()
+    assert loop.time() - cut_at < 6.0

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from redsem_async import AcquireTimeout, FairSemaphore, PermitLost, aclose
 from redsem_async._hub.model import RequestState
 from tests.harness.clients import Client, Make, MakePair
-from tests.harness.inside import remote_of
+from tests.harness.inside import lease_of, remote_of
 from tests.harness.memory import Distant
 from tests.harness.wait import all_free, queue_up, soon
 from tests.worlds.simulated_time import TimedLoop, simulated
@@ -26,6 +26,9 @@ async def test_releases_that_are_not_due_change_nothing(pair: MakePair) -> None:
     again = await asyncio.gather(*(permit.release() for _ in range(3)))
     assert sorted(again) == [False, False, True]
     assert await permit.release() is False
+    lost = await here.acquire()
+    remote_of(here).lose(lease_of(lost), "it was not trusted any more")
+    assert await lost.release() is False
     late_id = await late.detach(0.05)
     held = [await soon(there.acquire()) for _ in range(2)]
     foreign = ("", "x", f"{'0' * 32}.1", f"{held[0].id}0", "*", "a b\n{c}", "é.1")

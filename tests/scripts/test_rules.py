@@ -168,7 +168,8 @@ def test_who_does_not_wait_and_finds_its_key_full_lets_nobody_pass(mode: Mode) -
     state.acquire(C, 2, limit=5, key=other)
     narrow = op.RequestOptions(waits=False, ahead_ms=30_000, key=op.KeyTerms("a", 1))
     said = state.acquire(B, 1, limit=5, options={1: narrow})
-    assert (said.answers, state.held_by(C)) == ([FULL_FOR_KEY], [])
+    assert (said.answers, said.competing_keys) == ([FULL_FOR_KEY], 2)
+    assert not state.held_by(C)
 
 
 @pytest.mark.parametrize("mode", ["zset", "fair+keys"])
@@ -416,6 +417,16 @@ def test_a_request_that_does_not_wait_leaves_no_place_in_the_queue() -> None:
     assert len(state.look.line) == 1
 
 
+def test_a_request_that_left_the_queue_again_blocks_nobody_behind_it() -> None:
+    """It was first because of its head start, and too heavy for what a back-off leaves."""
+    state, at_once = InMemory("fair"), op.RequestOptions(2, waits=False, ahead_ms=1)
+    state.acquire(A, 1, limit=4)
+    state.call(A, op.StartBackOff(1000, call=1))
+    state.pass_time(1200)  # the limit in force is 2
+    refused, _ = state.acquire(C, 1, 2, limit=4, options={1: at_once}).answers
+    assert (refused, state.held_by(C)) == (FULL, [2])
+
+
 def test_a_release_serves_none_of_its_own_requests_that_left_the_queue() -> None:
     state = InMemory("zset")
     state.acquire(A, 1, 2, limit=2)
@@ -536,6 +547,15 @@ def test_an_acquire_that_is_late_holds_nothing_although_the_mark_was_lost(mode: 
     state.lose("meta")
     state.call(A, op.Heartbeat(90_000, hub_info=HubInfo("x", used=2)))
     assert state.call(A, late).answers == [-1]
+
+
+def test_a_change_that_was_given_up_is_void_although_a_later_call_has_run() -> None:
+    state = InMemory("fair")
+    state.acquire(A, 1)
+    state.call(A, op.Detach(1, 9000, call=3))
+    state.call(A, op.Abandon([], void_change=2))
+    state.answer(A, op.SetLimit(0, 2))
+    assert not state.kept["limit"]
 
 
 @pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])

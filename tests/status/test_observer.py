@@ -22,8 +22,9 @@ from redsem_async import (
 )
 from redsem_async.observer import Event, observe
 from redsem_async.testing import MemoryBackend
-from tests.harness.clients import Client, Make, MakePair
-from tests.harness.wait import all_free, cancelled, give_back, queue_up, soon, until
+from tests.harness.clients import Client, Make, MakePair, key_of
+from tests.harness.inside import beat
+from tests.harness.wait import all_free, cancelled, give_back, queue_up, soon, until, waiting
 
 _request: ContextVar[object] = ContextVar("request")
 
@@ -119,12 +120,17 @@ async def test_the_request_that_came_first_is_not_kept_and_leaves_no_trace(
     assert {*contexts} == {None}
 
 
-async def test_a_waiter_is_queued_and_granted_or_abandoned(make: Make, recorder: Recorder) -> None:
+async def test_a_waiter_is_queued_and_granted_or_abandoned(
+    make: Make, client: MemoryBackend, recorder: Recorder
+) -> None:
     """However often it has to ask."""
     sem = make()
     first = await sem.acquire()
     second, third, leaving = [await queue_up(sem) for _ in range(3)]
     await until(lambda: recorder.kinds.count("queued") == 3)
+    client._store.redis.command("DEL", key_of(sem, "queue"))
+    beat(sem)
+    await waiting(sem, 3)
     await cancelled(leaving)
     assert recorder.last("abandoned").queued
     await give_back(first, second, third)
