@@ -103,7 +103,7 @@ def test_a_piece_of_a_program_parses_and_imports_what_there_is() -> None:
 @pytest.mark.release
 def test_who_is_late_is_refused(embedded: StartServer) -> None:
     """The example of fencing says in the end what its assertions hold."""
-    [example] = EXAMPLE.findall((DOCS / "fencing.md").read_text())
+    [example] = EXAMPLE.findall((DOCS / "guarantees.md").read_text())
     lost, final = run_block(example, embedded().url)
     assert "was lost" in lost
     assert final == "second"
