@@ -10,12 +10,26 @@ from pathlib import Path
 import pytest
 
 import redsem_async
+from benchmarks.chart import rows
 from tests.harness.programs import ADDRESS, DOCS
 from tests.harness.servers import StartServer, complaints
 
 TESTS = Path(__file__).parents[1]
 PIECE = re.compile(r"^```py\n(.*?)^```", re.MULTILINE | re.DOTALL)
 README = TESTS.parent / "README.md"
+PUBLISHED = TESTS.parent / "benchmarks" / "published"
+FIGURE = re.compile(r"\{(P\d)(.*?)\|(.+?)\|(.+?)\}")  # a case, the end of its labels, label, column
+FIGURES = """
+| One task | {P1|FairSemaphore|pairs/s}/s | {P1|self-limiters|pairs/s}/s \
+(`redis.asyncio.Lock` {P1|redis.asyncio.Lock|pairs/s}/s) | {P1|FairSemaphore|÷ best Python peer}× |
+| 50 tasks, one process | {P2, 50 tasks|FairSemaphore|pairs/s}/s | \
+{P2, 50 tasks|self-limiters|pairs/s}/s | {P2, 50 tasks|FairSemaphore|÷ best Python peer}× (
+| 4 processes, contended | {P9|FairSemaphore|pairs/s}/s | {P9|self-limiters|pairs/s}/s | \
+{P9|FairSemaphore|÷ best Python peer}× |
+| {P4|FairSemaphore|acquire p50, ms} ms | {P4|self-limiters|acquire p50, ms} ms | \
+{P4|FairSemaphore|× fastest Python peer}× as long |
+waited at least {P9|Semaphore|p99} ms in the first run, against {P9|FairSemaphore|p99} ms.
+"""
 EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LOST = r"a permit of '[^']+' was lost: "  # the library's warning; some show a loss
 
@@ -50,6 +64,24 @@ def test_every_warning_has_an_event_that_the_docs_list() -> None:
     calls = [call for text in texts for call in re.findall(r"logger\.warning\((?s:.)*?\)\n", text)]
     assert len(calls) > 7
     assert [call for call in calls if "extra=" not in call] == []
+
+
+def test_the_pages_have_the_published_figures() -> None:
+    """To two digits, in the words around them. Ratios of medians are told in per cent."""
+    main, busy = ((PUBLISHED / name).read_text() for name in ("main-cases.md", "scale.md"))
+
+    def rounded(found: re.Match[str]) -> str:
+        case, end, label, column = found.groups()
+        value = dict(rows(main, case, end, column))[label]
+        return f"{value:.2f}" if value < 1 else f"{float(f'{value:.2g}'):,g}"
+
+    text = " ".join((README.read_text() + (DOCS / "choosing.md").read_text()).split())
+    lines = FIGURE.sub(rounded, FIGURES).strip().splitlines()
+    assert [line for line in lines if line not in text] == []
+    for run, word in ((main, "higher"), (busy, "lower")):
+        pairs = dict(rows(run, "P9", "", "pairs/s"))
+        change = pairs["Semaphore"] / pairs["FairSemaphore"] - 1
+        assert f"{abs(change):.0%} {word} in" in text
 
 
 def run(url: str, *arguments: str, expected: str = "$.") -> list[str]:
