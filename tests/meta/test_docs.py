@@ -18,7 +18,9 @@ TESTS = Path(__file__).parents[1]
 PIECE = re.compile(r"^```py\n(.*?)^```", re.MULTILINE | re.DOTALL)
 README = TESTS.parent / "README.md"
 PUBLISHED = TESTS.parent / "benchmarks" / "published"
-FIGURE = re.compile(r"\{(P\d)(.*?)\|(.+?)\|(.+?)\}")  # a case, the end of its labels, label, column
+FIGURE = re.compile(
+    r"\{(P\d)(.*?)\|(.+?)\|(.+?)\}"
+)  # a case, the end of its labels, label, column
 FIGURES = """
 | One task | {P1|FairSemaphore|pairs/s}/s | {P1|self-limiters|pairs/s}/s \
 (`redis.asyncio.Lock` {P1|redis.asyncio.Lock|pairs/s}/s) | {P1|FairSemaphore|÷ best Python peer}× |
@@ -82,6 +84,22 @@ def test_the_pages_have_the_published_figures() -> None:
         pairs = dict(rows(run, "P9", "", "pairs/s"))
         change = pairs["Semaphore"] / pairs["FairSemaphore"] - 1
         assert f"{abs(change):.0%} {word} in" in text
+
+
+@pytest.mark.parametrize(
+    "name", ["SemaphoreStatus", "Holder", "Waiter", "KeyStatus", "BackOff", "Client"]
+)
+def test_the_page_has_every_field_of_a_status(name: str) -> None:
+    [row] = re.findall(rf"^\| `{name}`.*\| (.*) \|$", (DOCS / "api.md").read_text(), re.MULTILINE)
+    assert {*re.findall(r"`(\w+)`", row)} == {*getattr(redsem_async, name).__annotations__}
+
+
+def test_pages_use_no_word_of_the_last_column_of_the_glossary() -> None:
+    glossary = DOCS / "dev" / "glossary.md"
+    listed = re.findall(r"^\|[^|]+\|[^|]+\| (\w[^|]+) \|$", glossary.read_text(), re.MULTILINE)[1:]
+    words = re.compile(rf"\b(?:{'|'.join(', '.join(listed).split(', '))})\b")
+    pages = (README, *DOCS.glob("*.md"))
+    assert {page.name: found for page in pages if (found := words.findall(page.read_text()))} == {}
 
 
 def run(url: str, *arguments: str, expected: str = "$.") -> list[str]:

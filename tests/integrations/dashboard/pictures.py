@@ -107,9 +107,8 @@ async def take(folder: Path) -> None:
             await FairSemaphore(redis, "openai", 16).set_limit(20)
             one = "semaphore?name=openai"
             pages = {
-                f"{kind}-{name(width, scheme)}": await opened(browser, url, width, scheme)
+                f"{kind}-wide-{scheme}.png": await opened(browser, url, scheme)
                 for kind, url in (("one", site.url + one), ("list", site.url))
-                for width in (1400, 400)
                 for scheme in ("light", "dark")
             }
             await asyncio.sleep(15)
@@ -124,19 +123,13 @@ async def take(folder: Path) -> None:
         await redis.aclose()
 
 
-async def opened(browser: Browser, url: str, width: int, scheme: Any) -> Page:
+async def opened(browser: Browser, url: str, scheme: Any) -> Page:
     """A page that shows *url*."""
-    context = await browser.new_context(
-        viewport={"width": width, "height": 985}, color_scheme=scheme
-    )
+    size: Any = {"width": 1400, "height": 985}
+    context = await browser.new_context(viewport=size, color_scheme=scheme)
     page = await context.new_page()
     await page.goto(url)
     return page
-
-
-def name(width: int, scheme: str) -> str:
-    """The end of a picture's name."""
-    return f"{'wide' if width == 1400 else 'phone'}-{scheme}.png"
 
 
 async def shoot(page: Page, folder: Path, name: str) -> None:
