@@ -229,7 +229,7 @@ async def test_waiting_for_oneself_without_a_timeout_is_logged_once(
     parents = [in_background(parent()) for _ in range(2)]
     await until(lambda: caplog.records, "it is logged")
     [record] = caplog.records
-    assert (record.levelname, getattr(record, "event", "")) == ("WARNING", "nested")
+    assert (record.levelname, getattr(record, "redsem_event", "")) == ("WARNING", "nested")
     assert ("the task that created it" in record.getMessage()) is child
     await cancelled(*parents)
     await all_free(sem)
@@ -243,7 +243,7 @@ async def test_waiting_for_oneself_is_logged_after_the_lease_of_that_request(
     async with sem:
         waiters = [await queue_up(each) for each in (longer, sem)]
         await until(lambda: caplog.records, "it is logged")
-        assert [getattr(record, "event", "") for record in caplog.records] == ["nested"]
+        assert [getattr(record, "redsem_event", "") for record in caplog.records] == ["nested"]
         await cancelled(*waiters)
 
 

@@ -221,7 +221,7 @@ async def test_a_limit_that_an_operator_removed_was_not_lost(
 
 
 def event_of(record: logging.LogRecord) -> str:
-    return getattr(record, "event", "")
+    return getattr(record, "redsem_event", "")
 
 
 async def gets_one(sem: AnySemaphore) -> bool:

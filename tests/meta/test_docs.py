@@ -61,7 +61,7 @@ def test_every_warning_has_an_event_that_the_docs_list() -> None:
     page = (DOCS / "metrics.md").read_text()
     package = Path(redsem_async.__file__).parent
     texts = [path.read_text() for path in package.rglob("*.py") if "cli" not in path.parts]
-    events = {event for text in texts for event in re.findall(r'"event": "([^"]+)"', text)}
+    events = {event for text in texts for event in re.findall(r'\bfacts\("([^"]+)"', text)}
     assert {event for event in events if f"`{event}`" not in page} == set()
     calls = [call for text in texts for call in re.findall(r"logger\.warning\((?s:.)*?\)\n", text)]
     assert len(calls) > 7
