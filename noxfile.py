@@ -57,9 +57,11 @@ OTHERS = {
     "fastapi-0.128": ("fastapi==0.128.0", "tests/integrations/web"),
     "arq": ("arq>=0.26", "tests/integrations/frameworks"),
     "celery": ("celery[redis]", "tests/integrations/frameworks"),
+    "celery-threads": ("celery[redis]", "tests/integrations/frameworks"),
     "dramatiq": ("dramatiq[redis]", "tests/integrations/frameworks"),
     "litestar": ("litestar starlette", "tests/integrations/frameworks"),
     "jupyter": ("ipykernel nbclient", "tests/integrations/frameworks"),
+    "wsgi": ("django flask gunicorn", "tests/integrations/frameworks"),
     "operations": (
         "opentelemetry-exporter-prometheus grafana-foundation-sdk",
         "tests/integrations/operations",

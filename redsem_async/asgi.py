@@ -64,7 +64,7 @@ class ConcurrencyLimitMiddleware:
             scope, such as ``header`` returns. Any string is a valid key. A semaphore with keys
             requires it, or ``None`` for requests without a key.
         timeout: seconds to wait for a permit, instead of the semaphore's. ``None`` waits
-            forever. 0 does not join the queue, and ends with the reply of Redis.
+            forever. 0 does not join the queue, and returns as soon as Redis replies.
         on_outage: what happens to requests while Redis is unavailable or rejects commands, as
             with full memory or a missing permission. With ``"closed"`` they get 503. With
             ``"open"`` all run. With a number, up to that many run at once in this process. The
@@ -159,7 +159,7 @@ class ClientLeft(OSError):
 
 
 class _Inbox:
-    """What the client sends, read before the application asks, to notice a disconnect at once."""
+    """What the client sends, read before the application asks, to notice a disconnect."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive

@@ -168,7 +168,9 @@ class BlockingSemaphore:
         on_loss: Callable[[PermitLost], object] | None = None,
         **of_fair: Any,
     ) -> Generator[Permit]:
-        """Hold a permit in a ``with`` block. It is refreshed in the thread of the portal.
+        """Hold a permit in a ``with`` block, or in each call of a function that it decorates.
+
+        The permit is refreshed in the thread of the portal.
 
         A thread cannot be cancelled, so the loss of the permit does not end the block. Call
         ``permit.check()`` before each step that matters, or pass *on_loss*. An exception such as

@@ -81,7 +81,7 @@ class RequirePermit:
             ``WebSocket``). Any string is a valid key, even a raw header value. A semaphore with
             keys requires it, or ``None`` for requests without a key.
         timeout: seconds to wait for a permit, instead of the semaphore's. ``None`` waits
-            forever. 0 does not join the queue, and ends with the reply of Redis.
+            forever. 0 does not join the queue, and returns as soon as Redis replies.
         on_outage: what happens to requests while Redis is unavailable or rejects commands, as
             with full memory or a missing permission. With ``"closed"`` they get 503. With
             ``"open"`` all run. With a number, up to that many run at once in this process. The

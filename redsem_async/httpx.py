@@ -68,7 +68,7 @@ class SemaphoreTransport(
             ``None`` for no overload, replaces these rules.
         on_outage: what happens to requests while Redis is unavailable or rejects commands. With
             ``"closed"`` the error is raised. With ``"open"`` all are sent without a permit. With a
-            number that many at once are, in this process, and the others wait for them, for up to
+            number that many at a time are, in this process. The others wait for them, for up to
             their timeout.
 
     Raises:

@@ -31,7 +31,7 @@ def redsem_memory() -> MemoryBackend:
 
 @pytest.fixture
 def redsem_unlimited() -> Iterator[None]:
-    """Every semaphore grants every request at once, without a server, while the test runs."""
+    """Every semaphore grants every request immediately, without a server, while the test runs."""
     with unlimited():
         yield
 

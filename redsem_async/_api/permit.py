@@ -76,7 +76,7 @@ class Permit:
 
     @property
     def permits(self) -> int:
-        """How many permits were acquired as this one."""
+        """How many permits this object stands for."""
         return self._lease.permits
 
     @property
@@ -189,7 +189,7 @@ class Permit:
         before the last overload met the same one. It cuts nothing, but can prolong the pause.
         Overlapping pauses end when the last of them ends.
 
-        The call returns at once, so no cancellation can stop it. The command is sent in the
+        The call returns immediately, so no cancellation can stop it. The command is sent in the
         current iteration of the event loop, before the permit's release, and again after a lost
         connection until the pause would have ended, or for a second without one. If Redis refuses
         it, that is logged. Call it in a block or after it, in the event loop or in a thread.

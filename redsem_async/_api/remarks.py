@@ -6,6 +6,7 @@ import math
 import traceback
 
 from redsem_async._core.clock import now as clock
+from redsem_async._core.log import facts
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
 
 logger = logging.getLogger("redsem_async")
@@ -21,11 +22,11 @@ def line_outside() -> str | None:
     return None
 
 
-def _log(remote: RemoteSemaphore, event: str, text: str, *args: object, **facts: object) -> None:
+def _log(remote: RemoteSemaphore, event: str, text: str, *args: object, **others: object) -> None:
     now, name = clock(), remote.name
     if now - remote.logged_at.get(event, -math.inf) >= LOGGED_EVERY:
         remote.logged_at[event] = now
-        logger.warning(text, name, *args, extra={"event": event, "semaphore": name, **facts})
+        logger.warning(text, name, *args, extra=facts(event, semaphore=name, **others))
 
 
 def log_dropped(remote: RemoteSemaphore, acquired_at: str | None) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class AnySemaphore:
     """Base class of the semaphores, for annotations that accept all of them.
 
-    The constructor does no input or output and needs no event loop, so a semaphore may be a
+    The constructor performs no I/O and needs no event loop, so a semaphore may be a
     module-level variable. Tasks may share it, and several event loops may use it in turn.
 
     Every coroutine may raise a ``SemaphoreError``:
@@ -83,7 +83,7 @@ class AnySemaphore:
                 slots, or one list must begin with the other.
             max_hold: seconds for which a permit may be held, counted from its grant, at least a
                 lease. Then it is lost (``PermitLost``), even if it was detached and adopted.
-                ``None`` sets no bound. All clients of a name should use the same.
+                ``None`` means no maximum. All clients of a name should use the same.
             max_back_off: longest pause of one ``permit.back_off``, in seconds. A longer one is
                 shortened and logged. It does not bound the cut, which ends as the limit in force
                 rises.
@@ -94,7 +94,7 @@ class AnySemaphore:
             share: whether the next permit goes to the key with the fewest permits in use for its
                 *weight*, and not to the oldest request.
             weight: a key's weight with *share*, or a function of the key. Finite and above 0, and
-                used within a millionth and a million.
+                clamped to 0.000001–1,000,000.
             patience: seconds after which a waiting request goes first with *share*, so that none
                 starves. By default the semaphore's *timeout*, or six leases if that is None or 0.
                 Without a key it is always a lease.
@@ -171,7 +171,7 @@ class AnySemaphore:
 
         Args:
             timeout: seconds to wait, instead of the semaphore's ``timeout``. ``None`` waits
-                forever. 0 does not join the queue, and ends with the reply of Redis.
+                forever. 0 does not join the queue, and returns as soon as Redis replies.
             permits: how many permits to acquire. They are held and released together.
             cancel_on_loss: instead of the semaphore's.
             ahead: head start in seconds, 0 to 3,600. The request joins the queue as if it had
@@ -381,8 +381,8 @@ class AnySemaphore:
         Args:
             max_entries: the maximum number of holders to list, of waiters, and of keys.
             keys_after: list the keys after this one, which is the last of the previous list. If
-                nothing is known of it any more, the list starts anew.
-            keys_begin: list only keys that begin with this text, of the 5,000 next ones.
+                nothing is known of it any more, the list starts over.
+            keys_begin: list only keys that begin with this text, searching the next 5,000 keys.
 
         Raises:
             SemaphoreError: see `AnySemaphore`. Cancelling the caller changes nothing.
@@ -405,7 +405,7 @@ class AnySemaphore:
     async def set_limit(self, limit: int | None, *, key: str | None = None) -> None:
         """Set a limit that overrides all declared limits. ``None`` removes it.
 
-        Redis keeps it without an expiry. A higher limit grants permits to waiters at once, and a
+        Redis keeps it without an expiry. A higher limit immediately grants permits to waiters. A
         lower limit revokes no permit. 0 pauses the semaphore, or the key. If Redis loses its data,
         nothing restores the set limit, so a limit of 0 is a pause and not a safety lock.
 

@@ -133,7 +133,7 @@ class ModeMismatch(SemaphoreError):
     """The name is in use by another class, or with another clock.
 
     A name keeps its class and clock until some minutes after its last use. Calling ``delete`` on a
-    semaphore of the class that is in use frees the name at once.
+    semaphore of the class that is in use frees the name immediately.
 
     Attributes:
         name (str): the semaphore's name.
@@ -164,7 +164,7 @@ class ModeMismatch(SemaphoreError):
             if self.free_in is not None:
                 left = f"{math.ceil(self.free_in)} s"
                 advice += f"the name is free in at most {left} unless it is used again, and "
-            advice += f"{_call(found)}.delete() frees it at once"
+            advice += f"{_call(found)}.delete() frees it immediately"
         theirs, ours = _class_of(found, other=wanted), _class_of(wanted, other=found)
         text = f"{self.name!r} is in use as a {theirs}, but this client uses it as a {ours}"
         super().__init__(f"{text}; {advice}")
@@ -213,8 +213,8 @@ class LayoutMismatch(ModeMismatch):
 class SlotsMismatch(ModeMismatch):
     """The name is in use with other slots.
 
-    While permits are held or requests wait, the slots of all clients of a name must begin alike. A
-    semaphore that is not in use accepts any slots.
+    While permits are held or requests wait, all clients of a name must have the same slots, or
+    one list must be a prefix of the other. A semaphore that is not in use accepts any slots.
 
     Attributes:
         name (str): the semaphore's name.

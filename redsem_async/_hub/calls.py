@@ -14,6 +14,7 @@ from redsem_async._core.config import Slot
 from redsem_async._core.errors import PermitLost, SemaphoreError
 from redsem_async._core.keys import permit_id
 from redsem_async._core.lease import trusted_until
+from redsem_async._core.log import facts
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import (
     Abandon,
@@ -269,8 +270,8 @@ class BackOffCall(ChangeCall, StartBackOff):
     def refused(self, error: SemaphoreError, now: float) -> None:
         super().refused(error, now)
         if self.future is None:
-            facts = {"event": "not backed off", "semaphore": self.state.name}
-            logger.warning("no back-off of %r: %s", self.state.name, error, extra=facts)
+            extra = facts("not backed off", semaphore=self.state.name)
+            logger.warning("no back-off of %r: %s", self.state.name, error, extra=extra)
 
 
 class AbandonBatch(Batch[Reply, Request | Call], Abandon):

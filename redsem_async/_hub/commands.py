@@ -25,6 +25,7 @@ from redsem_async._core.errors import (
     SlotsMismatch,
 )
 from redsem_async._core.lease import Outcome, heartbeat_interval
+from redsem_async._core.log import facts
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.hub_info import UNCHANGED
 from redsem_async._protocol.operations import (
@@ -515,8 +516,8 @@ def note_limit(state: SemaphoreState, reply: Reply, now: float) -> None:
     elif reply.forgotten and reply.ramp is None and now < paused_until:
         lost = "the back-off"
     if lost:
-        facts = {"event": "limit lost", "semaphore": state.name}
-        logger.warning("%r: %s was lost with Redis's data", state.name, lost, extra=facts)
+        extra = facts("limit lost", semaphore=state.name)
+        logger.warning("%r: %s was lost with Redis's data", state.name, lost, extra=extra)
     ramp = reply.ramp
     lasts = 0.0 if ramp is None or ramp.permits else ramp.lasts_ms / 1000
     state.seen = (reply.set_limit, now + lasts) if lasts or reply.set_limit is not None else None
@@ -599,6 +600,6 @@ def fail_releases(
         unawaited += pending.future is None
         pending.settle(error)
     if unawaited:
-        facts = {"event": "not released", "semaphore": state.name, "permits": unawaited}
+        extra = facts("not released", semaphore=state.name, permits=unawaited)
         text = "%d permit(s) of %r could not be released, and expire with their leases: %s"
-        logger.warning(text, unawaited, state.name, error, extra=facts)
+        logger.warning(text, unawaited, state.name, error, extra=extra)

@@ -17,6 +17,7 @@ from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Terms
 from redsem_async._core.errors import AcquireTimeout, BlockedBy, SemaphoreError
 from redsem_async._core.lease import ahead_in_turns, refresh_is_overdue, retry_after
+from redsem_async._core.log import facts
 from redsem_async._protocol.replies import Ramp, Reply, lowered
 
 from .model import ENTERED, Blocks, LeaseState, QueueReport, Request, RequestState
@@ -181,7 +182,7 @@ def _log_nested(state: SemaphoreState, request: Request, now: float) -> None:
         " or pass a timeout"
     )
     waited = now - request.started
-    extra = {"event": "nested", "semaphore": state.name, "waited": waited}
+    extra = facts("nested", semaphore=state.name, waited=waited)
     logger.warning(text, waited, state.name, holder, extra=extra)
 
 

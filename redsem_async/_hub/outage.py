@@ -9,6 +9,7 @@ from contextvars import Context
 from redsem_async._core.backoff import delays
 from redsem_async._core.clock import now as clock
 from redsem_async._core.keys import Address
+from redsem_async._core.log import facts
 from redsem_async._protocol.backend import ConnectionRejected
 
 from .endings import fail_not_waiting, fail_outlasted
@@ -98,11 +99,11 @@ class ServerOutage:
         names = sorted({address.name for address in self._semaphores})
         shown = f" for {', '.join(map(repr, names[:MOST_NAMED]))}" if names else ""
         shown += f" and {len(names) - MOST_NAMED:,} more" if names[MOST_NAMED:] else ""
-        facts = {"event": "outage", "place": place, "semaphores": names}
-        logger.warning("%s is unavailable%s: %s", place, shown, why(error), extra=facts)
+        extra = facts("outage", place=place, semaphores=names)
+        logger.warning("%s is unavailable%s: %s", place, shown, why(error), extra=extra)
 
     def _log_end(self, since: float) -> None:
         self.logged_since, self._rejection_logged = None, False
         place, lasted = self._state.node.place, clock() - since
-        facts = {"event": "outage over", "place": place, "seconds": lasted}
-        logger.warning("%s is available again, after %.3g s", place, lasted, extra=facts)
+        extra = facts("outage over", place=place, seconds=lasted)
+        logger.warning("%s is available again, after %.3g s", place, lasted, extra=extra)

@@ -17,6 +17,7 @@ from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Clock
 from redsem_async._core.keys import Address, Mode
 from redsem_async._core.lease import MAX_REPLY_TIMEOUT, reply_timeout
+from redsem_async._core.log import facts
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.backend import AnyReply, Link, Node
 from redsem_async._protocol.errors import CommandError, ErrorKind
@@ -300,7 +301,7 @@ class Pipeline:
             self.identity.warned_of_no_push = True
             text = "no push messages come from %s (%s): waiters are served by heartbeats alone"
             place = self.link_state.node.place
-            logger.warning(text, place, error, extra={"event": "no push", "place": place})
+            logger.warning(text, place, error, extra=facts("no push", place=place))
 
     # -- the connection
 

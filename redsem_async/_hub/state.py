@@ -42,6 +42,7 @@ from typing import Protocol
 from redsem_async._core.clock import now as clock
 from redsem_async._core.keys import Address
 from redsem_async._core.lease import Lost, Outcome, after_refresh, reply_timeout
+from redsem_async._core.log import facts
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import SemaphoreRef
 from redsem_async._protocol.pushes import Deleted, Granted, Push, Recheck, Revoked
@@ -508,11 +509,11 @@ class SemaphoreState(SemaphoreRef):
         for notifier in observers.notifiers:
             notifier.permit("lost", lease, reason=reason, cancels=cancels)
         if not expected:
-            facts = {"fencing_token": lease.token, "permits": lease.permits, "reason": reason}
-            facts |= {"event": "lost", "semaphore": self.name}
+            own = {"fencing_token": lease.token, "permits": lease.permits, "reason": reason}
+            extra = facts("lost", semaphore=self.name, **own)
             level = logging.WARNING if cancels or lease.is_nobodys else logging.INFO
             text = "a permit of %r was lost: %s"
-            logger.log(level, text, self.name, reason, extra=facts)
+            logger.log(level, text, self.name, reason, extra=extra)
 
     def lose_unless_trusted(self, lease: Lease) -> bool:
         """Whether the permit of *lease* is lost, or ends now because its trust has run out."""

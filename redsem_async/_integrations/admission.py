@@ -24,6 +24,7 @@ from redsem_async._core.errors import (
     SemaphoreClosed,
     SemaphoreFull,
 )
+from redsem_async._core.log import facts
 
 from .outage import Block, OnOutage, Outage
 from .selector import AcquireOptions, Choice, Selector
@@ -128,8 +129,8 @@ class Admission(Generic[Request]):
         try:
             return min(math.ceil(self._retry_after(full)), LONGEST)
         except Exception as error:  # noqa: BLE001 - a rejection must not become a server error
-            facts = {"event": "retry_after"}
-            logger.warning("the function retry_after failed: %r", error, extra=facts)
+            extra = facts("retry_after")
+            logger.warning("the function retry_after failed: %r", error, extra=extra)
             return estimate
 
     async def _acquire(self, choice: Choice, gone: "asyncio.Future[Any] | None") -> Block:

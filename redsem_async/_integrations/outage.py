@@ -15,6 +15,7 @@ from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core import config
 from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import BackendError, BackendUnavailable, SemaphoreFull
+from redsem_async._core.log import facts
 from redsem_async._observers.registry import observers
 
 from .selector import AcquireOptions, Choice, Key, Selector
@@ -137,11 +138,11 @@ class Outage:
         self._away = error is not None
         if error is not None:
             text = "Redis grants no permits: %s (on_outage=%r), because of %s"
-            facts = {"event": "on_outage", "semaphore": name}
-            logger.warning(text, self._consequence(), self._rule, error, extra=facts)
+            extra = facts("on_outage", semaphore=name)
+            logger.warning(text, self._consequence(), self._rule, error, extra=extra)
         else:
-            facts = {"event": "on_outage over", "semaphore": name}
-            logger.warning("Redis grants permits again: requests need one", extra=facts)
+            extra = facts("on_outage over", semaphore=name)
+            logger.warning("Redis grants permits again: requests need one", extra=extra)
         for observer in [notifier.observer for notifier in observers.notifiers]:
             if isinstance(observer, OutageObserver):
                 try:

@@ -15,6 +15,7 @@ from redsem_async._core.cancellation import finish
 from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import PermitLost
 from redsem_async._core.lease import reply_timeout
+from redsem_async._core.log import facts
 
 from .outage import Block
 
@@ -99,7 +100,7 @@ class HeldPermit:
             request,
             lease,
             name,
-            extra={"event": "unread response", "semaphore": name, "held": lease - left},
+            extra=facts("unread response", semaphore=name, held=lease - left),
         )
 
     async def end(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from redsem_async._api.permit import Permit
 from redsem_async._core import config
+from redsem_async._core.log import facts
 
 logger = logging.getLogger("redsem_async")
 
@@ -52,8 +53,8 @@ class Overloads:
             if seconds is not None:
                 permit.back_off(seconds, key=key is not None)
         except Exception as error:  # noqa: BLE001 - the caller is to have the response
-            facts = {"event": "back_off", "semaphore": permit.name}
-            logger.warning("the function back_off failed: %r", error, extra=facts)
+            extra = facts("back_off", semaphore=permit.name)
+            logger.warning("the function back_off failed: %r", error, extra=extra)
 
 
 def pause_for(response: Response) -> float | None:

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import AcquireTimeout, QueueFull
 from redsem_async._core.keys import Address, Mode
+from redsem_async._core.log import facts
 
 logger = logging.getLogger("redsem_async")
 
@@ -156,13 +157,13 @@ def log(event: Event) -> None:
     """Write a DEBUG record, without a permit's id. Losses are logged elsewhere, at any level."""
     if event.kind == "lost":
         return
-    facts = {fact: getattr(event, fact) for fact in _LOGGED if getattr(event, fact) is not None}
-    after = facts.get("waited", facts.get("held"))
+    told = {fact: getattr(event, fact) for fact in _LOGGED if getattr(event, fact) is not None}
+    after = told.get("waited", told.get("held"))
     text = event.kind if after is None else f"{event.kind} after {after:.3f} s"
     if why := event.reason or event.error or event.count:
         text += f": {why}"
     if event.kind == "backed_off":
         pause = f"no permit for {event.seconds:g} s, then " if event.seconds else ""
         text += f": {pause}at most {event.limit} in use"
-    extra = {"event": event.kind, "semaphore": event.name, **facts}
+    extra = facts(event.kind, semaphore=event.name, **told)
     logger.debug("%r: %s", event.name, text, extra=extra)

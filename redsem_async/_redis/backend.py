@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 from redis.crc import key_slot
 
 from redsem_async._core.keys import Address
+from redsem_async._core.log import facts
 from redsem_async._protocol.backend import Backend, Link, Listener, Node, OneNode
 from redsem_async._protocol.errors import CommandError, ErrorKind
 
@@ -192,7 +193,7 @@ def _warn_of_many(place: str) -> None:
             "process (a module-level variable is fine), or close each client after use",
             hubs,
             place,
-            extra={"event": "many clients", "place": place},
+            extra=facts("many clients", place=place),
         )
 
 
@@ -210,14 +211,14 @@ def _log(place: str, met: Met) -> None:
             "them. Use noeviction, which rejects new ones instead",
             place,
             met.evicts,
-            extra={"event": "eviction", "place": place},
+            extra=facts("eviction", place=place),
         )
     if met.worked_around:
         logger.warning(
             "%s lacks features that the library works around: %s",
             place,
             "; ".join(met.worked_around),
-            extra={"event": "worked around", "place": place},
+            extra=facts("worked around", place=place),
         )
 
 

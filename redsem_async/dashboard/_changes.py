@@ -15,6 +15,7 @@ from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core import config
 from redsem_async._core.errors import BackendUnavailable, SemaphoreError
 from redsem_async._core.keys import parse_permit_id
+from redsem_async._core.log import facts
 from redsem_async._integrations import changed
 from redsem_async._integrations.discovery import SemaphoreInfo, find
 from redsem_async._redis.stored import READ_ERRORS
@@ -82,7 +83,7 @@ async def change(
     except HTTPException as error:  # a function may refuse in this way, too
         who, refusal = None, error
     if who is None:
-        asked = {"event": "change refused", "semaphore": wanted.name, "action": wanted.action}
+        asked = facts("change refused", semaphore=wanted.name, action=wanted.action)
         logger.warning("%r: %s was refused", wanted.name, wanted.action, extra=asked)
         raise refusal
     try:
@@ -98,14 +99,8 @@ async def change(
         ) from error
     except SemaphoreError as error:
         raise NotChanged(502, f"Redis refused it: {error}.") from error
-    facts: dict[str, object] = {
-        "event": "changed",
-        "semaphore": wanted.name,
-        "action": wanted.action,
-        "who": who,
-        "limit": wanted.limit,
-        "key": wanted.key,
-    }
+    done = {"semaphore": wanted.name, "action": wanted.action, "who": who}
+    extra = facts("changed", **done, limit=wanted.limit, key=wanted.key)
     what = wanted.action
     if wanted.action == "set_limit":
         what = f"set_limit {wanted.limit}" + (
@@ -115,7 +110,7 @@ async def change(
         what = f"back_off {wanted.seconds:g}"
     elif wanted.permit is not None:
         what = f"revoke {short(wanted.permit)}"
-    logger.info("%r: %s by %r", wanted.name, what, who, extra=facts)
+    logger.info("%r: %s by %r", wanted.name, what, who, extra=extra)
     return text
 
 

@@ -22,6 +22,7 @@ from redsem_async._core.errors import (
     SemaphoreError,
     unreachable,
 )
+from redsem_async._core.log import facts
 from redsem_async._integrations.discovery import (
     LISTED_KEYS,
     Process,
@@ -206,7 +207,7 @@ class Reader:
                 await self.tick()
             except Exception:  # the pages continue, and show it
                 logger.exception(
-                    "reading for the dashboard failed", extra={"event": "dashboard failed"}
+                    "reading for the dashboard failed", extra=facts("dashboard failed")
                 )
                 self._fail("the dashboard failed: its log has the error", time.time())
             if task.cancelling():  # redis-py may have swallowed the cancellation

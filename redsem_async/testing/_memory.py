@@ -64,7 +64,7 @@ class MemoryBackend(OneNode):
     def lose(self, permit: Permit) -> None:
         """Revoke *permit*, as if its lease had expired.
 
-        The holder gets a push message at once, and a block that the permit guards is cancelled.
+        Its holder immediately gets a push message, and the block that it guards is cancelled.
         """
         known = parse_permit_id(permit.id)
         if known is not None:
@@ -75,10 +75,10 @@ class MemoryBackend(OneNode):
         """Let *seconds* pass, as on a host that was suspended. Only leases are affected.
 
         The backend's clock moves, and with it every lease and ``max_hold``, and the time for
-        which holders may trust their permits. If a lease is over, its holder loses the permit at
-        once, as it would after the host resumes, and the next waiter is served. A lease that is
-        not over is refreshed at once, so that holders keep their permits through steps that are
-        shorter than the lease.
+        which holders may trust their permits. If a lease is over, its holder loses the permit,
+        as it would after the host resumes, and the next waiter is served. A lease that is
+        not over is refreshed, so that holders keep their permits through steps that are shorter
+        than the lease.
 
         The event loop's clock does not move, so the ``timeout`` of ``acquire`` and every sleep
         take as long as before. Waiters keep their places, and fencing tokens never decrease.

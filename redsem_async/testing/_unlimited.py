@@ -28,7 +28,7 @@ from ._memory import MemoryLink
 
 
 class unlimited(AbstractContextManager[None], AbstractAsyncContextManager[None]):  # noqa: N801
-    """Grant every request of every semaphore at once, without Redis, while the block runs.
+    """Grant every request of every semaphore immediately, without Redis, in the block.
 
     ```python
     with unlimited():  # or `async with`

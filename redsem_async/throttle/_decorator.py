@@ -42,7 +42,7 @@ def throttled(
             gets the call's arguments unchanged, with ``self`` for a method. A semaphore with keys
             requires it, or ``None`` for calls without a key.
         timeout: seconds to wait for the permit, instead of the semaphore's. ``None`` waits
-            forever. 0 does not join the queue, and ends with the reply of Redis.
+            forever. 0 does not join the queue, and returns as soon as Redis replies.
         permits: how many permits a call holds.
         cancel_on_loss: whether a lost permit cancels the call. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
@@ -50,7 +50,7 @@ def throttled(
             whole fleet backs off (``permit.back_off``), or ``None`` for no back-off.
         on_outage: what happens to calls while Redis is unavailable or rejects commands. With
             ``"closed"`` the error of ``acquire`` is raised. With ``"open"`` all run without a
-            permit. With a number that many at once do, in this process, and the others wait for
+            permit. With a number that many at a time do, in this process, and the others wait for
             them, for up to their timeout.
 
     Returns:

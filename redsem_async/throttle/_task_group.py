@@ -28,8 +28,8 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
     loses its permit, fails as any task of a group does. The others are cancelled, and an
     ``ExceptionGroup`` leaves the block. A coroutine that was never started is closed.
 
-    All tasks of a group exist at once. For more items than fit into memory, and for results as
-    they are ready, see ``throttled_map``.
+    All tasks of a group exist from the start. For more items than fit into memory, and for
+    results as they are ready, see ``throttled_map``.
 
     Args:
         sem: a semaphore, or a group of them.
@@ -42,7 +42,7 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
             says. ``False`` suits a cap on load, because running work continues.
         on_outage: what happens to tasks while Redis is unavailable or rejects commands. With
             ``"closed"`` they fail with the error of ``acquire``. With ``"open"`` all run without a
-            permit. With a number that many at once do, in this process, and the others wait for
+            permit. With a number that many at a time do, in this process, and the others wait for
             them, for up to their timeout.
 
     Raises:

@@ -125,7 +125,7 @@ async def test_waiting_for_oneself_without_a_timeout_is_logged_once(
     parents = [in_background(parent()) for _ in range(2)]
     await until(lambda: caplog.records, "it is logged")
     [record] = caplog.records
-    assert (record.levelname, getattr(record, "event", "")) == ("WARNING", "nested")
+    assert (record.levelname, getattr(record, "redsem_event", "")) == ("WARNING", "nested")
     assert ("the task that created it" in record.getMessage()) is child
     await cancelled(*parents)
     await all_free(sem)

@@ -185,7 +185,7 @@ async def test_the_longest_pause_is_cut_and_logged(
     sem = make(2, max_back_off=5.0)
     await back_off(sem, 1e8)
     assert 0 < await left(sem) <= 5.0
-    assert [getattr(record, "event", None) for record in caplog.records] == ["back-off cut"]
+    assert [getattr(record, "redsem_event", None) for record in caplog.records] == ["back-off cut"]
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf"), "1", True, None])

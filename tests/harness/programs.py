@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 DOCS = Path(__file__).parents[2] / "docs"
-TITLED = re.compile(r'^```python title="(\w+\.py)"\n(.*?)^```', re.MULTILINE | re.DOTALL)
+TITLED = re.compile(r'^```\w+ title="(\w+\.\w+)"\n(.*?)^```', re.MULTILINE | re.DOTALL)
 ADDRESS = "redis://localhost:6379"
 
 

@@ -111,6 +111,16 @@ def test_a_semaphore_of_either_class(portal: Portal) -> None:
         pass
 
 
+def test_each_call_of_a_decorated_function_holds_a_permit(
+    portal: Portal, sem: BlockingSemaphore
+) -> None:
+    @sem.acquire(timeout=0)
+    def available() -> int:
+        return portal.run(sem.wrapped.available())
+
+    assert [available(), available()] == [0, 0]
+
+
 def test_no_permit_in_time(sem: BlockingSemaphore) -> None:
     with sem.acquire():
         for timeout in (0, 0.05):

@@ -189,7 +189,9 @@ async def test_a_full_semaphore_ends_an_outage(
             await closed.acquire(choice)
         waiter = in_background(opened.acquire(choice, 30.0))
         await waiting(sem, 1)
-        assert [getattr(r, "event", "") for r in caplog.records].count("on_outage over") == 2
+        assert [getattr(r, "redsem_event", "") for r in caplog.records].count(
+            "on_outage over"
+        ) == 2
         await cancelled(waiter)
 
 
@@ -245,7 +247,7 @@ async def test_each_transition_is_logged_and_counted_once(
         return await works() and events().count("on_outage over") == turns
 
     def events() -> list[str]:
-        known = [getattr(record, "event", "") for record in caplog.records]
+        known = [getattr(record, "redsem_event", "") for record in caplog.records]
         return [event for event in known if event.startswith("on_outage")]
 
     def failing(_: str) -> str:

@@ -161,7 +161,9 @@ async def test_many_clients_of_one_server_are_warned_of_once(
 
     def warned() -> list[str]:
         return [
-            r.getMessage() for r in caplog.records if getattr(r, "event", "") == "many clients"
+            r.getMessage()
+            for r in caplog.records
+            if getattr(r, "redsem_event", "") == "many clients"
         ]
 
     for number, redis in enumerate(clients, 1):

@@ -175,7 +175,7 @@ async def test_what_redis_lost_of_a_limit_is_logged_once(
 
 
 def event_of(record: logging.LogRecord) -> str:
-    return getattr(record, "event", "")
+    return getattr(record, "redsem_event", "")
 
 
 async def gets_one(sem: AnySemaphore) -> bool:

@@ -270,8 +270,8 @@ async def test_dropped_permits_are_logged_once_a_minute(
     await sem.acquire()
     await all_free(sem)
     logged: list[Any] = [
-        each for each in caplog.records if getattr(each, "event", "") == "dropped"
+        each for each in caplog.records if getattr(each, "redsem_event", "") == "dropped"
     ]
-    assert [record.semaphore for record in logged] == [sem.name, other.name, sem.name]
+    assert [record.redsem_semaphore for record in logged] == [sem.name, other.name, sem.name]
     assert all(record.levelno == logging.WARNING for record in logged)
     assert ("test_loss_detection.py:" in logged[0].getMessage()) is debug

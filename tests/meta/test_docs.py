@@ -10,12 +10,28 @@ from pathlib import Path
 import pytest
 
 import redsem_async
+from benchmarks.chart import rows
 from tests.harness.programs import ADDRESS, DOCS
 from tests.harness.servers import StartServer, complaints
 
 TESTS = Path(__file__).parents[1]
 PIECE = re.compile(r"^```py\n(.*?)^```", re.MULTILINE | re.DOTALL)
 README = TESTS.parent / "README.md"
+PUBLISHED = TESTS.parent / "benchmarks" / "published"
+FIGURE = re.compile(
+    r"\{(P\d)(.*?)\|(.+?)\|(.+?)\}"
+)  # a case, the end of its labels, label, column
+FIGURES = """
+| One task | {P1|FairSemaphore|pairs/s}/s | {P1|self-limiters|pairs/s}/s \
+(`redis.asyncio.Lock` {P1|redis.asyncio.Lock|pairs/s}/s) | {P1|FairSemaphore|÷ best Python peer}× |
+| 50 tasks, one process | {P2, 50 tasks|FairSemaphore|pairs/s}/s | \
+{P2, 50 tasks|self-limiters|pairs/s}/s | {P2, 50 tasks|FairSemaphore|÷ best Python peer}× (
+| 4 processes, contended | {P9|FairSemaphore|pairs/s}/s | {P9|self-limiters|pairs/s}/s | \
+{P9|FairSemaphore|÷ best Python peer}× |
+| {P4|FairSemaphore|acquire p50, ms} ms | {P4|self-limiters|acquire p50, ms} ms | \
+{P4|FairSemaphore|× fastest Python peer}× as long |
+waited at least {P9|Semaphore|p99} ms in the first run, against {P9|FairSemaphore|p99} ms.
+"""
 EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LOST = r"a permit of '[^']+' was lost: "  # the library's warning; some show a loss
 
@@ -45,11 +61,45 @@ def test_every_warning_has_an_event_that_the_docs_list() -> None:
     page = (DOCS / "metrics.md").read_text()
     package = Path(redsem_async.__file__).parent
     texts = [path.read_text() for path in package.rglob("*.py") if "cli" not in path.parts]
-    events = {event for text in texts for event in re.findall(r'"event": "([^"]+)"', text)}
+    events = {event for text in texts for event in re.findall(r'\bfacts\("([^"]+)"', text)}
     assert {event for event in events if f"`{event}`" not in page} == set()
     calls = [call for text in texts for call in re.findall(r"logger\.warning\((?s:.)*?\)\n", text)]
     assert len(calls) > 7
     assert [call for call in calls if "extra=" not in call] == []
+
+
+def test_the_pages_have_the_published_figures() -> None:
+    """To two digits, in the words around them. Ratios of medians are told in per cent."""
+    main, busy = ((PUBLISHED / name).read_text() for name in ("main-cases.md", "scale.md"))
+
+    def rounded(found: re.Match[str]) -> str:
+        case, end, label, column = found.groups()
+        value = dict(rows(main, case, end, column))[label]
+        return f"{value:.2f}" if value < 1 else f"{float(f'{value:.2g}'):,g}"
+
+    text = " ".join((README.read_text() + (DOCS / "choosing.md").read_text()).split())
+    lines = FIGURE.sub(rounded, FIGURES).strip().splitlines()
+    assert [line for line in lines if line not in text] == []
+    for run, word in ((main, "higher"), (busy, "lower")):
+        pairs = dict(rows(run, "P9", "", "pairs/s"))
+        change = pairs["Semaphore"] / pairs["FairSemaphore"] - 1
+        assert f"{abs(change):.0%} {word} in" in text
+
+
+@pytest.mark.parametrize(
+    "name", ["SemaphoreStatus", "Holder", "Waiter", "KeyStatus", "BackOff", "Client"]
+)
+def test_the_page_has_every_field_of_a_status(name: str) -> None:
+    [row] = re.findall(rf"^\| `{name}`.*\| (.*) \|$", (DOCS / "api.md").read_text(), re.MULTILINE)
+    assert {*re.findall(r"`(\w+)`", row)} == {*getattr(redsem_async, name).__annotations__}
+
+
+def test_pages_use_no_word_of_the_last_column_of_the_glossary() -> None:
+    glossary = DOCS / "dev" / "glossary.md"
+    listed = re.findall(r"^\|[^|]+\|[^|]+\| (\w[^|]+) \|$", glossary.read_text(), re.MULTILINE)[1:]
+    words = re.compile(rf"\b(?:{'|'.join(', '.join(listed).split(', '))})\b")
+    pages = (README, *DOCS.glob("*.md"))
+    assert {page.name: found for page in pages if (found := words.findall(page.read_text()))} == {}
 
 
 def run(url: str, *arguments: str, expected: str = "$.") -> list[str]:
@@ -103,7 +153,7 @@ def test_a_piece_of_a_program_parses_and_imports_what_there_is() -> None:
 @pytest.mark.release
 def test_who_is_late_is_refused(embedded: StartServer) -> None:
     """The example of fencing says in the end what its assertions hold."""
-    [example] = EXAMPLE.findall((DOCS / "fencing.md").read_text())
+    [example] = EXAMPLE.findall((DOCS / "guarantees.md").read_text())
     lost, final = run_block(example, embedded().url)
     assert "was lost" in lost
     assert final == "second"

@@ -76,4 +76,4 @@ def test_a_tenant_does_not_delay_another(programs: Programs) -> None:
 
 
 def test_the_limit_is_tested_in_memory(programs: Programs) -> None:
-    assert "1 passed" in programs.run("-m", "pytest", "-q", "-p", "no:cacheprovider")
+    assert "2 passed" in programs.run("-m", "pytest", "-q", "-p", "no:cacheprovider")

@@ -106,7 +106,7 @@ async def test_a_release_is_dropped_when_the_lease_has_ended(
     async with sem as permit, sem.adopt(await ended.detach(60)):
         client.down()
     await asyncio.sleep(10.0)
-    [record] = [r for r in caplog.records if getattr(r, "event", None) == "not released"]
+    [record] = [r for r in caplog.records if getattr(r, "redsem_event", None) == "not released"]
     assert record.levelno == logging.WARNING
     assert "could not be released" in record.getMessage()
     assert permit.lost is False
@@ -122,7 +122,7 @@ async def test_a_release_that_is_refused_is_logged(
         fault = proxy.answer("release", "NOPERM no permissions to run the 'evalsha' command")
     await soon(fault.struck.wait())
     await until(
-        lambda: any(getattr(r, "event", None) == "not released" for r in caplog.records),
+        lambda: any(getattr(r, "redsem_event", None) == "not released" for r in caplog.records),
         "the warning is logged",
     )
 

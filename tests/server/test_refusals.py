@@ -111,7 +111,7 @@ async def test_a_busy_server_is_waited_for(
     assert await held.release()
     await is_served(waiter, EPSILON)
     assert await permit.release()
-    events = {vars(record).get("event") for record in caplog.records}
+    events = {vars(record).get("redsem_event") for record in caplog.records}
     assert events <= {"outage", "outage over"}, "it has no messages"
 
 

@@ -16,9 +16,11 @@ AN_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def facts(record: logging.LogRecord) -> dict[str, Any]:
-    """What *record* says beside its text."""
+    """What *record* says beside its text, in attributes that no other library has."""
     usual = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
-    return {key: value for key, value in vars(record).items() if key not in usual}
+    own = vars(record).keys() - usual
+    assert {key for key in own if not key.startswith("redsem_")} == set()
+    return {key.removeprefix("redsem_"): vars(record)[key] for key in own}
 
 
 def ours(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:

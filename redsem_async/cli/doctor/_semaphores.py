@@ -47,7 +47,7 @@ async def check_semaphores(client: Any, prefix: str) -> AsyncGenerator[Finding]:
 
 async def _versions(client: Any, prefix: str, names: Sequence[str]) -> AsyncGenerator[Finding]:
     """The versions that use *names* now, or used them last."""
-    page = "docs/runbook.md has the order of an upgrade"
+    page = "docs/upgrading.md has the order of an upgrade"
     try:
         entries = await discovery.list_entries(client, prefix, names)
     except NoPermissionError:  # already reported with the rights

@@ -87,7 +87,7 @@ export function askLimit(view, key = null) {
   ask({
     title: `Set the limit of ${of}`,
     text: [
-      "A set limit overrides the limits that the clients declare until you remove it. A higher limit serves waiting requests at once. A lower limit revokes no permit. 0 pauses.",
+      "A set limit overrides the limits that the clients declare until you remove it. A higher limit serves waiting requests immediately. A lower limit revokes no permit. 0 pauses.",
     ],
     button: "Set the limit",
     fields,
@@ -114,7 +114,7 @@ function askPause(view) {
 function askResume() {
   ask({
     title: `Resume ${named}?`,
-    text: ["The limit from before the pause applies again, and waiting requests are served at once."],
+    text: ["The limit from before the pause applies again, and waiting requests are served immediately."],
     button: "Resume",
     change: () => ({ action: "resume" }),
   });
@@ -124,7 +124,7 @@ function askBackOff() {
   const input = el("input", { id: "seconds", name: "seconds", type: "number", min: 1, max: 86400, required: true, value: 30, inputmode: "numeric" });
   ask({
     title: `Start a back-off of ${named}?`,
-    text: ["No permit is granted for so many seconds. Then more and more are, up to the limit. Held permits stay, and waiting requests keep their places."],
+    text: ["No permit is granted for this many seconds. Then gradually more are, up to the limit. Held permits stay, and waiting requests keep their places."],
     button: "Back off",
     fields: [el("label", { for: "seconds" }, "Seconds"), input],
     change: (data) => ({ action: "back_off", seconds: Number(data.get("seconds")) }),
@@ -134,7 +134,7 @@ function askBackOff() {
 function askEndBackOff() {
   ask({
     title: `End the back-off of ${named}?`,
-    text: ["Waiting requests are served at once, up to the limit. The upstream may still be overloaded."],
+    text: ["Waiting requests are served immediately, up to the limit. The upstream may still be overloaded."],
     button: "End it",
     change: () => ({ action: "back_off", seconds: 0 }),
   });

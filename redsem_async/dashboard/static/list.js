@@ -44,7 +44,7 @@ function note(view) {
   const others = shown >= MOST ? " (the filter finds the others)" : "";
   const part = shown < view.matched ? `, the first ${number(shown)} are shown${others}` : "";
   const round = view.round > 3 ? `. Names that are not shown are read every ${duration(view.round)}` : "";
-  return `${which}${part}, trouble and long waits first${round}.`;
+  return `${which}${part}, problems and long waits first${round}.`;
 }
 
 function ordered(fresh) {

@@ -82,7 +82,7 @@ function showHistory({ points, events }) {
   byId("charts").hidden = byId("marks").hidden = !points.length;
   for (const kind of ["limit", "bad", "good"]) byId(`mark-${kind}`).hidden = !events.some((event) => event[1] === kind);
   byId("mark-in-force").hidden = points.every((point) => point[4] === null);
-  if (points.length) setText(byId("since"), `What the dashboard has read in the last 15 minutes, back to ${clock(points[0][0])}.`);
+  if (points.length) setText(byId("since"), `Last 15 minutes, data since ${clock(points[0][0])}.`);
   byId("happened-empty").hidden = events.length > 0;
   const keyOf = ([at, , text]) => `${at} ${text}`;
   const make = ([at, kind]) => el("li", { class: kind }, el("time", { datetime: new Date(at * 1000).toISOString() }, clock(at)), el("span"));
@@ -105,7 +105,7 @@ function showStage(view) {
   const declared = view.declared.map(number).join(" or ") || "no limit";
   const origin = printable((view.setOrigin || "by an operator").trim());
   const set = view.setLimit ? `The limit of ${number(view.setLimit)} was set ${origin}. ` : "";
-  setText(byId("limits"), view.setLimit === null ? `The limit is what the clients declare: ${declared}.` : `${set}The clients declare ${declared}.`);
+  setText(byId("limits"), view.setLimit === null ? `Declared limit: ${declared}.` : `${set}Declared limit: ${declared}.`);
   document.title = `${view.held}/${view.limit ?? "?"}${view.waiting ? ` +${view.waiting}` : ""} · ${printable(name)} · ${title}`;
   if (state && state !== view.state) announce(printable(view.words));
   state = view.state;

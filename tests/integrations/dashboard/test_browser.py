@@ -95,7 +95,7 @@ async def test_a_killed_process_and_what_becomes_of_its_permits(
     for line in ("line", "limit"):
         await expect(page.locator(f"#use-chart path.{line}")).to_have_count(1)
     await expect(page.locator("#marks li:visible")).to_have_text(
-        ["limit", "trouble", "trouble ended"]
+        ["limit", "problem", "problem resolved"]
     )
     await is_served(waiter)
 

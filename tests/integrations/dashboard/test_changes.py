@@ -32,7 +32,7 @@ async def gpu(redis: Redis) -> FairSemaphore:
 
 
 def said(caplog: pytest.LogCaptureFixture, event: str) -> list[Any]:
-    return [record for record in caplog.records if getattr(record, "event", "") == event]
+    return [record for record in caplog.records if getattr(record, "redsem_event", "") == event]
 
 
 async def test_a_limit_is_set_and_removed(
@@ -59,9 +59,13 @@ async def test_a_limit_is_set_and_removed(
             lambda view: view["history"]["events"][-1][2].startswith(removed), name="openai"
         )
     first, second = said(caplog, "changed")
-    assert (first.levelname, first.semaphore, first.action) == ("INFO", "openai", "set_limit")
-    assert (first.who, first.limit) == ("ada", 2)
-    assert second.limit is None
+    assert (first.levelname, first.redsem_semaphore, first.redsem_action) == (
+        "INFO",
+        "openai",
+        "set_limit",
+    )
+    assert (first.redsem_who, first.redsem_limit) == ("ada", 2)
+    assert second.redsem_limit is None
     assert "'openai': set_limit 2 by 'ada'" in first.getMessage()
 
 
@@ -165,7 +169,7 @@ async def test_who_may_not_is_refused_and_logged(
         assert (await theirs.status()).set_limit is None
         assert (await mine.status()).set_limit == 0
     refused = said(caplog, "change refused")
-    assert [(record.semaphore, record.action) for record in refused] == [
+    assert [(record.redsem_semaphore, record.redsem_action) for record in refused] == [
         ("theirs", "pause"),
         ("mine", "resume"),
     ]

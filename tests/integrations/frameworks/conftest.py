@@ -18,9 +18,11 @@ CHOSEN = os.environ.get("REDSEM_FRAMEWORKS")
 TESTS = {
     "arq": "test_queues.py",
     "celery": "test_queues.py",
+    "celery-threads": "test_queues.py",
     "dramatiq": "test_queues.py",
     "litestar": "test_asgi_apps.py",
     "jupyter": "test_notebook.py",
+    "wsgi": "test_wsgi_apps.py",
 }
 collect_ignore = sorted(set(TESTS.values()) - {TESTS.get(CHOSEN or "")})
 
@@ -45,11 +47,33 @@ async def render(document: str) -> str:
 """
 
 
+# The smallest Django site that there is, with the page's middleware.
+SITE = """
+import time
+
+from django.conf import settings
+from django.core.wsgi import get_wsgi_application
+from django.http import HttpResponse
+from django.urls import path
+
+
+def render(request):
+    time.sleep(1.5)
+    return HttpResponse("done")
+
+
+urlpatterns = [path("render", render)]
+settings.configure(ALLOWED_HOSTS=["*"], MIDDLEWARE=["limits.limits"], ROOT_URLCONF=__name__)
+application = get_wsgi_application()
+"""
+
+
 @pytest.fixture
 def programs(embedded: StartServer, tmp_path: Path) -> Iterator[Programs]:
     """The programs of the pages in a folder, for a server of this test alone."""
     with ExitStack() as stack:
         files = (DOCS / "examples" / "frameworks").glob("*.py")
         examples = {file.name: file.read_text(encoding="utf-8") for file in files}
-        every = {**titled_blocks("testing.md"), **examples, "work.py": WORK}
+        pages = titled_blocks("testing.md") | titled_blocks("threads.md")
+        every = {**pages, **examples, "work.py": WORK, "site_of_django.py": SITE}
         yield Programs(tmp_path, embedded().url, stack, every)

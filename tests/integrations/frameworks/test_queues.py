@@ -50,6 +50,7 @@ IN_DRAMATIQ = ("dramatiq", "dramatiq_jobs", "--processes", "2", "--threads", "4"
 QUEUES = {
     "arq": Queue(ARQ, ("arq", "arq_jobs.WorkerSettings"), 2, 60, finishes=False),
     "celery": Queue(CELERY, IN_CELERY, 1, 3, finishes=True),
+    "celery-threads": Queue(CELERY, (*IN_CELERY, "--pool", "threads"), 1, 3, finishes=True),
     "dramatiq": Queue(DRAMATIQ, IN_DRAMATIQ, 1, 60, finishes=False),
 }
 

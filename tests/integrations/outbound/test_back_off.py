@@ -115,7 +115,7 @@ async def test_a_function_of_the_response_decides(
         assert not await pause_left(sem)
         assert (await client.get("/")).status_code == 529
     assert await pause_left(sem) > 15
-    warned = [(record.levelno, getattr(record, "event", "")) for record in caplog.records]
+    warned = [(record.levelno, getattr(record, "redsem_event", "")) for record in caplog.records]
     assert warned == [(logging.WARNING, "back_off")] * 5
 
 

@@ -252,7 +252,7 @@ async def test_a_response_made_with_its_content_holds_nothing(
 
 def _unread(caplog: pytest.LogCaptureFixture) -> list[str]:
     events = (record for record in caplog.records if record.levelno == logging.WARNING)
-    return [r.getMessage() for r in events if getattr(r, "event", "") == "unread response"]
+    return [r.getMessage() for r in events if getattr(r, "redsem_event", "") == "unread response"]
 
 
 async def test_a_response_that_is_left_unread_is_named_once(
