@@ -11,8 +11,8 @@ import typer
 from redsem_async import AnySemaphore, SemaphoreError, SemaphoreStatus
 from redsem_async._core import config
 from redsem_async._core.keys import parse_permit_id
-from redsem_async._integrations import changed, discovery
-from redsem_async._integrations.discovery import SemaphoreInfo
+from redsem_async._tools import changed, discovery
+from redsem_async._tools.discovery import SemaphoreInfo
 
 from ._options import LOCAL, AsJson, Ids, IsCluster, MaxEntries, Name, Prefix, Url, flag
 from ._render import as_dict, console, details, list_table

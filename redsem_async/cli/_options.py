@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from redsem_async._core import config
-from redsem_async._integrations.discovery import names
+from redsem_async._tools.discovery import names
 
 from ._target import Target, before_the_command, connected, usage_error, valid_url
 

@@ -14,9 +14,9 @@ from redis.exceptions import ResponseError
 from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, Permit, Semaphore
 from redsem_async._core import config
 from redsem_async._core.clock import now as clock
-from redsem_async._integrations import discovery
-from redsem_async._integrations.states import duration
-from redsem_async._redis.stored import READ_ERRORS
+from redsem_async._tools import discovery
+from redsem_async._tools.states import duration
+from redsem_async._tools.stored import READ_ERRORS
 from redsem_async.observer import Event, observe
 
 from ._options import LOCAL, IsCluster, Name, Prefix, Url, flag

@@ -16,7 +16,7 @@ from redsem_async import AnySemaphore, Semaphore, SemaphoreError, aclose, from_u
 from redsem_async._core.errors import unreachable
 from redsem_async._core.keys import Address, Mode
 from redsem_async._redis.sentinels import split_url, without_login
-from redsem_async._redis.stored import READ_ERRORS, as_text
+from redsem_async._tools.stored import READ_ERRORS, as_text
 
 FAILED = 1  # Redis is unreachable or returned an error, or `doctor` found a problem
 USAGE_ERROR = 2

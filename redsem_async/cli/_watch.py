@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.text import Text
 
 from redsem_async import SemaphoreStatus
-from redsem_async._integrations import discovery
-from redsem_async._integrations.discovery import SemaphoreInfo
+from redsem_async._tools import discovery
+from redsem_async._tools.discovery import SemaphoreInfo
 
 from ._options import LOCAL, AsJson, Ids, IsCluster, MaxEntries, Name, Prefix, Url
 from ._render import as_dict, console, details, keys_text, line

@@ -14,7 +14,7 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, Semaphore, connect
-from redsem_async._integrations.discovery import find
+from redsem_async._tools.discovery import find
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.servers import StartServer
 from tests.harness.wait import all_free, give_back, soon, takes_at_most, until

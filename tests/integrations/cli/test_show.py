@@ -12,8 +12,8 @@ from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, Permit, Semaphore, __version__
 from redsem_async._core.keys import MODES, parse_permit_id
-from redsem_async._integrations.discovery import find
 from redsem_async._redis.scripts import layout
+from redsem_async._tools.discovery import find
 from tests.harness.clients import Connect, Kind
 from tests.harness.servers import StartServer
 from tests.harness.wait import cancelled, queue_up, soon, until
