@@ -37,7 +37,7 @@ HUB = (
 )
 ROW = {module: row for row, modules in enumerate(HUB) for module in modules}
 FRAMEWORKS = {
-    *("fastapi", "starlette", "httpx", "httpx2", "pydantic_ai", "taskiq", "typer", "rich"),
+    *("fastapi", "starlette", "httpx", "httpx2", "pydantic_ai", "taskiq", "click", "rich"),
     *("pytest", "hypothesis", "jinja2", "prometheus_client", "uvicorn"),
 }
 
