@@ -102,21 +102,14 @@ def complete(ctx: click.Context, _: object, incomplete: str) -> list[str]:
     return []
 
 
-def url_option(default: str | None = LOCAL, **more: Any) -> Callable[[Command], Command]:
+def url_option(
+    default: str | None = LOCAL,
+    help: str = "redis://, rediss:// (TLS), unix:// or redis+sentinel://HOST,.../SERVICE, with"
+    " user:password@ if needed.",
+    **more: Any,
+) -> Callable[[Command], Command]:
     """``--url``, for a command that uses *default* without it."""
-    return click.option(
-        "--url",
-        type=TEXT,
-        default=default,
-        metavar="URL",
-        show_default=default is not None,
-        callback=valid_url,
-        **{
-            "help": "redis://, rediss:// (TLS), unix:// or redis+sentinel://HOST,.../SERVICE, with"
-            " user:password@ if needed."
-        }
-        | more,
-    )
+    return option("--url", help, default=default, metavar="URL", callback=valid_url, **more)
 
 
 def flag(*names: str, help: str, **more: Any) -> Callable[[Command], Command]:

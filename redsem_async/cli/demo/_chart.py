@@ -88,15 +88,20 @@ def _save_chart(record: Record, path: Path, **options: Any) -> None:
     """Save a panel for each round to *path*, drawn by matplotlib."""
     from matplotlib.figure import Figure  # Not pyplot, which has global state and windows.
 
+    plan = record.plan
     figure: Any = Figure(figsize=(11, 5.2), dpi=150, layout="constrained")
+    of = f"an upstream that accepts {plan.limit} concurrent requests"
+    figure.suptitle(f"{plan.workers} processes, and {of}", fontweight="bold")
     panels = figure.subplots(2, sharex=True, sharey=True)
     for axes, round_, title, colour in zip(
         panels, record.rounds, record.titles, _COLOURS, strict=True
     ):
         _draw(axes, record, round_, colour)
-        used = f"{round_.used:.0%} of the capacity used, " if record.plan.overload else ""
+        used = f"{round_.used:.0%} of the capacity used, " if plan.overload else ""
         axes.set_title(f"{title}: {used}{round_.refused:,} rejected", loc="left")
         axes.set_ylabel("at once")
+        axes.set_ylim(0, 1.2 * record.highest)
+        axes.margins(x=0.01)
         axes.spines[["top", "right"]].set_visible(False)
     panels[-1].set_xlabel("seconds; the area of a dot is the number of requests rejected")
     figure.savefig(path, **options)
@@ -125,4 +130,4 @@ def _draw(axes: Any, record: Record, round_: Round, colour: str) -> None:
         hatched = {"facecolor": "none", "edgecolor": _DEAD, "hatch": "//", "linewidth": 1}
         axes.fill_between(times, lower, record.plan.limit, step="post", **hatched)
         text += f": its {kill.held} permits are free {kill.unavailable or math.inf:.2f} s later"
-    axes.text(at, top, text, color=_DEAD, va="top")
+    axes.text(at, record.highest, text, color=_DEAD, va="top")

@@ -212,7 +212,7 @@ class Record:
     def as_dict(self) -> dict[str, Any]:
         """The summary for ``--json``."""
         faults, (bare, guarded) = self.faults(), (round_.as_dict() for round_ in self.rounds)
-        facts = {"ok": not faults, "faults": faults, "server": self.server}
+        facts: dict[str, Any] = {"ok": not faults, "faults": faults, "server": self.server}
         facts["limit"] = self.plan.limit
         if self.plan.overload:
             facts["overload_seconds"] = self.plan.overload
