@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -205,6 +207,16 @@ async def test_a_wrong_use_is_one_line_that_says_what_is_right(
     result = await command(*arguments, url="redis://127.0.0.1:1")
     assert result.code == 2
     assert result.error_line.startswith(says)
+
+
+async def test_the_first_word_waits_for_no_library_that_it_does_not_need() -> None:
+    """Half of a command's start was imports of what other commands print or serve with."""
+    code = "import sys, redsem_async.cli._app; print(*sys.modules)"
+    loaded = (
+        await asyncio.to_thread(subprocess.check_output, [sys.executable, "-c", code])
+    ).split()
+    late = {b"rich", b"pydantic", b"starlette", b"uvicorn", b"jinja2", b"lupa", b"httpx"}
+    assert not late & {*loaded}
 
 
 async def test_completion_is_added_once_to_what_the_shell_reads(tmp_path: Path) -> None:
