@@ -4,9 +4,8 @@
 `outage` says what the call does while Redis grants no permits. `admission` decides for `asgi` and
 `fastapi` whether a request is let in, and what it gets instead. `transport` is that of `httpx` and
 `httpx2`. It holds a permit until the response is closed (`outbound`), and has the fleet back off
-from an upstream that is overloaded (`overload`). `discovery` finds semaphores in Redis, for the
-command line and the dashboard, and `changed` says what they changed.
+from an upstream that is overloaded (`overload`).
 
-May import `_api`, `_redis`, `_observers` and `_core`, but no web framework or HTTP client.
+May import `_api`, `_observers` and `_core`, but no web framework or HTTP client.
 Start reading with `selector`.
 """

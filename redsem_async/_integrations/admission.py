@@ -20,7 +20,6 @@ from redsem_async._core.errors import (
     BackendError,
     BlockedBy,
     PermitLost,
-    QueueFull,
     SemaphoreClosed,
     SemaphoreFull,
 )
@@ -102,13 +101,11 @@ class Admission(Generic[Request]):
         """
         try:
             block = await self._acquire(self._choose(request), gone)
-        except AcquireTimeout as full:
-            reason = _REASONS[full.blocked_by]
+        except SemaphoreFull as full:
+            reason = "too many requests are waiting"
+            if isinstance(full, AcquireTimeout):
+                reason = _REASONS[full.blocked_by]
             raise Rejected(self.status, reason, self._seconds(full)) from full
-        except QueueFull as full:
-            raise Rejected(
-                self.status, "too many requests are waiting", self._seconds(full)
-            ) from full
         except SemaphoreClosed as closed:
             raise Rejected(UNAVAILABLE, "this server is shutting down") from closed
         except BackendError as error:

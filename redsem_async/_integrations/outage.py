@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from types import EllipsisType, TracebackType
-from typing import Literal, Unpack
+from typing import Literal, Unpack, cast
 
 from redsem_async._api.group import SemaphoreGroup
 from redsem_async._api.permit import Permit
@@ -26,6 +26,11 @@ ASK_AGAIN = 5.0  # seconds, after which one that waits for others to end asks Re
 
 OnOutage = Literal["closed", "open"] | int
 """What happens to requests while Redis grants no permits. A number is a limit for this process."""
+
+_CONSEQUENCES: dict[OnOutage, str] = {
+    "closed": "rejecting requests",
+    "open": "admitting requests without a permit",
+}
 
 Block = AbstractAsyncContextManager[Permit | None]
 """Holds a permit, or none where an outage lets a request through without."""
@@ -139,7 +144,9 @@ class Outage:
         if error is not None:
             text = "Redis grants no permits: %s (on_outage=%r), because of %s"
             extra = facts("on_outage", semaphore=name)
-            logger.warning(text, self._consequence(), self._rule, error, extra=extra)
+            most = f"admitting {self._rule} requests at a time, without a permit"
+            done = _CONSEQUENCES.get(self._rule, most)
+            logger.warning(text, done, self._rule, error, extra=extra)
         else:
             extra = facts("on_outage over", semaphore=name)
             logger.warning("Redis grants permits again: requests need one", extra=extra)
@@ -149,15 +156,6 @@ class Outage:
                     observer.outage_changed(name, self._rule, began=self._away)
                 except Exception:  # no request may fail for it
                     logger.exception("an observer failed: outage_changed")
-
-    def _consequence(self) -> str:
-        match self._rule:
-            case "closed":
-                return "rejecting requests"
-            case "open":
-                return "admitting requests without a permit"
-            case limit:
-                return f"admitting {limit} requests at a time, without a permit"
 
 
 class _WithoutPermit(AbstractAsyncContextManager[None, None]):
@@ -228,12 +226,8 @@ def acquirer(
 
 def on_outage_of(value: object) -> OnOutage:
     """Return what to do while Redis is unavailable."""
-    match value:
-        case "closed":
-            return "closed"
-        case "open":
-            return "open"
-        case str():
-            raise ValueError(f"on_outage must be 'closed', 'open' or a limit, not {value!r}")
-        case _:
-            return config.whole(value, "on_outage", 1)
+    if not isinstance(value, str):
+        return config.whole(value, "on_outage", 1)
+    if value not in ("closed", "open"):
+        raise ValueError(f"on_outage must be 'closed', 'open' or a limit, not {value!r}")
+    return cast("OnOutage", value)

@@ -6,7 +6,7 @@ import sys
 from ._stdout import StdoutFailed, end, tell_errors_apart
 
 _FROM_EXTRAS = frozenset(
-    {"httpx", "jinja2", "prometheus_client", "rich", "starlette", "typer", "uvicorn"}
+    {"click", "httpx", "jinja2", "prometheus_client", "rich", "starlette", "uvicorn"}
 )
 
 _EXTRAS = {"demo": "demo", "serve": "dashboard"}  # of commands, with "cli" for the others

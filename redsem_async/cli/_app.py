@@ -1,48 +1,83 @@
-"""Commands, their options and exit codes. Other modules do the work."""
+"""The commands in groups, the options of all of them, and the help. Other modules do the work."""
 
-import json
+import os
 import platform
-from dataclasses import asdict
+import sys
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Annotated
+from pathlib import Path, PurePath
+from typing import Any
 
-import typer
-from rich.console import Console
+import click
+from click.shell_completion import get_completion_class
 
-from ._commands import COMMANDS
+from . import _commands as act
 from ._doctor import doctor
-from ._ephemeral import errors_end_the_command
-from ._options import AsJson, IsCluster, Prefix, flag, valid_prefix
+from ._options import flag, option, url_option
 from ._run import run
 from ._serve import serve
-from ._target import USAGE_ERROR, fail, valid_url
+from ._target import INTERRUPTED, USAGE_ERROR, fail, say
+from ._try import bench, demo
 from ._watch import watch
 
 _EPILOG = """
-Exit codes: 0 success; 1 Redis is unreachable or returned an error, `doctor` found a problem, or
-`delete` was not confirmed; 2 usage error; 3 no semaphore of that name; 4 the id to revoke holds no
-permit; 130 interrupted, where `watch` and `serve` exit with 0. `run` has other codes.
+Exit codes: 0 success; 1 Redis is unreachable or returned an error, doctor found a problem, or
+delete was not confirmed; 2 usage error; 3 no semaphore of that name; 4 the id to revoke holds no
+permit; 130 interrupted, where watch and serve exit with 0. run has other codes.
 
 Documentation: https://redsem-async.github.io/redsem-async/
 """
 
-app = typer.Typer(
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    epilog=_EPILOG,
-)
+GROUPS = {
+    "Look": (act.ls, act.status, watch, serve, doctor),
+    "Act": (act.set_limit, act.pause, act.resume, act.back_off, act.revoke, act.delete),
+    "Run": (run,),
+    "Try": (demo, bench),
+}
 
 
-def _version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
+class Commands(click.Group):
+    """The commands by what they are for, and errors of usage on one line."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """A list for each group, in the order of `GROUPS`."""
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(str(c.name), c.get_short_help_str(99)) for c in commands])
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        """Run a command, and exit with its code."""
+        try:
+            sys.exit(super().main(*arguments, **options | {"standalone_mode": False}))
+        except click.exceptions.NoArgsIsHelpError as without:
+            without.show()
+            sys.exit(USAGE_ERROR)
+        except click.UsageError as error:
+            say(_sentence(error))
+            sys.exit(USAGE_ERROR)
+        except click.Abort:
+            say("interrupted")
+            sys.exit(INTERRUPTED)
+
+
+def _sentence(error: click.UsageError) -> str:
+    """What was wrong, and where to find what is right."""
+    path = error.ctx.command_path if error.ctx else "redsem-async"
+    if isinstance(error, click.MissingParameter) or not isinstance(error, click.BadParameter):
+        text = error.format_message().rstrip(".")
+        return f"{text[0].lower()}{text[1:]} ({path} -h lists what there is)"
+    param = error.param
+    is_option = isinstance(param, click.Option)
+    which = param.opts[0] if param and is_option else param.human_readable_name if param else path
+    return f"{which} {error.message}"
+
+
+def _version(ctx: click.Context, _: object, wanted: bool) -> None:  # noqa: FBT001 - as click calls
     if wanted:
-        typer.echo(
+        click.echo(
             f"redsem-async {_version_of('redsem-async')}"
             f" (redis-py {_version_of('redis')}, Python {platform.python_version()})"
         )
-        raise typer.Exit
+        ctx.exit()
 
 
 def _version_of(distribution: str) -> str:
@@ -52,145 +87,56 @@ def _version_of(distribution: str) -> str:
         return "(not installed)"
 
 
-@app.callback()
-def redsem_async(
-    *,
-    version: Annotated[
-        bool,
-        flag("--version", help="Print the versions and exit.", is_eager=True, callback=_version),
-    ] = False,
-    url: Annotated[
-        str | None, typer.Option(help="URL of the server, for every command.", callback=valid_url)
-    ] = None,
-    prefix: Annotated[
-        str | None,
-        typer.Option(help="Prefix of the keys, for every command.", callback=valid_prefix),
-    ] = None,
-    cluster: Annotated[
-        bool | None, flag("--cluster", help="The URL is a node of a cluster, for every command.")
-    ] = None,
-    as_json: Annotated[
-        bool | None, flag("--json", help="Print JSON, for every command that supports it.")
-    ] = None,
-) -> None:
+_STARTUP = {  # the file that each shell reads, and how it gets the completion
+    "bash": (".bashrc", 'eval "$(_REDSEM_ASYNC_COMPLETE=bash_source redsem-async)"\n'),
+    "zsh": (".zshrc", 'eval "$(_REDSEM_ASYNC_COMPLETE=zsh_source redsem-async)"\n'),
+    "fish": (
+        ".config/fish/completions/redsem-async.fish",
+        "_REDSEM_ASYNC_COMPLETE=fish_source redsem-async | source\n",
+    ),
+}
+
+
+def _completion(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:  # noqa: FBT001
+    if not wanted:
+        return
+    shell = PurePath(os.environ.get("SHELL", "")).name
+    kind = get_completion_class(shell)
+    if kind is None or shell not in _STARTUP:
+        fail(f"completion is for bash, zsh and fish, and SHELL is {shell!r}", USAGE_ERROR)
+    if param.name == "show_completion":
+        click.echo(kind(ctx.command, {}, "redsem-async", "_REDSEM_ASYNC_COMPLETE").source())
+        ctx.exit()
+    name, line = _STARTUP[shell]
+    path = Path.home() / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() or line not in path.read_text():
+        with path.open("a") as startup:
+            startup.write(line)
+    click.echo(f"completion is in {path}, for shells that you start from now on")
+    ctx.exit()
+
+
+_once: dict[str, Any] = {"is_eager": True, "expose_value": False, "callback": _completion}
+
+
+@click.group(
+    "redsem-async",
+    cls=Commands,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@flag("--version", help="Print the versions and exit.", **_once | {"callback": _version})
+@url_option(None, help="URL of the server, for every command.", expose_value=True)
+@option("--prefix", "Prefix of the keys, for every command.")
+@flag("--cluster", help="The URL is a node of a cluster, for every command.", default=None)
+@flag("--json", "as_json", help="Print JSON, for every command that supports it.", default=None)
+@flag("--install-completion", help="Complete commands and names in your shell.", **_once)
+@flag("--show-completion", help="Print the completion for your shell.", **_once)
+def app(**_: object) -> None:
     """Distributed semaphores for asyncio, backed by Redis."""
 
 
-for command in (*COMMANDS, run, watch, doctor, serve):
-    # A negative number as in "set-limit x -1" is no option, so the command says what is wrong.
-    unknown = {"ignore_unknown_options": command.__name__ in {"set_limit", "back_off"}}
-    app.command(context_settings=unknown)(command)
-
-
-@app.command()
-def demo(
-    *,
-    url: Annotated[
-        str | None,
-        typer.Option(help="Redis server to use. Default: an embedded one.", callback=valid_url),
-    ] = None,
-    requests: Annotated[
-        int | None,
-        typer.Option(min=60, help="Requests in each of two rounds: 400, or 2000 with --overload."),
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            min=4, max=20, help="Requests that the upstream accepts: 8, or 20 with --overload."
-        ),
-    ] = None,
-    lease: Annotated[
-        float,
-        typer.Option(
-            min=1.0,
-            max=5.0,
-            help="Lease in seconds, after which a killed worker's permits are free.",
-        ),
-    ] = 2.0,
-    overload: Annotated[
-        bool, flag("--overload", help="Find the capacity of an upstream that is overloaded.")
-    ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            file_okay=False,
-            help="Folder for the chart drawn by matplotlib. Default: a temporary folder.",
-        ),
-    ] = None,
-    prefix: Prefix = "redsem",
-    cluster: IsCluster = False,
-    as_json: AsJson = False,
-) -> None:
-    """Run four processes against an upstream with a concurrency limit. One is killed.
-
-    Worker processes send requests to a small local upstream with a concurrency limit, first
-    without a semaphore, then with one. One worker is killed in each round. Exits with 0 only if
-    the semaphore kept the limit, the upstream rejected no request, and only requests of the
-    killed worker were lost.
-
-    With --overload no worker is killed. The upstream accepts 20 concurrent requests, but 5 for
-    five seconds, and the processes start with 64. In the first round each process finds a limit
-    for itself. In the second, all find one together, by the back-off of a semaphore. Exits with 0
-    only if that used the upstream, with fewer rejected requests, and none was lost.
-    """
-    from .demo._chart import chart_of, make_folder
-    from .demo._record import Plan
-    from .demo._run import run
-    from .demo._show import print_summary
-
-    if find_spec("httpx") is None:
-        raise ModuleNotFoundError(name="httpx")  # a worker process needs it
-    if output is not None:
-        try:
-            make_folder(output)
-        except OSError as error:
-            fail(f"--output {str(output)!r}: {error.strerror}", USAGE_ERROR)
-    console = Console(stderr=as_json, highlight=False)
-    with errors_end_the_command():
-        if overload:
-            plan = Plan(requests or 2000, limit or 20, lease, slots=16, overload=5.0, most=64)
-        else:
-            plan = Plan(requests or 400, limit or 8, lease)
-        record = run(plan, url, prefix, console, cluster=cluster)
-        print_summary(record, console)
-        chart = chart_of(record, console, output)
-    if as_json:
-        summary = record.as_dict() | {"chart": None if chart is None else str(chart)}
-        typer.echo(json.dumps(summary, indent=2))
-    if record.faults():
-        raise typer.Exit(1)
-
-
-@app.command()
-def bench(
-    *,
-    url: Annotated[
-        str | None,
-        typer.Option(
-            envvar="REDIS_URL",
-            help="Redis server to measure. Default: an embedded one.",
-            callback=valid_url,
-        ),
-    ] = None,
-    seconds: Annotated[
-        float, typer.Option(min=0.1, max=60.0, help="Duration of each of the five measurements.")
-    ] = 2.0,
-    prefix: Prefix = "redsem",
-    cluster: IsCluster = False,
-    as_json: AsJson = False,
-) -> None:
-    """Measure how fast permits are acquired on your own Redis.
-
-    Measures a round trip, and how long acquiring takes with both classes, with one task and a
-    free semaphore, and with many contending tasks. The semaphores have random names and are
-    deleted afterwards.
-    """
-    from ._bench import measure, print_figures
-
-    console = Console(stderr=as_json, highlight=False)
-    with errors_end_the_command():
-        figures = measure(url, prefix, seconds, console, cluster=cluster)
-    if as_json:
-        typer.echo(json.dumps(asdict(figures), indent=2))
-    else:
-        print_figures(figures, console)
+for commands in GROUPS.values():
+    for command in commands:
+        app.add_command(command)

@@ -26,7 +26,8 @@ class Process:
     Attributes:
         code: the exit code, once it has ended. 128 + n for signal n.
         ended: done once it has ended.
-        signalled: the signal that came before the start. 0 for none.
+        signalled: the signal that came before the start, or after the end. 0 for none.
+        asked_to_end: whether a SIGINT or SIGTERM was passed on.
     """
 
     def __init__(self, command: list[str]) -> None:
@@ -45,6 +46,7 @@ class Process:
         self.code: int | None = None
         self.ended: asyncio.Future[None]
         self.signalled = 0
+        self.asked_to_end = False
 
     def close(self) -> None:
         """Leave no process behind. A command that has not ended is killed."""
@@ -56,7 +58,7 @@ class Process:
             os.waitpid(self._pid, 0)
 
     def listen(self) -> None:
-        """From now on, pass signals on. Before the start, one cancels the current task."""
+        """Pass signals on from now on. Before the start, and after the end, cancel this task."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         self.ended = loop.create_future()
@@ -99,7 +101,8 @@ class Process:
         return False
 
     def _signalled(self, number: int, task: "asyncio.Task[Any]") -> None:
-        if self._started:
+        if self._started and self.code is None:
+            self.asked_to_end |= number in (signal.SIGINT, signal.SIGTERM)
             self.send(number)
         elif number == signal.SIGTSTP:
             self._stop()

@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from redsem_async import Client, KeyStatus, SemaphoreStatus
-from redsem_async._integrations.changed import origin
-from redsem_async._integrations.discovery import LISTED_KEYS, ListEntry, SemaphoreInfo
-from redsem_async._integrations.states import State, allowed_in, duration, rank, state_of
+from redsem_async._tools.changed import origin
+from redsem_async._tools.discovery import LISTED_KEYS, ListEntry, SemaphoreInfo
+from redsem_async._tools.states import State, allowed_in, duration, rank, state_of
 
 from ._target import printable
 

@@ -6,22 +6,22 @@ import math
 import signal
 from dataclasses import replace
 from pathlib import PurePath
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 from redis.exceptions import ResponseError
 
 from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, Permit, Semaphore
 from redsem_async._core import config
 from redsem_async._core.clock import now as clock
-from redsem_async._integrations import discovery
-from redsem_async._integrations.states import duration
-from redsem_async._redis.stored import READ_ERRORS
+from redsem_async._core.config import SHORTEST_LEASE
+from redsem_async._tools import discovery
+from redsem_async._tools.states import duration
+from redsem_async._tools.stored import READ_ERRORS
 from redsem_async.observer import Event, observe
 
-from ._options import LOCAL, IsCluster, Name, Prefix, Url, flag
+from ._options import Number, flag, name, on_target, option
 from ._process import Process
-from ._render import client_text
 from ._target import REDIS_ERRORS, USAGE_ERROR, Target, connected, fail, failure, printable
 
 UNAVAILABLE, TRY_AGAIN = 69, 75  # EX_UNAVAILABLE and EX_TEMPFAIL of sysexits.h
@@ -29,48 +29,55 @@ TERM_BELOW, KILL_BELOW = 1 / 4, 1 / 20  # of the lease that is left
 LOOK = 0.05  # seconds between two looks at what is to end
 LOOK_UP = 1.0  # seconds of one attempt to find out what other clients declare
 NAMED = 5  # holders named in the message while it waits
+LEASE = Number("seconds", SHORTEST_LEASE)
 SELF = "redsem-async: "  # before each message, because the command writes to stderr, too
 
 
+@click.command
+@name
+@click.argument("command", nargs=-1, required=True)
+@flag(
+    "--fair/--no-fair",
+    help="Use a FairSemaphore, or a Semaphore. Default: that of other clients, or fair.",
+    default=None,
+)
+@option("--limit", "Number of permits. Default: that of other clients, or 1.", Number("n", 1))
+@option("--slots", "Names of the permits, instead of a limit.", metavar="A,B")
+@option("--permits", "Number of permits that the command needs.", Number("n", 1), 1)
+@option("--key", "Key that the permits also count against.")
+@option("--key-limit", "Limit of the key. Default: that of other clients.", Number("n", 0))
+@option("--timeout", "Time to wait for a permit. Default: forever.", Number("seconds", 0))
+@option(
+    "--lease",
+    "Time until a crashed host's permit is free.",
+    Number("seconds", SHORTEST_LEASE),
+    10.0,
+)
+@option("--max-hold", "Time after which the command is ended.", Number("seconds", SHORTEST_LEASE))
+@option(
+    "--min-hold",
+    "Time for which the permit is kept, at least.",
+    Number("seconds", 0),
+    0.0,
+)
+@flag("--verbose", "-v", help="Say on stderr what the command waits for.")
+@on_target
 def run(
-    name: Name,
-    command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="After --.")],
+    target: Target,
+    name: str,
+    command: tuple[str, ...],
+    fair: bool | None,  # noqa: FBT001 - as click calls it
+    limit: int | None,
+    slots: str | None,
+    permits: int,
+    key: str | None,
+    key_limit: int | None,
+    timeout: float | None,
+    lease: float,
+    max_hold: float | None,
+    min_hold: float,
     *,
-    fair: Annotated[
-        bool | None,
-        flag(
-            "--fair/--no-fair",
-            help="Use a FairSemaphore, or a Semaphore. Default: that of other clients, or fair.",
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(help="Number of permits. Default: that of other clients, or 1.")
-    ] = None,
-    slots: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Names of the permits, instead of a limit.")
-    ] = None,
-    permits: Annotated[int, typer.Option(help="Number of permits that the command needs.")] = 1,
-    key: Annotated[
-        str | None, typer.Option(help="Key that the permits also count against.")
-    ] = None,
-    key_limit: Annotated[
-        int | None, typer.Option(help="Limit of the key. Default: that of other clients.")
-    ] = None,
-    timeout: Annotated[
-        float | None, typer.Option(help="Seconds to wait for a permit. Default: forever.")
-    ] = None,
-    lease: Annotated[
-        float, typer.Option(help="Seconds until a crashed host's permit is free.")
-    ] = 10.0,
-    max_hold: Annotated[
-        float | None, typer.Option(help="Seconds after which the command is ended.")
-    ] = None,
-    verbose: Annotated[
-        bool, flag("--verbose", "-v", help="Say on stderr what the command waits for.")
-    ] = False,
-    url: Url = LOCAL,
-    prefix: Prefix = "redsem",
-    cluster: IsCluster = False,
+    verbose: bool,
 ) -> None:
     """Hold a permit while a command runs.
 
@@ -78,16 +85,18 @@ def run(
     slots, REDSEM_SLOT in its environment. Signals are passed on to it. If the permit is lost,
     the command's process group gets SIGTERM, and SIGKILL before the lease ends.
 
+    With --min-hold the permit is kept until so many seconds after it was granted, although the
+    command has ended, unless a signal asked it to.
+
     Exits with the command's exit code, or 128 + n if signal n ended the command. If it was not
     started, exits with 75 if no permit became free in time, 69 if Redis was unreachable when it
     started or returned an error, and 126 or 127 if the command cannot be executed or does not
     exist.
     """
-    target = Target(url, prefix, cluster)
     if limit is not None and slots is not None:
         fail(SELF + "give either --limit or --slots", USAGE_ERROR)
-    if limit is not None and limit < 1:
-        fail(f"{SELF}--limit must be 1 or more, not {limit}", USAGE_ERROR)
+    if max_hold is not None and min_hold > max_hold:
+        fail(SELF + "--min-hold must not exceed --max-hold", USAGE_ERROR)
     if key is not None and fair is False:
         fail(SELF + "--key needs --fair", USAGE_ERROR)
     options: dict[str, Any] = {
@@ -95,7 +104,7 @@ def run(
         "slots": None if slots is None else slots.split(","),
         "lease": lease,
         "max_hold": max_hold,
-        "prefix": prefix,
+        "prefix": target.prefix,
         "label": config.label_of(PurePath(command[0]).name) or None,
         "cancel_on_loss": False,
     }
@@ -120,16 +129,15 @@ def run(
             async with permit:
                 if verbose:
                     _say(f"{name!r} was granted after {permit.waited:.1f} s")
-                slot = {"REDSEM_SLOT": ",".join(map(str, permit.slots))} if permit.slots else {}
-                token = str(permit.fencing_token)
-                process.start(REDSEM_TOKEN=token, REDSEM_PERMIT=permit.id, **slot)
-                await _until_ended(process, permit, lease)
+                await _work(process, permit, lease, min_hold)
 
-    with contextlib.closing(Process(command)) as process:
+    with contextlib.closing(Process([*command])) as process:
         try:
             asyncio.run(under_a_permit(process))
         except (asyncio.CancelledError, KeyboardInterrupt):
-            raise typer.Exit(128 + (process.signalled or signal.SIGINT)) from None
+            if process.code is None:
+                code = 128 + (process.signalled or signal.SIGINT)
+                raise click.exceptions.Exit(code) from None
         except AcquireTimeout as full:
             fail(f"{SELF}{replace(full, waited=timeout or 0.0)}", TRY_AGAIN)
         except REDIS_ERRORS as error:
@@ -137,7 +145,7 @@ def run(
                 fail(SELF + failure(target, error), UNAVAILABLE)
         except ValueError as error:
             fail(f"{SELF}{error}", USAGE_ERROR)
-    raise typer.Exit(process.code or 0)
+    raise click.exceptions.Exit(process.code or 0)
 
 
 async def _look_up(
@@ -184,6 +192,19 @@ def _options_of_keys(known: discovery.SemaphoreInfo, key_limit: int | None) -> d
     return {"key_limit": dict[str, int]().get if each is None else each, "share": known.shares}
 
 
+async def _work(process: Process, permit: Permit, lease: float, min_hold: float) -> None:
+    """Run the command under *permit*, which is kept for *min_hold* seconds unless it is lost."""
+    until = clock() + min_hold
+    slot = {"REDSEM_SLOT": ",".join(map(str, permit.slots))} if permit.slots else {}
+    token = str(permit.fencing_token)
+    process.start(REDSEM_TOKEN=token, REDSEM_PERMIT=permit.id, **slot)
+    await _until_ended(process, permit, lease)
+    if not process.asked_to_end:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(until - clock()):
+                await permit.wait_lost()
+
+
 async def _until_ended(process: Process, permit: Permit, lease: float) -> None:
     """Wait for the end of the command, and make sure that it ends before the lease does.
 
@@ -226,6 +247,8 @@ class _Waits:
 
     async def _ask(self) -> None:
         with contextlib.suppress(*REDIS_ERRORS):
+            from ._render import client_text
+
             now = await self._semaphore.status(NAMED)
             by = [f"{client_text(h.client)} for {duration(h.age)}" for h in now.holders]
             held = f"; held by {', '.join(by)}" if by else ""
@@ -236,4 +259,4 @@ class _Waits:
 
 def _say(text: str) -> None:
     with contextlib.suppress(OSError):  # no process reads it
-        typer.echo(printable(SELF + text), err=True)
+        click.echo(printable(SELF + text), err=True)

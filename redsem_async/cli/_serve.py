@@ -9,12 +9,12 @@ import logging
 import secrets
 import socket
 from importlib.util import find_spec
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-import typer
+import click
 
-from ._options import LOCAL, IsCluster, Prefix, Url, flag
+from ._options import Number, flag, on_target, option
 from ._stdout import StdoutFailed
 from ._target import FAILED, REDIS_ERRORS, Target, connected, describe, fail, printable
 
@@ -24,28 +24,23 @@ GRACEFUL = 1  # seconds for open pages when it ends
 NEEDED = ("jinja2", "prometheus_client", "starlette", "uvicorn")
 
 
+@click.command
+@option("--host", "Address to listen on. 0.0.0.0 listens on all.", default="127.0.0.1")
+@option("--port", "0 chooses a free port.", Number("n", 0, 65535), 8642)
+@flag("--writable", help="Add buttons to set limits, pause, back off, revoke and delete.")
+@option("--allow-host", "Another host name of the dashboard. Repeatable.", multiple=True)
+@option("--interval", "Time between two reads of an open page.", Number("seconds", 0.1, 60), 0.5)
+@option("--title", "Title of the pages, such as the environment's name.", default="Semaphores")
+@on_target
 def serve(
+    target: Target,
+    host: str,
+    port: int,
+    allow_host: tuple[str, ...],
+    interval: float,
+    title: str,
     *,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on. 0.0.0.0 listens on all.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 chooses a free port.")] = 8642,
-    writable: Annotated[
-        bool,
-        flag("--writable", help="Add buttons to set limits, pause, back off, revoke and delete."),
-    ] = False,
-    allow_host: Annotated[
-        list[str] | None, typer.Option(help="Another host name of the dashboard. Repeatable.")
-    ] = None,
-    interval: Annotated[
-        float, typer.Option(min=0.1, max=60, help="Seconds between two reads of an open page.")
-    ] = 0.5,
-    title: Annotated[
-        str, typer.Option(help="Title of the pages, such as the environment's name.")
-    ] = "Semaphores",
-    url: Url = LOCAL,
-    prefix: Prefix = "redsem",
-    cluster: IsCluster = False,
+    writable: bool,
 ) -> None:
     """Serve the dashboard, which shows holders and waiters in a browser.
 
@@ -58,16 +53,15 @@ def serve(
             raise ModuleNotFoundError(name=module)
     from redsem_async.dashboard import dashboard
 
-    target = Target(url, prefix, cluster)
     token = secrets.token_urlsafe(24) if writable or host not in LOOPBACK else None
     name = socket.gethostname() if host in EVERY_ADDRESS else host
-    hosts = [*LOOPBACK, name, *(allow_host or [])]
+    hosts = [*LOOPBACK, name, *allow_host]
 
     async def run() -> None:
         async with connected(target) as client:
             app: Any = dashboard(
                 client,
-                prefix=prefix,
+                prefix=target.prefix,
                 writable=writable,
                 authorize=_token_holder if writable else None,
                 interval=interval,
@@ -164,7 +158,7 @@ async def _serve(guard: Guard, host: str, port: int, name: str, token: str | Non
                 shown = f"[{name}]" if ":" in name else name
                 secret = f"?{urlencode({'token': token})}" if token else ""
                 try:
-                    typer.echo(printable(f"http://{shown}:{bound}/{secret}"))
+                    click.echo(printable(f"http://{shown}:{bound}/{secret}"))
                 except StdoutFailed as failed:  # raised later, so that it ends in good order
                     self.failed, self.should_exit = failed, True
 

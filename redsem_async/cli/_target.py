@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar, cast
 
-import typer
+import click
 from redis.asyncio import RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -16,7 +16,7 @@ from redsem_async import AnySemaphore, Semaphore, SemaphoreError, aclose, from_u
 from redsem_async._core.errors import unreachable
 from redsem_async._core.keys import Address, Mode
 from redsem_async._redis.sentinels import split_url, without_login
-from redsem_async._redis.stored import READ_ERRORS, as_text
+from redsem_async._tools.stored import READ_ERRORS, as_text
 
 FAILED = 1  # Redis is unreachable or returned an error, or `doctor` found a problem
 USAGE_ERROR = 2
@@ -71,18 +71,18 @@ class Target:
         return replace(self, url=parts.geturl(), cluster=False)
 
 
-def before_the_command(ctx: typer.Context, option: str, value: T) -> T:
+def before_the_command(ctx: click.Context, param: click.Parameter, value: T) -> T:
     """The *value* of a command's option, or what was given for it before the command."""
-    source = ctx.get_parameter_source(option)
-    given = ctx.find_root().params.get(option)
+    source = ctx.get_parameter_source(name := param.name or "")
+    given = ctx.find_root().params.get(name)
     if given is None or (source is not None and source.name == "COMMANDLINE"):
         return value
     return cast("T", given)
 
 
-def valid_url(ctx: typer.Context, url: str | None) -> str | None:
+def valid_url(ctx: click.Context, param: click.Parameter, url: str | None) -> str | None:
     """Return *url*. An invalid one is a usage error, which quotes it without its login."""
-    url = before_the_command(ctx, "url", url)
+    url = before_the_command(ctx, param, url)
     if url is None:
         return None
     try:
@@ -165,8 +165,13 @@ def run(work: Coroutine[Any, Any, T], target: Target) -> T:
 
 def fail(text: str, code: int) -> NoReturn:
     """Print *text* on one line to stderr, and exit."""
-    typer.echo(printable(" ".join(text.split())), err=True)
-    raise typer.Exit(code)
+    say(" ".join(text.split()))
+    raise click.exceptions.Exit(code)
+
+
+def say(text: str) -> None:
+    """Print *text* to stderr."""
+    click.echo(printable(text), err=True)
 
 
 def interrupted() -> NoReturn:
@@ -174,10 +179,10 @@ def interrupted() -> NoReturn:
     fail("interrupted", INTERRUPTED)
 
 
-def usage_error(ctx: typer.Context, text: str) -> NoReturn:
+def usage_error(ctx: click.Context, text: str) -> NoReturn:
     """Print *text* and exit with `USAGE_ERROR`. Print nothing during shell completion."""
     if ctx.resilient_parsing:
-        raise typer.Exit(USAGE_ERROR)
+        raise click.exceptions.Exit(USAGE_ERROR)
     fail(text, USAGE_ERROR)
 
 

@@ -4,19 +4,15 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator, Callable, Generator
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import typer
-from rich.console import Group, RenderableType
-from rich.live import Live
-from rich.text import Text
+import click
 
 from redsem_async import SemaphoreStatus
-from redsem_async._integrations import discovery
-from redsem_async._integrations.discovery import SemaphoreInfo
+from redsem_async._tools import discovery
+from redsem_async._tools.discovery import SemaphoreInfo
 
-from ._options import LOCAL, AsJson, Ids, IsCluster, MaxEntries, Name, Prefix, Url
-from ._render import as_dict, console, details, keys_text, line
+from ._options import Number, as_json, ids, most, name, on_target, option
 from ._target import (
     FAILED,
     NOT_FOUND,
@@ -30,6 +26,9 @@ from ._target import (
     printable,
 )
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
 
 class Failure(NamedTuple):
     """Why there is no status, and the exit code that another command has for it."""
@@ -42,21 +41,23 @@ Sample = tuple[SemaphoreInfo, SemaphoreStatus] | Failure
 """A semaphore and its status, or why there is none."""
 
 
+@click.command
+@name
+@option("--interval", "Time between two samples.", Number("seconds", 0.1, 3600), 1.0)
+@option("--count", "Number of samples. Default: until Ctrl-C.", Number("n", 1))
+@most(20)
+@ids
+@as_json
+@on_target
 def watch(
-    name: Name,
+    target: Target,
+    name: str,
+    interval: float,
+    count: int | None,
+    most: int,
     *,
-    interval: Annotated[
-        float, typer.Option(min=0.1, max=3600, help="Seconds between two samples.")
-    ] = 1.0,
-    count: Annotated[
-        int | None, typer.Option(min=1, help="Number of samples. Default: until Ctrl-C.")
-    ] = None,
-    max_entries: MaxEntries = 20,
-    url: Url = LOCAL,
-    prefix: Prefix = "redsem",
-    cluster: IsCluster = False,
-    ids: Ids = False,
-    as_json: AsJson = False,
+    ids: bool,
+    as_json: bool,
 ) -> None:
     """Show holders and waiters, live, until Ctrl-C.
 
@@ -64,20 +65,25 @@ def watch(
     error, `watch` reports it in place of a sample and continues. With --count, the exit code is
     that of the last sample.
     """
-    target = Target(url, prefix, cluster)
     with contextlib.suppress(KeyboardInterrupt), _output(name, ids=ids, as_json=as_json) as show:
         try:
-            samples = _samples(target, name, interval, max_entries)
+            samples = _samples(target, name, interval, most)
             last = asyncio.run(_last(samples, count, show))
         except ValueError as error:
             fail(str(error), USAGE_ERROR)
         if isinstance(last, Failure):
-            raise typer.Exit(last.code)
+            raise click.exceptions.Exit(last.code)
 
 
 @contextlib.contextmanager
 def _output(name: str, *, ids: bool, as_json: bool) -> Generator[Callable[[Sample], None]]:
     """What shows a sample, either a live display in a terminal, or lines."""
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from ._render import console, details
+
     shown = console(fitting=True)
     if as_json:
         yield lambda sample: _print_json(name, sample)
@@ -99,18 +105,22 @@ def _output(name: str, *, ids: bool, as_json: bool) -> Generator[Callable[[Sampl
 
 
 def _print_line(sample: Sample) -> None:
+    from ._render import keys_text, line
+
     if isinstance(sample, Failure):
-        typer.echo(sample.text)
+        click.echo(sample.text)
     else:
         keys = keys_text(sample[1])
-        typer.echo(f"{line(*sample)}{keys and f' Keys: {keys}'}")
+        click.echo(f"{line(*sample)}{keys and f' Keys: {keys}'}")
 
 
 def _print_json(name: str, sample: Sample) -> None:
+    from ._render import as_dict
+
     if isinstance(sample, Failure):
-        typer.echo(json.dumps({"name": name, "error": sample.text}))
+        click.echo(json.dumps({"name": name, "error": sample.text}))
     else:
-        typer.echo(json.dumps(as_dict(*sample, whole=True)))
+        click.echo(json.dumps(as_dict(*sample, whole=True)))
 
 
 async def _last(

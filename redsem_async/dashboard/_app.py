@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redsem_async._core.errors import SemaphoreError
 from redsem_async._redis.dial import ClusterClient, known_nodes, place_of
-from redsem_async._redis.stored import READ_ERRORS
+from redsem_async._tools.stored import READ_ERRORS
 
 from ._access import HEADERS, METRICS, VIEW, Access, set_token, token_of
 from ._changes import NotChanged, change

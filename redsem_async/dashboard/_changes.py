@@ -16,9 +16,9 @@ from redsem_async._core import config
 from redsem_async._core.errors import BackendUnavailable, SemaphoreError
 from redsem_async._core.keys import parse_permit_id
 from redsem_async._core.log import facts
-from redsem_async._integrations import changed
-from redsem_async._integrations.discovery import SemaphoreInfo, find
-from redsem_async._redis.stored import READ_ERRORS
+from redsem_async._tools import changed
+from redsem_async._tools.discovery import SemaphoreInfo, find
+from redsem_async._tools.stored import READ_ERRORS
 
 from ._access import CHANGES, Access, forgery
 from ._history import History

@@ -14,9 +14,9 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from redsem_async._integrations.discovery import names
-from redsem_async._integrations.states import limit_of
 from redsem_async._protocol.status import in_force
+from redsem_async._tools.discovery import names
+from redsem_async._tools.states import limit_of
 
 from ._reader import PAGE, READ_TIMEOUT, Reader
 from ._reading import Reading

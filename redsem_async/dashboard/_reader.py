@@ -23,15 +23,15 @@ from redsem_async._core.errors import (
     unreachable,
 )
 from redsem_async._core.log import facts
-from redsem_async._integrations.discovery import (
+from redsem_async._protocol.status import Client, SemaphoreStatus
+from redsem_async._tools.discovery import (
     LISTED_KEYS,
     Process,
     SemaphoreInfo,
     find,
     process_of,
 )
-from redsem_async._protocol.status import Client, SemaphoreStatus
-from redsem_async._redis.stored import READ_ERRORS, scanned_names
+from redsem_async._tools.stored import READ_ERRORS, scanned_names
 
 from ._history import EVENTS, KEPT, SLOT, Happening, History
 from ._reading import Reading

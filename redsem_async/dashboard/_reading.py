@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from redsem_async._integrations.discovery import SemaphoreInfo
-from redsem_async._integrations.states import Stalled, State, stalled, state_of
 from redsem_async._protocol.status import SemaphoreStatus
+from redsem_async._tools.discovery import SemaphoreInfo
+from redsem_async._tools.states import Stalled, State, stalled, state_of
 
 
 @dataclass(frozen=True)

@@ -12,21 +12,6 @@ from fnmatch import translate
 from itertools import islice
 from typing import Any
 
-from redsem_async._integrations.changed import origin
-from redsem_async._integrations.discovery import (
-    Process,
-    SemaphoreInfo,
-    process_of,
-    processes_of,
-)
-from redsem_async._integrations.states import (
-    ATTENTION,
-    allowed_in,
-    duration,
-    is_silent,
-    limit_of,
-    rank,
-)
 from redsem_async._protocol.status import (
     Client,
     Holder,
@@ -34,6 +19,21 @@ from redsem_async._protocol.status import (
     SemaphoreStatus,
     Waiter,
     is_unrefreshed,
+)
+from redsem_async._tools.changed import origin
+from redsem_async._tools.discovery import (
+    Process,
+    SemaphoreInfo,
+    process_of,
+    processes_of,
+)
+from redsem_async._tools.states import (
+    ATTENTION,
+    allowed_in,
+    duration,
+    is_silent,
+    limit_of,
+    rank,
 )
 
 from ._history import EVENTS, KEPT, History

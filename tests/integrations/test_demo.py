@@ -187,7 +187,6 @@ def kill(record: Record, **changes: Any) -> Record:
 MANIPULATED: list[tuple[str, Callable[[Record], Record]]] = [
     ("the upstream refused 1 times", lambda r: also(r, Step("refused", 6, 4.2))),
     ("3 requests were inside", lambda r: also(without(r, 6, "entered"), Step("entered", 6, 4.2))),
-    ("nothing was refused", lambda r: replace(r, bare=replace(r.bare, events=()))),
     ("request 5 was lost", lambda r: kill(r, lost=())),
     (
         "6 was lost: hurt",
@@ -195,22 +194,14 @@ MANIPULATED: list[tuple[str, Callable[[Record], Record]]] = [
     ),
     ("request 4 was processed 2 times", lambda r: also(r, Step("answered", 4, 7.0))),
     ("request 5 was processed 2 times", lambda r: also(r, *processed(5, 5.5, 5.6))),
-    ("but the upstream never received it", lambda r: without(r, 6, "entered", "left")),
     ("with the semaphore, no worker was killed", lambda r: guarded(r, kill=None)),
-    ("a semaphore, no worker was killed", lambda r: replace(r, bare=replace(r.bare, kill=None))),
-    ("it ended with 0", lambda r: kill(r, returncode=0)),
-    ("held no permit", lambda r: kill(r, permits_by_time=((5.1, 0),))),
-    ("2 requests of worker 2 were lost", lambda r: kill(r, lost=(5, 6))),
-    ("never became free", lambda r: kill(r, permits_by_time=((5.1, 1),))),
-    ("became free after 4.90 s", lambda r: kill(r, permits_by_time=((5.1, 1), (10.0, 0)))),
-    ("no request was answered while", lambda r: kill(r, permits_by_time=((5.1, 1), (5.2, 0)))),
+    ("worker 2 did not become free", lambda r: kill(r, permits_by_time=((5.1, 1),))),
+    ("free within two leases", lambda r: kill(r, permits_by_time=((5.1, 1), (10.0, 0)))),
 ]
 
 
 def test_a_good_record_has_no_fault() -> None:
-    """A worker that held all permits may hold up the others: that is no broken promise."""
     assert GOOD.faults() == []
-    assert kill(GOOD, permits_by_time=((5.1, 2), (5.2, 0))).faults() == []
 
 
 @pytest.mark.parametrize(("fault", "doctor"), MANIPULATED, ids=[fault for fault, _ in MANIPULATED])

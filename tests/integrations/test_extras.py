@@ -55,11 +55,11 @@ def test_a_memory_backend_names_its_extra() -> None:
 @pytest.mark.parametrize(
     ("module", "command", "extra"),
     [
-        ("typer", "demo", "demo"),
+        ("click", "demo", "demo"),
         ("rich", "demo", "demo"),
         ("httpx", "demo", "demo"),
-        ("typer", "ls", "cli"),
-        ("typer", "--help", "cli"),
+        ("click", "ls", "cli"),
+        ("click", "--help", "cli"),
         ("uvicorn", "serve", "dashboard"),
         ("jinja2", "serve", "dashboard"),
     ],

@@ -21,7 +21,8 @@ BELOW: dict[str, set[str]] = {
     "_redis": {"_protocol", "_core"},
     "_hub": {"_protocol", "_observers", "_core"},
     "_api": {"_hub", "_redis", "_protocol", "_observers", "_core"},
-    "_integrations": {"_api", "_redis", "_protocol", "_observers", "_core"},
+    "_integrations": {"_api", "_observers", "_core"},
+    "_tools": {"_api", "_redis", "_protocol", "_core"},
 }
 # From the top to the bottom: a module of `_hub` imports from its own line and those below.
 HUB = (
@@ -36,7 +37,7 @@ HUB = (
 )
 ROW = {module: row for row, modules in enumerate(HUB) for module in modules}
 FRAMEWORKS = {
-    *("fastapi", "starlette", "httpx", "httpx2", "pydantic_ai", "taskiq", "typer", "rich"),
+    *("fastapi", "starlette", "httpx", "httpx2", "pydantic_ai", "taskiq", "click", "rich"),
     *("pytest", "hypothesis", "jinja2", "prometheus_client", "uvicorn"),
 }
 

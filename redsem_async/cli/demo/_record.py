@@ -1,13 +1,11 @@
 """What happened in a demo, and which promises the semaphore broke. No I/O."""
 
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
-_GAP = 1.0  # seconds between the rounds in a chart
 _LEAST_USED = 0.5  # of the upstream's capacity, with a back-off
 
 
@@ -40,6 +38,10 @@ class Step:
     request: int
     at: float  # by time.monotonic(), which all processes of a machine share
     detail: str = ""  # why it failed
+
+
+Steps = list[tuple[float, int]]
+"""A number as it changes, with the times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,38 +96,32 @@ class Round:
         answered = {event.request for event in self.of_kind("answered")}
         return tuple(number for number in self.requests if number not in answered)
 
-    @property
-    def most_inside(self) -> int:
-        """The maximum number of concurrent requests inside the upstream."""
-        steps = ((event.kind == "entered") - (event.kind == "left") for event in self.events)
-        return max(accumulate(steps), default=0)
-
-    @property
-    def most_asked(self) -> int:
-        """The maximum number of concurrent requests to the upstream."""
-        return max(asked for _, asked in self.asked_at_once())
-
-    def asked_at_once(self) -> list[tuple[float, int]]:
-        """The number of requests that workers wanted answers to, as changes with their times."""
-        asked, steps = set[int](), [(self.began, 0)]
+    def _count(self, more: str, *less: str) -> Steps:
+        """How many requests had an event *more*, and none of *less* since then."""
+        inside, steps = set[int](), [(self.began, 0)]
         for event in self.events:
-            if event.kind == "started":
-                asked.add(event.request)
-            elif event.kind in {"answered", "failed", "waiting"}:
-                asked.discard(event.request)
-            if len(asked) != steps[-1][1]:
-                steps.append((event.at, len(asked)))
+            if event.kind == more:
+                inside.add(event.request)
+            elif event.kind in less:
+                inside.discard(event.request)
+            if len(inside) != steps[-1][1]:
+                steps.append((event.at, len(inside)))
         return steps
 
-    def inside_at_once(self) -> list[tuple[float, int]]:
-        """The number of requests inside the upstream, as changes with their times."""
-        changes = {"entered": 1, "left": -1}
-        times = [self.began, *(event.at for event in self.events if event.kind in changes)]
-        steps = (changes[event.kind] for event in self.events if event.kind in changes)
-        return list(zip(times, accumulate(steps, initial=0), strict=True))
+    def asked(self) -> Steps:
+        """The number of requests that workers wanted answers to."""
+        return self._count("started", "answered", "failed", "waiting")
 
-    def capacities(self) -> list[tuple[float, int]]:
-        """How many requests the upstream accepts at once, as changes with their times."""
+    def inside(self) -> Steps:
+        """The number of requests inside the upstream."""
+        changes = {"entered": 1, "left": -1}
+        steps = [(event.at, changes[event.kind]) for event in self.events if event.kind in changes]
+        heights = accumulate(change for _, change in steps)
+        times = (at for at, _ in steps)
+        return [(self.began, 0), *zip(times, heights, strict=True)]
+
+    def capacities(self) -> Steps:
+        """How many requests the upstream accepts at once."""
         return [(event.at, event.request) for event in self.of_kind("capacity")]
 
     @property
@@ -146,40 +142,36 @@ class Round:
             "requests": len(self.requests),
             "answered": len(self.of_kind("answered")),
             "refused": self.refused,
-            "most_asked": self.most_asked,
-            "most_inside": self.most_inside,
+            "most_asked": highest(self.asked()),
+            "most_inside": highest(self.inside()),
             "unanswered": self.unanswered,
             "lost_with_worker": () if self.kill is None else self.kill.lost,
             "seconds": round(self.seconds, 3),
         }
 
-    def faults(self, which: str) -> Iterator[str]:
-        """The records of upstream and workers must agree and include every request."""
-        if self.kill is None:
-            yield f"{which}, no worker was killed"
-        elif self.kill.returncode != -signal.SIGKILL:
-            yield f"{self.kill.worker} was not killed: it ended with {self.kill.returncode}"
-        yield from self.lost_requests()
-
-    def lost_requests(self) -> Iterator[str]:
+    def faults(self) -> Iterator[str]:
         """Requests without an answer, or with two, that no killed worker explains."""
-        kill = self.kill
         reasons = {event.request: event.detail for event in self.of_kind("failed")}
         for number in self.unanswered:
-            if kill is None or number not in kill.lost:
+            if self.kill is None or number not in self.kill.lost:
                 yield f"request {number} was lost: {reasons.get(number, 'for an unknown reason')}"
-        entered = Counter(event.request for event in self.of_kind("entered"))
-        answered = Counter(event.request for event in self.of_kind("answered"))
+        entered, answered = (
+            Counter(event.request for event in self.of_kind(kind))
+            for kind in ("entered", "answered")
+        )
         for number, times in (entered | answered).items():
             if times > 1:
                 yield f"request {number} was processed {times} times"
-        for number in sorted(answered.keys() - entered.keys()):
-            yield f"request {number} was answered, but the upstream never received it"
+
+
+def highest(steps: Steps) -> int:
+    """The largest of the numbers."""
+    return max(height for _, height in steps)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """All recorded facts of a demo."""
+    """All recorded facts of a demo. If the upstream is overloaded, *guarded* backs off."""
 
     plan: Plan
     server: str
@@ -189,25 +181,23 @@ class Record:
     @property
     def titles(self) -> tuple[str, str]:
         """Of the rounds."""
+        if self.plan.overload:
+            together = f"FairSemaphore, limit {self.plan.most}, back_off"
+            return "each process for itself (AIMD)", together
         return "without a semaphore", f"with FairSemaphore, limit {self.plan.limit}"
 
     @property
     def rounds(self) -> tuple[Round, Round]:
         return self.bare, self.guarded
 
-    def heights(self, round_: Round) -> list[tuple[float, int]]:
-        """What a chart shows of *round_*, as changes with their times."""
-        return round_.inside_at_once() if self.plan.overload else round_.asked_at_once()
-
-    def axis(self, round_: Round, at: float) -> float:
-        """Where *at* is on a time axis on which the second round begins soon after the first."""
-        before = 0.0 if round_ is self.bare else self.bare.seconds + _GAP
-        return before + at - round_.began
+    def heights(self, round_: Round) -> Steps:
+        """What a chart shows of *round_*."""
+        return round_.inside() if self.plan.overload else round_.asked()
 
     @property
-    def seconds(self) -> float:
-        """The length of that axis."""
-        return self.bare.seconds + _GAP + self.guarded.seconds
+    def highest(self) -> int:
+        """The top of a chart."""
+        return max(self.plan.limit, *(highest(self.heights(round_)) for round_ in self.rounds))
 
     @property
     def answered_meanwhile(self) -> int:
@@ -221,7 +211,14 @@ class Record:
 
     def as_dict(self) -> dict[str, Any]:
         """The summary for ``--json``."""
-        faults, kill = self.faults(), self.guarded.kill
+        faults, (bare, guarded) = self.faults(), (round_.as_dict() for round_ in self.rounds)
+        facts: dict[str, Any] = {"ok": not faults, "faults": faults, "server": self.server}
+        facts["limit"] = self.plan.limit
+        if self.plan.overload:
+            facts["overload_seconds"] = self.plan.overload
+            facts["each_process"] = bare | {"used": round(self.bare.used, 3)}
+            return facts | {"with_back_off": guarded | {"used": round(self.guarded.used, 3)}}
+        kill = self.guarded.kill
         killed = kill and {
             "worker": kill.worker,
             "pid": kill.pid,
@@ -232,81 +229,28 @@ class Record:
             "lost": kill.lost,
             "passed_on": kill.passed_on,
         }
-        return {
-            "ok": not faults,
-            "faults": faults,
-            "server": self.server,
-            "limit": self.plan.limit,
-            "lease": self.plan.lease,
-            "without_semaphore": self.bare.as_dict(),
-            "with_semaphore": self.guarded.as_dict(),
-            "killed": killed,
-        }
+        rounds = {"without_semaphore": bare, "with_semaphore": guarded, "killed": killed}
+        return facts | {"lease": self.plan.lease} | rounds
 
     def faults(self) -> list[str]:
         """The broken promises, one sentence each. Empty if all were kept."""
-        return [
-            *self._limit_faults(),
-            *self.bare.faults("without a semaphore"),
-            *self.guarded.faults("with the semaphore"),
-            *self._permit_faults(),
-        ]
+        own = self._overload_faults() if self.plan.overload else self._limit_faults()
+        return [*own, *self.bare.faults(), *self.guarded.faults()]
 
     def _limit_faults(self) -> Iterator[str]:
-        limit, inside, refused = self.plan.limit, self.guarded.most_inside, self.guarded.refused
-        if not self.bare.refused:
-            yield "without a semaphore nothing was refused either: the comparison shows nothing"
+        inside, refused = highest(self.guarded.inside()), self.guarded.refused
         if refused:
             yield f"with the semaphore, the upstream refused {refused} times (429)"
-        if inside > limit:
-            yield f"with the semaphore, {inside} requests were inside at once: limit {limit}"
+        if inside > self.plan.limit:
+            yield f"with the semaphore, {inside} requests were inside: limit {self.plan.limit}"
+        if (kill := self.guarded.kill) is None:
+            yield "with the semaphore, no worker was killed"
+        elif kill.unavailable is None or kill.unavailable > 2 * self.plan.lease:
+            yield f"the permits of {kill.worker} did not become free within two leases"
 
-    def _permit_faults(self) -> Iterator[str]:
-        kill, lease = self.guarded.kill, self.plan.lease
-        if kill is None:
-            return
-        who, lost = kill.worker, len(kill.lost)
-        if kill.held < 1:
-            yield f"{who} held no permit when it was killed"
-        if lost > kill.held:
-            yield f"{lost} requests of {who} were lost: it held {kill.held} permits"
-        # Where it held all of them, others could not continue.
-        if kill.held < self.plan.limit and not self.answered_meanwhile:
-            yield f"no request was answered while the permits of {who} were unavailable"
-        if kill.unavailable is None:
-            yield f"the permits of {who} never became free"
-        elif kill.unavailable > 2 * lease:
-            after = f"{kill.unavailable:.2f} s"
-            yield f"the permits of {who} became free after {after}: lease {lease} s"
-
-
-@dataclass(frozen=True, slots=True)
-class OverloadRecord(Record):
-    """A demo with an upstream that is overloaded. In *guarded*, the workers back off."""
-
-    @property
-    def titles(self) -> tuple[str, str]:
-        return "each process for itself (AIMD)", f"FairSemaphore, limit {self.plan.most}, back_off"
-
-    def as_dict(self) -> dict[str, Any]:
-        faults = self.faults()
-        return {
-            "ok": not faults,
-            "faults": faults,
-            "server": self.server,
-            "limit": self.plan.limit,
-            "overload_seconds": self.plan.overload,
-            "each_process": self.bare.as_dict() | {"used": round(self.bare.used, 3)},
-            "with_back_off": self.guarded.as_dict() | {"used": round(self.guarded.used, 3)},
-        }
-
-    def faults(self) -> list[str]:
-        bare, guarded = self.bare.refused, self.guarded.refused
-        found = [*self.bare.lost_requests(), *self.guarded.lost_requests()]
-        if not guarded:
-            found.append("with a back-off nothing was refused: the upstream was not overloaded")
-        if guarded > bare:
-            found.append(f"the back-off left {guarded} refusals: {bare} without it")
-        if self.guarded.used < _LEAST_USED:
-            found.append(f"with a back-off {self.guarded.used:.0%} of the capacity was used")
-        return found
+    def _overload_faults(self) -> Iterator[str]:
+        bare, guarded, used = self.bare.refused, self.guarded.refused, self.guarded.used
+        if not 0 < guarded <= bare:
+            yield f"with a back-off {guarded} requests were refused, and {bare} without it"
+        if used < _LEAST_USED:
+            yield f"with a back-off {used:.0%} of the capacity was used"

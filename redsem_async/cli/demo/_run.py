@@ -22,7 +22,7 @@ from redsem_async.cli._ephemeral import server_for
 from redsem_async.cli._target import Target, connected, erase
 
 from ._parts import Upstream, Worker
-from ._record import Kill, OverloadRecord, Plan, Record, Round, Step
+from ._record import Kill, Plan, Record, Round, Step
 from ._show import Display
 
 _POLL_INTERVAL = 0.01  # seconds
@@ -43,21 +43,14 @@ def run(plan: Plan, url: str | None, prefix: str, console: Console, *, cluster: 
         display.log(f"Redis: {escape(server)}")
         display.log(f"upstream: accepts {plan.limit} concurrent requests, answers others with 429")
         bare, guarded = asyncio.run(_both_rounds(plan, target, display))
-    kind = OverloadRecord if plan.overload else Record
-    return kind(plan, server, bare, guarded)
+    return Record(plan, server, bare, guarded)
 
 
 async def _both_rounds(plan: Plan, target: Target, display: Display) -> tuple[Round, Round]:
     count, name = plan.requests, f"demo-{secrets.token_hex(4)}"
     async with connected(target) as client:
-        semaphore = FairSemaphore(
-            client,
-            name,
-            plan.most or plan.limit,
-            lease=plan.lease,
-            prefix=target.prefix,
-            label="demo",
-        )
+        options: dict[str, Any] = {"prefix": target.prefix, "lease": plan.lease, "label": "demo"}
+        semaphore = FairSemaphore(client, name, plan.most or plan.limit, **options)
         async with semaphore.acquire(timeout=0):
             pass  # Raises if Redis is unreachable.
         try:
@@ -82,11 +75,7 @@ class _Workers:
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        target: Target,
-        display: Display,
-        semaphore: FairSemaphore | None,
+        self, plan: Plan, target: Target, display: Display, semaphore: FairSemaphore | None
     ) -> None:
         """Let the workers hold a permit for each request, if there is a *semaphore*."""
         self._plan = plan

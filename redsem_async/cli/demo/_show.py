@@ -14,7 +14,7 @@ from rich.text import Text
 from redsem_async import FairSemaphore, SemaphoreError
 
 from ._parts import Upstream, Worker
-from ._record import Kill, Plan, Record, Round
+from ._record import Kill, Plan, Record, Round, highest
 
 _RATE = 12  # updates per second
 
@@ -77,42 +77,44 @@ def _table(*right: str) -> Table:
 
 def print_summary(record: Record, console: Console) -> None:
     """Print a table of both rounds, the facts of the killed worker, and the verdict."""
-    plan, limit, (bare, guarded) = record.plan, record.plan.limit, record.rounds
+    plan = record.plan
     table = _table(*record.titles)
-    facts = ("rejected (429)", "answered", "seconds")
-    more = ("peak concurrency", "lost with a killed worker")
-    if plan.overload:
-        more = ("capacity used", "peak concurrency")
-    for row in zip(more + facts, _facts(bare, plan), _facts(guarded, plan), strict=True):
+    first = ("capacity used", "peak concurrency")
+    if not plan.overload:
+        first = ("peak concurrency", "lost with a killed worker")
+    facts = (_facts(round_, plan) for round_ in record.rounds)
+    for row in zip((*first, "rejected (429)", "answered", "seconds"), *facts, strict=True):
         table.add_row(*row)
-    console.print()
-    console.print(table)
-    console.print()
-    if guarded.kill is not None:
-        console.print(_kill(record, guarded.kill))
-        console.print()
+    console.print("", table, "", sep="\n")
+    if record.guarded.kill is not None:
+        console.print(_kill(record, record.guarded.kill), "", sep="\n")
     faults = record.faults()
     for fault in faults:
         console.print(f"[bold red]✗[/] {escape(fault)}")
-    if not faults and plan.overload:
-        console.print(
-            f"[bold green]✓[/] The upstream accepted {limit} concurrent requests, and a quarter"
-            f" of that for {plan.overload:g} s. With its own limit in each process"
-            f" {bare.used:.0%} of that was used, and {bare.refused} requests were rejected. With"
-            f" one limit of {plan.most} and a back-off {guarded.used:.0%} was used, and"
-            f" {guarded.refused} were rejected."
+    if not faults:
+        console.print(f"[bold green]✓[/] {_verdict(record)}")
+
+
+def _verdict(record: Record) -> str:
+    plan, limit, (bare, guarded) = record.plan, record.plan.limit, record.rounds
+    if plan.overload:
+        return (
+            f"The upstream accepted {limit} concurrent requests, and a quarter of that for"
+            f" {plan.overload:g} s. With its own limit in each process {bare.used:.0%} of that"
+            f" was used, and {bare.refused} requests were rejected. With one limit of {plan.most}"
+            f" and a back-off {guarded.used:.0%} was used, and {guarded.refused} were rejected."
         )
-    elif not faults:
-        console.print(
-            f"[bold green]✓[/] Without a semaphore the upstream (limit {limit}) saw"
-            f" {bare.most_asked} concurrent requests and rejected {bare.refused}. With it, never"
-            f" more than {guarded.most_asked}, and none rejected. A killed worker cost"
-            f" {len(bare.unanswered)} requests without it, and {len(guarded.unanswered)} with it."
-        )
+    asked, never = (highest(round_.asked()) for round_ in record.rounds)
+    return (
+        f"Without a semaphore the upstream (limit {limit}) saw {asked} concurrent requests and"
+        f" rejected {bare.refused}. With it, never more than {never}, and none rejected. A killed"
+        f" worker cost {len(bare.unanswered)} requests without it, and {len(guarded.unanswered)}"
+        " with it."
+    )
 
 
 def _facts(round_: Round, plan: Plan) -> tuple[str, ...]:
-    asked, refused = round_.most_asked, round_.refused
+    asked, refused = highest(round_.asked()), round_.refused
     peak = f"[bold {'red' if asked > plan.limit else 'green'}]{asked}[/]"
     killed = "none killed" if round_.kill is None else str(len(round_.kill.lost))
     return (
@@ -124,20 +126,20 @@ def _facts(round_: Round, plan: Plan) -> tuple[str, ...]:
 
 
 def _kill(record: Record, kill: Kill) -> Table:
-    lost, passed_on = (
-        " ".join(f"#{number}" for number in requests) or "none"
-        for requests in (kill.lost, kill.passed_on)
-    )
     until = "until the end" if kill.unavailable is None else f"for {kill.unavailable:.2f} s"
-    permits = f"{kill.held} of {record.plan.limit} permits when it died, according to status()"
-    meanwhile = f"meanwhile other workers got {record.answered_meanwhile} requests answered"
+    facts = {
+        "killed": f"{kill.worker}, pid {kill.pid}, return code {kill.returncode}",
+        "held": f"{kill.held} of {record.plan.limit} permits when it died, according to status()",
+        "unavailable": f"those permits, {until} (lease {record.plan.lease:g} s); meanwhile other"
+        f" workers got {record.answered_meanwhile} requests answered",
+        "lost": f"{_numbers(kill.lost)}: requests that it had started",
+        "reassigned": f"{_numbers(kill.passed_on)}: requests that it had not started",
+    }
     table = Table.grid(padding=(0, 3, 0, 0))
-    table.add_row("killed", f"{kill.worker}, pid {kill.pid}, return code {kill.returncode}")
-    table.add_row("held", permits)
-    table.add_row(
-        "unavailable", f"those permits, {until} (lease {record.plan.lease:g} s); {meanwhile}"
-    )
-    table.add_row("lost", f"{lost}: requests that it had started")
-    if kill.passed_on:
-        table.add_row("reassigned", f"{passed_on}: requests that it had not started")
+    for row in facts.items():
+        table.add_row(*row)
     return table
+
+
+def _numbers(requests: Sequence[int]) -> str:
+    return " ".join(f"#{number}" for number in requests) or "none"

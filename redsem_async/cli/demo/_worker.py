@@ -30,18 +30,41 @@ def _report(kind: str, request: int = 0, detail: str = "") -> None:
         os._exit(0)  # The demo is gone, and its server too.
 
 
-async def _handle(http: httpx.AsyncClient, semaphore: FairSemaphore | None, request: int) -> None:
-    """Send a request until the upstream accepts it, while holding a permit if there are any."""
+async def _handle(
+    http: httpx.AsyncClient,
+    limit: "FairSemaphore | _OwnLimit | None",
+    request: int,
+    *,
+    adapts: bool,
+) -> None:
+    """Send a request until the upstream accepts it, while holding a permit if there are any.
+
+    If the limit *adapts*, it learns of a refusal, which costs this request its permit.
+    """
+    accepted = False
     try:
-        async with semaphore.acquire() if semaphore else contextlib.nullcontext():
-            _report("started", request)
-            while (response := await http.get(f"/{request}")).status_code == 429:
-                _report("retrying", request)
-                await asyncio.sleep(random.uniform(0.1, 0.3))
-            response.raise_for_status()
-            _report("answered", request)
+        while not accepted:
+            async with limit.acquire() if limit else contextlib.nullcontext() as permit:
+                _report("started", request)
+                while not (accepted := await _is_accepted(http, request)):
+                    if adapts and permit is not None:
+                        permit.back_off(0)
+                        _report("waiting", request)
+                        break
+                    _report("retrying", request)
+                    await asyncio.sleep(random.uniform(0.1, 0.3))
+                else:
+                    _report("answered", request)
     except (httpx.HTTPError, SemaphoreError) as error:
         _report("failed", request, f"{type(error).__name__}: {error}")
+
+
+async def _is_accepted(http: httpx.AsyncClient, request: int) -> bool:
+    response = await http.get(f"/{request}")
+    if response.status_code != 429:
+        response.raise_for_status()
+        return True
+    return False
 
 
 class _OwnLimit:
@@ -79,25 +102,6 @@ class _OwnPermit:
         self.is_refused = True
 
 
-async def _handle_backing_off(
-    http: httpx.AsyncClient, limit: FairSemaphore | _OwnLimit, request: int
-) -> None:
-    """The same, but a refusal tells *limit* of an overload, and costs this request its permit."""
-    try:
-        while True:
-            async with limit.acquire() as permit:
-                _report("started", request)
-                response = await http.get(f"/{request}")
-                if response.status_code != 429:
-                    break
-                permit.back_off(0)
-                _report("waiting", request)
-        response.raise_for_status()
-        _report("answered", request)
-    except (httpx.HTTPError, SemaphoreError) as error:
-        _report("failed", request, f"{type(error).__name__}: {error}")
-
-
 async def _main() -> None:
     setup = json.loads(sys.stdin.readline())
     target, options = Target(**setup["target"]), setup.get("semaphore")
@@ -111,13 +115,11 @@ async def _main() -> None:
         if options is not None:
             label = setup["label"]
             semaphore = FairSemaphore(redis, prefix=target.prefix, label=label, **options)
-        adapts = setup["slots"] and (semaphore or _OwnLimit(setup["slots"]))
+        adapts, most = bool(setup["slots"]), setup["slots"]
+        limit = semaphore or (_OwnLimit(most) if adapts else None)
         _report("ready")
         while line := await asyncio.to_thread(sys.stdin.readline):
-            if adapts:
-                group.create_task(_handle_backing_off(http, adapts, int(line)))
-            else:
-                group.create_task(_handle(http, semaphore, int(line)))
+            group.create_task(_handle(http, limit, int(line), adapts=adapts))
         sys.exit()  # Cancels the rest, which releases their permits.
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from redis.exceptions import NoPermissionError, ResponseError
 
 from redsem_async import LayoutMismatch
-from redsem_async._integrations import discovery
+from redsem_async._tools import discovery
 from redsem_async.cli._render import versions_text
 
 from ._finding import Finding, note, ok, problem, unknown

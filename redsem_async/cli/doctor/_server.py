@@ -7,7 +7,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from redsem_async._redis.sentinels import split_url
-from redsem_async._redis.stored import as_text
+from redsem_async._tools.stored import as_text
 from redsem_async.cli._target import Target
 
 from ._finding import Finding, note, ok, problem, unknown

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-import typer.testing
+import click.testing
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, Permit
@@ -60,7 +60,7 @@ class Result:
 
 async def command(*arguments: str, url: str, answer: str | None = None) -> Result:
     """Run a command in a thread, because it starts its own event loop."""
-    runner = typer.testing.CliRunner(env={"REDIS_URL": url})
+    runner = click.testing.CliRunner(env={"REDIS_URL": url})
     done = await asyncio.to_thread(runner.invoke, app, list(arguments), input=answer)
     unexpected = done.exception is not None and not isinstance(done.exception, SystemExit)
     assert not unexpected, done.exception

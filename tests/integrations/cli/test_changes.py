@@ -133,7 +133,7 @@ async def test_a_limit_can_be_set_before_the_first_use(
     assert (await cli("status", "jobs")).code == 3
 
 
-LIMIT, SECONDS = "the limit must be a whole number", "seconds must be a number from 0 to 86400"
+LIMIT, SECONDS = "LIMIT must be a whole number", "SECONDS must be a number from 0 to 86400"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 import asyncio
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis, RedisCluster
@@ -123,12 +126,12 @@ async def completions(word: str, url: str, *words: str) -> list[str]:
     line = " ".join(["redsem-async", *words, word])
     result = await program(
         REDIS_URL=url,
-        _REDSEM_ASYNC_COMPLETE="complete_bash",
+        _REDSEM_ASYNC_COMPLETE="bash_complete",
         COMP_WORDS=line,
         COMP_CWORD=str(len(words) + 1),
     )
     assert result.err == ""
-    return result.out.split()
+    return [line.removeprefix("plain,") for line in result.out.split()]
 
 
 async def test_a_shell_completes_names(url: str, redis: Redis) -> None:
@@ -154,12 +157,53 @@ async def test_a_shell_completes_names(url: str, redis: Redis) -> None:
 
 async def test_the_help_ends_with_exit_codes_and_a_link() -> None:
     result = await program("--help")
-    commands = result.out.partition("─ Commands ─")[2]
-    assert commands.index(" bench ") < commands.index(
-        "Exit codes: 0 success; 1 Redis is unreachable"
-    )
-    assert "https://redsem-async.github.io/redsem-async/" in commands
-    assert re.search(r"--cluster +The URL", (await program("ls", "--help")).out)
+    order = ["Look:", " ls ", "Act:", " pause ", "Run:", "Try:", " demo ", "Exit codes: 0 success"]
+    assert sorted(order, key=result.out.index) == order
+    assert "https://redsem-async.github.io/redsem-async/" in result.out
+    assert (await program("-h")).out == result.out
+    assert re.search(r"--cluster +The URL", (await program("ls", "-h")).out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("watch", "jobs", "--interval", "soon"), "--interval must be a number from 0.1 to 3600,"),
+        (("serve", "--port", "99999"), "--port must be a whole number from 0 to 65535, not"),
+        (("bench", "--seconds", "inf"), "--seconds must be a number from 0.1 to 60, not 'inf'"),
+        (("run", "--lease", "0", "jobs", "--", "true"), "--lease must be a number of at least"),
+        (("pause", "jobs", "--prefix", "--create"), "--prefix needs a value, which --create is"),
+        (("ls", "--url"), "option '--url' requires an argument"),
+        (("status",), "missing argument 'NAME' (redsem-async status -h lists what there is)"),
+        (("ls", "--jsn"), "no such option '--jsn'. Did you mean"),
+        (("lst",), "no such command 'lst'"),
+    ],
+)
+async def test_a_wrong_use_is_one_line_that_says_what_is_right(
+    arguments: tuple[str, ...], says: str
+) -> None:
+    result = await command(*arguments, url="redis://127.0.0.1:1")
+    assert result.code == 2
+    assert result.error_line.startswith(says)
+
+
+async def test_the_first_word_waits_for_no_library_that_it_does_not_need() -> None:
+    """Half of a command's start was imports of what other commands print or serve with."""
+    code = "import sys, redsem_async.cli._app; print(*sys.modules)"
+    loaded = (
+        await asyncio.to_thread(subprocess.check_output, [sys.executable, "-c", code])
+    ).split()
+    late = {b"rich", b"pydantic", b"starlette", b"uvicorn", b"jinja2", b"lupa", b"httpx"}
+    assert not late & {*loaded}
+
+
+async def test_completion_is_added_once_to_what_the_shell_reads(tmp_path: Path) -> None:
+    for _ in range(2):
+        done = await program("--install-completion", HOME=str(tmp_path), SHELL="/bin/bash")
+        assert (done.code, done.err) == (0, "")
+    [line] = (tmp_path / ".bashrc").read_text().splitlines()
+    assert "_REDSEM_ASYNC_COMPLETE=bash_source redsem-async" in line
+    assert "bash_complete" in (await program("--show-completion", SHELL="/bin/bash")).out
+    assert (await program("--show-completion", SHELL="/bin/csh")).code == 2
 
 
 async def test_versions_are_printed() -> None:

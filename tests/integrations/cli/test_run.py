@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, Semaphore, connect
-from redsem_async._integrations.discovery import find
+from redsem_async._tools.discovery import find
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.servers import StartServer
 from tests.harness.wait import all_free, give_back, soon, takes_at_most, until
@@ -169,6 +170,7 @@ async def test_redis_is_unreachable(options: tuple[str, ...]) -> None:
         ("--permits", "2"),
         ("--no-fair", "--key", "a"),
         ("--slots", "a,a"),
+        ("--max-hold", "20", "--min-hold", "21"),
     ],
 )
 async def test_invalid_options(options: tuple[str, ...], url: str) -> None:
@@ -571,3 +573,32 @@ async def test_a_pipeline_gets_the_terminal_when_it_asks(line: str) -> None:
         await shown.shows("KeyboardInterrupt")
         shown.press("exit 0\n")
         assert await shown.ended() == 0
+
+
+async def test_a_job_that_ends_soon_runs_once_a_tick(start: Start, url: str, redis: Redis) -> None:
+    """A host whose timer comes later finds the permit taken. A signal ends the hold."""
+    first = await start("--min-hold", "60", "--timeout", "0", "tick", "--", "echo", "done")
+    assert await first.says() == "done"
+    again = await program("run", "--timeout", "0", "tick", "--", "true", REDIS_URL=url)
+    assert again.code == 75
+    assert (await FairSemaphore(redis, "tick", 1).status()).held == 1
+    first.process.terminate()
+    assert await first.ended() == 0, "the job itself has succeeded"
+    await all_free(FairSemaphore(redis, "tick", 1))
+
+
+async def test_a_permit_is_kept_until_seconds_after_its_grant(url: str, redis: Redis) -> None:
+    """Not after the end of the command, which may take longer."""
+    began = time.monotonic()
+    held = ("run", "--min-hold", "1.5", "tick", "--", "sleep")
+    assert (await program(*held, "0", REDIS_URL=url)).code == 0
+    assert time.monotonic() - began >= 1.5
+    assert (await FairSemaphore(redis, "tick", 1).status()).held == 0
+
+
+async def test_a_command_that_is_asked_to_end_keeps_no_permit(start: Start) -> None:
+    """Whoever stops a job waits for nothing else."""
+    wrapped = await start("--min-hold", "60", "tick", "--", *LISTENS)
+    await wrapped.ready()
+    wrapped.process.terminate()
+    assert await wrapped.ended() == 7

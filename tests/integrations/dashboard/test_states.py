@@ -8,8 +8,6 @@ import pytest
 
 from redsem_async import FairSemaphore
 from redsem_async._core.lease import heartbeat_is_overdue, refresh_is_overdue
-from redsem_async._integrations.discovery import SemaphoreInfo
-from redsem_async._integrations.states import rank, state_of
 from redsem_async._protocol.status import (
     BackOff,
     Client,
@@ -18,6 +16,8 @@ from redsem_async._protocol.status import (
     SemaphoreStatus,
     Waiter,
 )
+from redsem_async._tools.discovery import SemaphoreInfo
+from redsem_async._tools.states import rank, state_of
 from redsem_async.dashboard import _views
 from redsem_async.dashboard._history import EVENTS, Happening, History, Point
 from redsem_async.dashboard._reader import Reader

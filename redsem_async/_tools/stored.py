@@ -16,8 +16,7 @@ from redis.exceptions import RedisClusterException, RedisError, ResponseError
 from redsem_async._core.config import Clock, slots_of
 from redsem_async._core.errors import BackendError
 from redsem_async._core.keys import MODES, Mode
-
-from .scripts import layout
+from redsem_async._redis.scripts import layout
 
 READ_ERRORS = (RedisError, RedisClusterException, OSError)
 """Errors of Redis, and of the connection to it, when the user's own client reads."""
