@@ -136,7 +136,7 @@ class Permit:
             PermitLost: the permit is lost, may be, or was released.
         """
         if not self._trusted():
-            raise self._lease.loss(self._bound.remote.doubt(self._lease))
+            raise self._lease.loss()
 
     def _trusted(self) -> bool:
         """Whether the permit may be trusted now. If not, the event loop marks it as lost."""

@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from dataclasses import InitVar, dataclass, field
 from typing import Any, NamedTuple
 
+from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Terms
 from redsem_async._core.errors import PermitLost, SemaphoreError
 from redsem_async._core.keys import Address, permit_id
@@ -80,6 +81,7 @@ class Lease:
         trusted_until: until when the permit may be trusted unless it is refreshed.
         hold_ends: when trust ends although it is refreshed, because of ``max_hold``.
         renewable_after: a refresh that was sent before does not extend that trust.
+        asked_at: when it was granted, or a refresh was asked for last.
         unsettled: how many detaches were written that may yet be carried out.
         guard: of the block that is cancelled when its permit is lost.
         ends_with: the task of its block, after whose end nothing refreshes it.
@@ -103,6 +105,7 @@ class Lease:
     met_overload: bool
     renewable_after: float
     unsettled: int
+    asked_at: float
     noted_at: float | None
     lost_reason: str | None
     guard: "BlockGuard | None"
@@ -129,7 +132,7 @@ class Lease:
             self.trusted_until = min(trusted_until, self.hold_ends)
         self.adopted = self.met_overload = False
         self.renewable_after, self.unsettled = -math.inf, 0
-        self.noted_at = self.lost_reason = None
+        self.asked_at, self.noted_at, self.lost_reason = since, None, None
         self.guard = self.ends_with = self.wakes_on_loss = None
 
     # -- transitions
@@ -181,7 +184,7 @@ class Lease:
 
     @property
     def doubt(self) -> str:
-        """Why the permit is not trusted, while it is not known to be lost."""
+        """Why the permit is not trusted, while it is not known to be lost. In any thread."""
         if self.trusted_until == self.hold_ends:
             return f"it was held for its max_hold of {self.terms.max_hold:g} s"
         if self.is_nobodys:
@@ -189,11 +192,16 @@ class Lease:
                 "the task that entered its block has ended: use 'async with sem.acquire()', which"
                 " may be left in any task"
             )
+        # A loop that runs asks for a refresh in each interval, whether or not a reply comes.
+        terms, silent = self.terms, clock() - self.asked_at
+        spare = min(terms.lease - terms.refresh_interval - terms.margin, terms.lease / 4)
+        if silent >= terms.refresh_interval + spare and not self.unsettled:
+            return f"the event loop was blocked for {silent:.3g} s"
         return "it could not be refreshed in time"
 
-    def loss(self, doubt: str | None = None) -> PermitLost:
-        """The error that says why the permit is lost. Because of *doubt*, until that is known."""
-        reason = doubt or self.doubt if self.holding else "it was released"
+    def loss(self) -> PermitLost:
+        """The error that says why the permit is lost. Because of a doubt, until that is known."""
+        reason = self.doubt if self.holding else "it was released"
         return PermitLost(self.address.name, self.id, self.lost_reason or reason)
 
     # -- trust

@@ -438,6 +438,7 @@ class SemaphoreState(SemaphoreRef):
 
     def refresh(self, lease: Lease) -> PendingRefresh:
         """Have a lease refreshed. Callers add to the result who is told of the outcome."""
+        lease.asked_at = clock()
         pending = self.refreshes.get(lease.number)
         if pending is None:
             pending = self.refreshes[lease.number] = PendingRefresh(lease)
@@ -478,7 +479,7 @@ class SemaphoreState(SemaphoreRef):
         )
         if isinstance(verdict, Lost):
             known = outcome is Outcome.GONE
-            self.gone(lease, verdict.reason if known else self.doubt(lease))
+            self.gone(lease, verdict.reason if known else lease.doubt)
         else:
             lease.renew(verdict)
             if outcome is Outcome.RENEWED:
@@ -517,15 +518,8 @@ class SemaphoreState(SemaphoreRef):
     def lose_unless_trusted(self, lease: Lease) -> bool:
         """Whether the permit of *lease* is lost, or ends now because its trust has run out."""
         if lease.state is LeaseState.HELD and clock() >= lease.trusted_until:
-            self.lose(lease, self.doubt(lease))
+            self.lose(lease, lease.doubt)
         return lease.state is not LeaseState.HELD
-
-    def doubt(self, lease: Lease) -> str:
-        """Why *lease* is not trusted, while it is not known to be lost. In any thread."""
-        blocked = self.identity.stalls.blocked_for(lease)
-        return (
-            lease.doubt if blocked is None else f"the event loop was blocked for {blocked:.3g} s"
-        )
 
     # -- time, push messages, connections
 
