@@ -71,6 +71,11 @@ def back_off_is_unsent(state: SemaphoreState) -> bool:
     return any(change.future is None and change.wanted for change in changes)
 
 
+def back_off_is_in_flight(state: SemaphoreState) -> bool:
+    """Whether a back-off has no reply yet."""
+    return any(isinstance(call, BackOffCall) and call.in_flight for call in state.calls)
+
+
 def fail_calls(state: SemaphoreState, error: Callable[[], SemaphoreError]) -> None:
     """End every call, because no reply will come."""
     for call in cast("list[CallBatch]", state.calls[:]):
