@@ -197,7 +197,7 @@ class ChangeCall(CallBatch):
         self.call = self.call or self.state.identity.new_number()
 
     def apply(self, reply: Reply, now: float) -> None:
-        apply_common(self.state, reply, self.sent_at, now, decides=False)
+        apply_common(self.state, reply, self.sent_at, now)
         super().apply(reply, now)
 
     def write_again(self, *, arrived: bool) -> None:
@@ -301,7 +301,7 @@ class AbandonBatch(Batch[Reply, Request | Call], Abandon):
         for each in self.items:
             if isinstance(each, CallBatch):
                 each.ended()
-        apply_common(self.state, reply, self.sent_at, now, decides=False)
+        apply_common(self.state, reply, self.sent_at, now)
 
     def refused(self, error: SemaphoreError, now: float) -> None:
         self._forget()  # what the server has of them ends with its lease

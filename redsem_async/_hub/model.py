@@ -329,9 +329,7 @@ class Request(asyncio.Future[None]):
         waits_for_key: the limit of its key holds it up, as the server said last.
         again: it has waited, and the server dropped it. It asks again for its place.
         asked_us: that place, in microseconds of this process's clock. No other request has it.
-        look_at: when the deadline is looked at next.
-        replies_since: set when the deadline has come. The reply to any command sent since then
-            decides the request.
+        asked_at: when the server was asked whether it waits, because the deadline is near.
         order: of its call among all calls, for those that began at the same moment.
         around: the blocks in which it was made, if it may wait forever for the permit of one.
         task: the id of the task that made it there.
@@ -357,8 +355,7 @@ class Request(asyncio.Future[None]):
     waits_for_key: bool = False
     again: bool = False
     asked_us: int | None = None
-    look_at: float = math.inf
-    replies_since: float | None = None
+    asked_at: float = -math.inf
     order: int = field(default_factory=_calls.__next__)
     around: "Blocks" = ()
     task: int = 0

@@ -78,7 +78,7 @@ class RemoteSemaphore(SemaphoreState):
         call = AdoptCall(owner, old, 0, terms.lease_ms, request=request)
         call.max_hold_ms, call.slots = terms.max_hold_ms, terms.slots
         call.ask(self)
-        self.deadlines.look_again(request, deadline)
+        self.deadlines.add(request, deadline)
         self.writer.settle(self)
         return request
 
