@@ -32,6 +32,7 @@ class Refresher:
     """The refresh tasks of one hub."""
 
     def __init__(self, identity: HubIdentity) -> None:
+        self.identity: HubIdentity = identity
         self._loop = identity.loop
         self._noted: dict[float, dict[Lease, SemaphoreState]] = {}
         self._wakeups: dict[float, list[Wakeup]] = {}
