@@ -153,6 +153,7 @@ class CallBatch(Batch[Any, Any], Call):
         """Have it written."""
         self.semaphore = self.state = state
         state.calls.append(self)
+        state.changed.add(state)
 
     def take(self) -> AnyBatch:
         """The command, which is written now."""
@@ -190,6 +191,7 @@ class CallBatch(Batch[Any, Any], Call):
         if self in state.calls:
             state.calls.remove(self)
         state.undo.append(self)  # its bytes may be somewhere still
+        state.changed.add(state)
 
     def given_up(self) -> None:
         """Its caller waits no more. If it is unsent, it never will be sent."""
@@ -200,6 +202,7 @@ class CallBatch(Batch[Any, Any], Call):
         """It got its reply, was refused or made void, so it is not carried out any more."""
         if self in self.state.calls:
             self.state.calls.remove(self)
+            self.state.changed.add(self.state)
 
 
 @dataclass(eq=False)

@@ -15,6 +15,7 @@ from .state import SemaphoreState
 
 def reconnected(state: SemaphoreState) -> None:
     """The connection is new. The hub introduces itself again, and asks about every waiter."""
+    state.changed.add(state)
     state.introduction.sent = False
     state.unsure = tuple(state.waiting)  # messages may have been missed
     state.outlasted = False
@@ -25,6 +26,7 @@ def reconnected(state: SemaphoreState) -> None:
 def fail_outlasted(state: SemaphoreState, since: float) -> None:
     """End what has waited for longer than an outage, which began at *since*, is tolerated."""
     now = clock()
+    state.changed.add(state)
     for request in state.pending():
         lasts = now - max(since, request.started) > request.terms.lease
         if lasts and request.deadline == math.inf:
@@ -70,6 +72,7 @@ def fail_waiting(state: SemaphoreState, error: Callable[[], SemaphoreError]) -> 
 
 def fail_all(state: SemaphoreState, error: Callable[[], SemaphoreError]) -> None:
     """End everything that waits for a reply, because none will come."""
+    state.changed.add(state)
     fail_waiting(state, error)
     fail_calls(state, error)
     for pending in state.releases.values():
@@ -89,6 +92,7 @@ def close(state: SemaphoreState, lease: Lease) -> None:
 
 def forget_in_flight(state: SemaphoreState) -> None:
     """The connection was closed on purpose, so no reply will come."""
+    state.changed.add(state)
     state.introduction.sent = False
     state.heartbeats.forget()
     state.calls = [call for call in state.calls if not call.in_flight]

@@ -61,7 +61,6 @@ class ServerOutage:
         if ends_not_waiting:
             for semaphore in list(self._semaphores.values()):
                 fail_not_waiting(semaphore)
-                semaphore.writer.settle(semaphore)
 
     def end(self) -> None:
         """The server replied."""
@@ -82,7 +81,6 @@ class ServerOutage:
         self._log()
         for semaphore in list(self._semaphores.values()):
             fail_outlasted(semaphore, self._since)
-            semaphore.writer.settle(semaphore)
         self._timer = self._loop.call_later(CHECK_INTERVAL, self._check)
 
     def _log(self) -> None:

@@ -90,10 +90,8 @@ class Refresher:
 
     def _lost(self, lease: Lease, semaphore: SemaphoreState) -> None:
         self.remove(lease)
-        if lease.is_nobodys:  # no task here releases it
-            if lease.state is not LeaseState.ENDED:
-                _ = semaphore.give_back(lease, clock(), trusted=False)
-            semaphore.writer.settle(semaphore)
+        if lease.is_nobodys and lease.state is not LeaseState.ENDED:  # no task here releases it
+            _ = semaphore.give_back(lease, clock(), trusted=False)
 
     async def _refresh(self, lease: Lease, semaphore: SemaphoreState) -> None:
         interval = lease.terms.refresh_interval
@@ -102,7 +100,6 @@ class Refresher:
                 return  # there is nothing left to refresh
             wakeup = self._next_wakeup(interval)
             semaphore.refresh(lease).wakeups.append(wakeup)
-            semaphore.writer.settle(semaphore)
             if await wakeup is Outcome.UNKNOWN:
                 await asyncio.sleep(_RETRY * interval)
 

@@ -1,13 +1,13 @@
 """One semaphore as this process's tasks use it.
 
-Each method calls a verb of the state and then the writer, which sees what is to be done. Those
-that wait for the server raise BackendError if it refuses, or cannot be asked.
+Each method calls verbs of the state. Those that wait for the server raise BackendError if it
+refuses, or cannot be asked.
 """
 
 import asyncio
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Terms
@@ -28,9 +28,29 @@ from .commands import CallBatch
 from .deadlines import holders_around, note_nested
 from .model import ENTERED, Confirmed, Lease, LeaseState, PendingRelease, Request
 from .refresher import Refresher
-from .state import SemaphoreState, Writer
+from .route import LinkState
+from .state import Changed, SemaphoreState
 
 MAX_REMEMBERED = 1000  # overloads, by key
+
+
+class Writer(Protocol):
+    """Writes what semaphores want written, when it is time. A `Pipeline` is one."""
+
+    link_state: LinkState
+    changed: Changed
+
+    def asked(self) -> None:
+        """A task waits for what it has just asked for, so write it now, if that is worth it."""
+        ...
+
+    def probe_now(self) -> None:
+        """A caller does not wait, so find out at once whether the server can be asked."""
+        ...
+
+    def expect_lease(self, lease: float) -> None:
+        """Permits of so short a lease are used, so notice a silent server in time for them."""
+        ...
 
 
 class RemoteSemaphore(SemaphoreState):
@@ -43,7 +63,8 @@ class RemoteSemaphore(SemaphoreState):
     def __init__(
         self, refresher: Refresher, address: Address, writer: Writer, label: str | None
     ) -> None:
-        super().__init__(refresher.identity, address, writer, label)
+        super().__init__(refresher.identity, address, writer.link_state, writer.changed, label)
+        self.writer: Writer = writer
         self.loop: asyncio.AbstractEventLoop = self.identity.loop
         self._refresher = refresher
 
@@ -73,7 +94,7 @@ class RemoteSemaphore(SemaphoreState):
         self.ask(request)
         if timeout is None and ENTERED.get():
             note_nested(self, request)
-        self.writer.settle(self, asked=True)
+        self.writer.asked()
         return request
 
     def adopt(self, terms: Terms, permit_id: str) -> Request:
@@ -91,13 +112,11 @@ class RemoteSemaphore(SemaphoreState):
         call.max_hold_ms, call.slots = terms.max_hold_ms, terms.slots
         call.ask(self)
         self.deadlines.add(request, deadline)
-        self.writer.settle(self)
         return request
 
     def abandon(self, request: Request) -> None:
         """Its caller was cancelled. What the server has granted, or may yet, is released."""
         self.leave(request)
-        self.writer.settle(self)
         for notifier in observers.notifiers:
             notifier.ended("abandoned", request, clock() - request.started)
 
@@ -133,7 +152,8 @@ class RemoteSemaphore(SemaphoreState):
         """Release a permit after *held* seconds. *future* gets whether it was held."""
         self._refresher.remove(lease)
         pending = self.released(lease, now, held, future)
-        self.writer.settle(self, asked=future is not None)
+        if future is not None:
+            self.writer.asked()
         return pending
 
     async def revoke(self, owner: str, number: int) -> bool:
@@ -143,7 +163,6 @@ class RemoteSemaphore(SemaphoreState):
         lease = self.leases.get(number) if owner == self.identity.id else None
         if lease is not None:
             self.gone(lease, "released by its id", expected=True)
-        self.writer.settle(self)
         held = await future
         if isinstance(held, SemaphoreError):
             raise held
@@ -153,7 +172,6 @@ class RemoteSemaphore(SemaphoreState):
         """Refresh a lease. It has the outcome before the future wakes a task."""
         future: asyncio.Future[Outcome] = self.identity.loop.create_future()
         self.refresh(lease).futures.append(future)
-        self.writer.settle(self)
         return future
 
     async def detach(self, lease: Lease, expires: float) -> None:
@@ -170,12 +188,9 @@ class RemoteSemaphore(SemaphoreState):
             reply: Reply = await self._answered(call, max(0.0, min(bounds)))
             if not reply.answers[0]:
                 self.gone(lease, "the server no longer holds it")
-                self.writer.settle(self)
             if lease.state is not LeaseState.HELD:
                 raise lease.loss()
-            lease.end()
-            self.leases.pop(lease.number, None)
-            self.writer.settle(self)
+            self.detached(lease)
         finally:
             if lease.state is LeaseState.HELD:
                 self._refresher.add(lease, self, clock())
@@ -196,7 +211,6 @@ class RemoteSemaphore(SemaphoreState):
     def back_off(self, call: BackOffCall) -> None:
         """Have every process grant nothing for some time. No task waits for the reply."""
         call.ask(self)
-        self.writer.settle(self)
 
     async def call(self, call: CallBatch) -> Any:
         """Send *call*, and wait for its reply within a bounded time."""
@@ -205,7 +219,6 @@ class RemoteSemaphore(SemaphoreState):
     async def _answered(self, call: CallBatch, timeout: float) -> Any:
         future = call.future = self.identity.loop.create_future()
         call.ask(self)
-        self.writer.settle(self)
         try:
             await asyncio.wait([future], timeout=timeout)
             if not future.done():
@@ -213,7 +226,6 @@ class RemoteSemaphore(SemaphoreState):
         finally:
             if future.cancel():
                 call.given_up()
-                self.writer.settle(self)
         answer = future.result()
         if isinstance(answer, SemaphoreError):
             raise answer

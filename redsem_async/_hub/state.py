@@ -1,9 +1,9 @@
 """What this process knows of one semaphore, and the verbs that change it. No input, no output.
 
-Tasks, replies, push messages and time call a verb. Then `todo` recomputes what is to be done. It
-returns how much there is to write, and when time alone may change something. No verb has to note
-that itself, and none needs an event loop or a socket. The commands that are written, and what
-their replies change, are in `commands` and `calls`.
+Tasks, replies, push messages and time call verbs, which mark the semaphore as changed. At the end
+of the turn of the event loop, `todo` recomputes what is to be done. It returns how much there is
+to write, and when time alone may change something. No verb needs an event loop or a socket. The
+commands that are written, and what their replies change, are in `commands` and `calls`.
 
 A request is in one place at a time, by its state (`model` has the transitions):
 
@@ -33,10 +33,10 @@ What ties them together:
 import heapq
 import logging
 import math
-from asyncio import TimerHandle
+from asyncio import AbstractEventLoop, Handle, TimerHandle
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import Context
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.keys import Address
@@ -71,22 +71,31 @@ MAX_LEAD = (
 AVERAGED = 8  # over about so many, the usual hold is averaged
 
 
-class Writer(Protocol):
-    """Writes what semaphores want written, when it is time. A `Pipeline` is one."""
+class Changed(dict["SemaphoreState", None]):
+    """The semaphores of one server whose state was changed in this turn of the loop.
 
-    link_state: LinkState
+    Every verb notes its semaphore here. That is all it can do, so nothing is written or set up in
+    the middle of a change. At the end of the turn *settle* does what is to be done for all.
 
-    def settle(self, semaphore: "SemaphoreState", *, asked: bool = False) -> None:
-        """The state was changed, so do what is to be done. *asked*: a task waits for that."""
-        ...
+    Attributes:
+        marks: how many changes there were.
+        due: the call of *settle*, if there were any.
+    """
 
-    def probe_now(self) -> None:
-        """A caller does not wait, so find out at once whether the server can be asked."""
-        ...
+    def __init__(self, loop: AbstractEventLoop, settle: Callable[[], None]) -> None:
+        super().__init__()
+        self.marks: int = 0
+        self.due: Handle | None = None
+        self._loop = loop
+        self._settle = settle
 
-    def expect_lease(self, lease: float) -> None:
-        """Permits of so short a lease are used, so notice a silent server in time for them."""
-        ...
+    def add(self, semaphore: "SemaphoreState") -> None:
+        """The state of *semaphore* was changed."""
+        self[semaphore] = None
+        self.marks += 1
+        # A task may be collected after its loop was closed by hand.
+        if self.due is None and not self._loop.is_closed():
+            self.due = self._loop.call_soon(self._settle, context=Context())
 
 
 class SemaphoreState(SemaphoreRef):
@@ -126,20 +135,25 @@ class SemaphoreState(SemaphoreRef):
         seen: the set limit, and when the pause of a back-off ends, as the last acquire or
             heartbeat told. None if it told of neither.
 
-        writer: told by whoever has called a verb, never by a verb itself.
-        scheduled: it has noted that there is something to write, or holds it back.
-        timer: of the writer, which looks again at *look_at*.
+        changed: notes that a verb changed something.
+        scheduled: the pipeline has noted that there is something to write, or holds it back.
+        timer: of the pipeline, which looks again at *look_at*.
     """
 
     def __init__(
-        self, identity: HubIdentity, address: Address, writer: Writer, label: str | None
+        self,
+        identity: HubIdentity,
+        address: Address,
+        link_state: LinkState,
+        changed: Changed,
+        label: str | None,
     ) -> None:
         super().__init__(address)
-        self.writer: Writer = writer
+        self.changed: Changed = changed
         self.identity: HubIdentity = identity
         self.name: str = address.name
         self.max_batch: int = MAX_KEYED if address.keyed else MAX_BATCH
-        self.route: Route = Route(address.name, writer.link_state)
+        self.route: Route = Route(address.name, link_state)
         self.introduction: Introduction = Introduction(self.route, label)
         self.new: list[tuple[float, int, Request]] = []
         self.requests: dict[int, Request] = {}
@@ -236,6 +250,7 @@ class SemaphoreState(SemaphoreRef):
         lease = request.terms.lease
         self.longest_lease = max(self.longest_lease, lease)
         self.shortest_lease = min(self.shortest_lease, lease)
+        self.changed.add(self)
         heapq.heappush(self.new, (request.started - request.ahead, request.order, request))
         if (deadline := request.deadline) < math.inf:
             lead = min(MAX_LEAD, (deadline - request.started) / 2)
@@ -245,6 +260,7 @@ class SemaphoreState(SemaphoreRef):
 
     def beat(self) -> None:
         """Have a heartbeat written."""
+        self.changed.add(self)
         self.heartbeats.due = True
 
     def forget_number(self, request: Request) -> None:
@@ -258,6 +274,7 @@ class SemaphoreState(SemaphoreRef):
             request.ask_again()
             place = request.started - request.ahead
             heapq.heappush(self.new, (place, request.order, request))
+        self.changed.add(self)
 
     def fix_place(self, request: Request) -> None:
         """*request* asks again, after those that did so before it and were asked at its moment."""
@@ -289,6 +306,7 @@ class SemaphoreState(SemaphoreRef):
 
     def leave(self, request: Request) -> None:
         """The caller left without a permit. Whatever it was or will be granted is undone."""
+        self.changed.add(self)
         state, lease = request.state, request.lease
         if state <= RequestState.WAITING:
             self.waiting.pop(request, None)
@@ -399,6 +417,7 @@ class SemaphoreState(SemaphoreRef):
         self, lease: Lease, now: float, *, trusted: bool, future: Confirmed | None = None
     ) -> PendingRelease:
         """Release *lease*. A caller that waits for the reply passes a *future*."""
+        self.changed.add(self)
         number = lease.number
         self.leases.pop(number, None)
         if self.refreshes:
@@ -415,6 +434,7 @@ class SemaphoreState(SemaphoreRef):
 
     def give_back_unknown(self, owner: str, number: int, future: Confirmed | None = None) -> None:
         """Release a permit that is known by its id alone."""
+        self.changed.add(self)
         pending = PendingRelease(number, clock(), math.inf, False, future)  # noqa: FBT003
         self.releases.setdefault(owner, []).append(pending)
 
@@ -435,6 +455,7 @@ class SemaphoreState(SemaphoreRef):
 
     def refresh(self, lease: Lease) -> PendingRefresh:
         """Have a lease refreshed. Callers add to the result who is told of the outcome."""
+        self.changed.add(self)
         lease.asked_at = clock()
         pending = self.refreshes.get(lease.number)
         if pending is None:
@@ -443,6 +464,7 @@ class SemaphoreState(SemaphoreRef):
 
     def refresh_again(self, pending: PendingRefresh) -> None:
         """Write a refresh again, together with others."""
+        self.changed.add(self)
         known = self.refreshes.setdefault(pending.lease.number, pending)
         if known is not pending:
             known.join(pending)
@@ -483,10 +505,17 @@ class SemaphoreState(SemaphoreRef):
                 for notifier in observers.notifiers:
                     notifier.permit("refreshed", lease, expires_in=lease.trusted_until - now)
 
+    def detached(self, lease: Lease) -> None:
+        """The server keeps *lease* for another process."""
+        self.changed.add(self)
+        self.leases.pop(lease.number, None)
+        lease.end()
+
     # -- losing
 
     def gone(self, lease: Lease, reason: str, *, expected: bool = False) -> None:
         """The server does not hold *lease* any more, or it cannot be trusted."""
+        self.changed.add(self)
         if lease.state is LeaseState.HELD:
             self.leases.pop(lease.number, None)
             self.lose(lease, reason, expected=expected)

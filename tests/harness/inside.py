@@ -47,9 +47,7 @@ async def is_in_flight(semaphore: AnySemaphore) -> None:
 
 def beat(semaphore: AnySemaphore) -> None:
     """Send a heartbeat, as is done every third of a lease."""
-    remote = remote_of(semaphore)
-    remote.beat()
-    remote.writer.settle(remote)
+    remote_of(semaphore).beat()
 
 
 def known_to(client: Redis | MemoryBackend) -> dict[Address, RemoteSemaphore]:

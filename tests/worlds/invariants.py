@@ -45,6 +45,8 @@ def of_state(state: SemaphoreState, in_flight: Iterable[AnyBatch]) -> Iterator[s
     if doubted and not state.heartbeats.expected:
         yield f"nobody asks about {len(doubted)} waiters"
     size, at = state.todo()
+    if state.changed:
+        return  # it is settled at the end of this turn
     if size and not (own or state.scheduled):
         yield f"nobody writes what there is to write: {size}"
     if at < state.look_at:
