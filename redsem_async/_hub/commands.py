@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop
 from itertools import islice
+from operator import attrgetter
 from typing import Any, ClassVar, Generic, TypeVar
 
 from redsem_async._core.clock import now as clock
@@ -82,6 +83,8 @@ _NO_EFFECT = frozenset(
 )
 _ANY_FULL = frozenset({FULL, FULL_FOR_KEY, QUEUE_FULL, QUEUE_FULL_FOR_KEY})
 _NEW, _SENT, _WAITING = RequestState.NEW, RequestState.SENT, RequestState.WAITING
+
+_number = attrgetter("number")
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -431,7 +434,7 @@ class ReleaseBatch(Batch[Reply, PendingRelease], Release):
             pending = pending[:most]
         else:
             del state.releases[owner]
-        numbers = [each.number for each in pending]
+        numbers = list(map(_number, pending))
         own: Sequence[QueuedRequest] = ()
         if waiting and not state.address.fair:
             own = [request.queued for request in islice(waiting, len(numbers))]

@@ -4,8 +4,9 @@ A request is one call of ``acquire``, from its call until the caller has a permi
 lease is what Redis keeps for this process, with an id, an expiry and a fencing token. A permit is
 a task's use of a lease.
 
-The tables below have every transition between their states, one for each verb, as in h11. Only the
-verbs of `Request` and `Lease` change a state. A transition that no table has raises KeyError.
+`_REQUEST` and `_LEASE` are one table of every transition between their states, with a row for each
+verb, as in h11. Only the verbs of `Request` and `Lease` change a state, each by its own row. To
+serve a request is to hand out its lease. What is not in the table raises `WrongTransition`.
 """
 
 import asyncio
@@ -13,10 +14,10 @@ import enum
 import itertools
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import InitVar, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Terms
@@ -51,22 +52,47 @@ class LeaseState(enum.IntEnum):
     ENDED = enum.auto()  # nothing, because it was released or detached
 
 
+class WrongTransition(RuntimeError):
+    """A verb was called of something in a state in which it means nothing."""
+
+
+State = TypeVar("State", bound=enum.IntEnum)
+
+
+class _Verb(dict[State, State]):
+    """A row of a table: the states of which a verb may be called, and those that it leads to."""
+
+    def __init__(self, name: str, row: Mapping[State, State]) -> None:
+        super().__init__(row)
+        self._name = name
+
+    def __missing__(self, state: State) -> NoReturn:
+        raise WrongTransition(f"{self._name} is not for what is {state.name}")
+
+
+def _table(**rows: Mapping[State, State]) -> Mapping[str, _Verb[State]]:
+    return {name: _Verb(name, row) for name, row in rows.items()}
+
+
 _NEW, _SENT, _WAITING, _GRANTED, _DONE = RequestState
 
-_WRITTEN = {_NEW: _SENT}
-_TOLD_TO_WAIT = {_SENT: _WAITING}
-_ASKED_AGAIN = {
-    _SENT: _NEW,  # the command was lost with its connection, or the server knows nothing of it
-    _WAITING: _NEW,  # the server knows nothing of it any more
-    _GRANTED: _NEW,  # the grant came too late, or was lost before it was refreshed
-}
-_ACCEPTED = {_SENT: _GRANTED, _WAITING: _GRANTED}
-_SERVED = {_SENT: _DONE, _GRANTED: _DONE}
-_ENDED = dict.fromkeys(RequestState, _DONE)
-
-_LEASE_HANDED_OUT = {LeaseState.GRANTED: LeaseState.HELD}
-_LEASE_LOST = {LeaseState.HELD: LeaseState.LOST}
-_LEASE_ENDED = dict.fromkeys(LeaseState, LeaseState.ENDED)
+_REQUEST = _table(
+    written={_NEW: _SENT},
+    told_to_wait={_SENT: _WAITING},
+    ask_again={
+        _SENT: _NEW,  # the command was lost with its connection, or the server knows nothing of it
+        _WAITING: _NEW,  # the server knows nothing of it any more
+        _GRANTED: _NEW,  # the grant came too late, or was lost before it was refreshed
+    },
+    accept={_SENT: _GRANTED, _WAITING: _GRANTED},
+    serve={_SENT: _DONE, _GRANTED: _DONE},
+    end=dict.fromkeys(RequestState, _DONE),
+)
+_LEASE = _table(
+    hand_out={LeaseState.GRANTED: LeaseState.HELD},
+    lose={LeaseState.HELD: LeaseState.LOST},
+    end=dict.fromkeys(LeaseState, LeaseState.ENDED),
+)
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, init=False, repr=False)
@@ -119,13 +145,12 @@ class Lease:
         slots: Sequence[int],
         trusted_until: float,
         since: float,
-        state: LeaseState = LeaseState.HELD,
     ) -> None:
         """The lease was granted at *since*, or later."""
         self.address, self.terms = request.address, (terms := request.terms)
         self.permits, self.key = request.permits, request.key
         self.hub_id, self.number = request.hub_id, request.number
-        self.token, self.slots, self.state = token, slots, state
+        self.token, self.slots, self.state = token, slots, LeaseState.GRANTED
         self.trusted_until, self.hold_ends = trusted_until, math.inf
         if terms.max_hold is not None:
             self.hold_ends = since + terms.max_hold - terms.margin
@@ -137,13 +162,9 @@ class Lease:
 
     # -- transitions
 
-    def hand_out(self) -> None:
-        """A caller gets its permit."""
-        self.state = _LEASE_HANDED_OUT[self.state]
-
     def lose(self, reason: str) -> None:
         """The permit cannot be trusted any more. Wakes those that wait for its loss."""
-        self.state = _LEASE_LOST[self.state]
+        self.state = _LEASE["lose"][self.state]
         self.lost_reason = reason
         if self.guard is not None:
             self.guard.lost()
@@ -153,7 +174,7 @@ class Lease:
 
     def end(self) -> None:
         """The lease is released or detached."""
-        self.state = _LEASE_ENDED[self.state]
+        self.state = _LEASE["end"][self.state]
 
     # -- facts
 
@@ -367,31 +388,32 @@ class Request(asyncio.Future[None]):
 
     def written(self) -> None:
         """A command that asks for the permit is written."""
-        self.state = _WRITTEN[self.state]
+        self.state = _REQUEST["written"][self.state]
 
     def told_to_wait(self) -> None:
         """The semaphore is full."""
-        self.state = _TOLD_TO_WAIT[self.state]
+        self.state = _REQUEST["told_to_wait"][self.state]
 
     def ask_again(self) -> None:
         """The request will be written again, in its place and with the same deadline."""
-        self.state = _ASKED_AGAIN[self.state]
+        self.state = _REQUEST["ask_again"][self.state]
 
     def accept(self, lease: Lease) -> None:
         """The server granted the request. The caller is not notified yet."""
-        self.state = _ACCEPTED[self.state]
+        self.state = _REQUEST["accept"][self.state]
         self.lease = lease
 
     def serve(self, lease: Lease) -> None:
         """The caller gets *lease*, which is held from now on."""
-        self.state = _SERVED[self.state]
+        self.state = _REQUEST["serve"][self.state]
+        lease.state = _LEASE["hand_out"][lease.state]
         self.lease = lease
         if not self.done():
             self.set_result(None)
 
     def end(self) -> None:
         """The caller left."""
-        self.state = _ENDED[self.state]
+        self.state = _REQUEST["end"][self.state]
 
     def fail(self, error: Exception) -> None:
         """The caller gets *error*."""

@@ -118,10 +118,8 @@ class Pipeline:
         is written now.
         """
         marks, in_flight = self.changed.marks, len(self._in_flight)
-        if marks == 1:
-            if self.lone and not in_flight:
-                self.settle()
-        elif marks >= self.batch_target and in_flight < self.window:
+        alone = marks == 1 and self.lone and not in_flight
+        if alone or (marks >= self.batch_target and in_flight < self.window):
             self.settle()
 
     def settle(self) -> None:
@@ -209,11 +207,11 @@ class Pipeline:
             self._await_reply(now)
 
     def resume_writing(self) -> None:
-        self.settle()
+        self._write()
 
     def _resume(self) -> None:
         self._suspended = None
-        self.settle()
+        self._write()
 
     # -- the reply timeout
 
@@ -318,7 +316,6 @@ class Pipeline:
         self.identity.admitted = True
         for semaphore in list(self.semaphores.values()):
             reconnected(semaphore)
-        self.settle()
 
     def connection_lost(self, error: Exception) -> None:
         if self.link_state.link is None:

@@ -376,7 +376,7 @@ class SemaphoreState(SemaphoreRef):
         since: float,
     ) -> Lease:
         """The server holds a lease for *request*. Its caller does not have it yet."""
-        lease = Lease(request, token, slots, trusted, since, LeaseState.GRANTED)
+        lease = Lease(request, token, slots, trusted, since)
         self.leases[request.number] = lease
         self.waiting.pop(request, None)
         request.accept(lease)
@@ -385,7 +385,6 @@ class SemaphoreState(SemaphoreRef):
     def serve(self, request: Request, lease: Lease) -> None:
         """The caller of *request* gets *lease*."""
         self.requests.pop(request.number, None)
-        lease.hand_out()
         request.serve(lease)
 
     def hand_out(self, request: Request, lease: Lease) -> None:
