@@ -18,11 +18,11 @@ from redsem_async._core.config import Slot
 from redsem_async._core.errors import BackendError, PermitLost, SemaphoreError
 from redsem_async._core.lease import Outcome, reply_timeout
 from redsem_async._hub.calls import BackOffCall
-from redsem_async._hub.introduction import signature
-from redsem_async._hub.model import BlockGuard, Confirmed, Lease, LeaseState
+from redsem_async._hub.model import Confirmed, Lease, LeaseState
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
 
-from .options import refuse_pickling
+from .blocks import BlockGuard
+from .options import refuse_pickling, signature
 from .remarks import log_cut, log_dropped
 
 Leave = TypeVar("Leave", bound=Callable[..., Any])
@@ -318,8 +318,7 @@ class Permit:
         if lease.state is LeaseState.ENDED:
             raise RuntimeError("this permit was released: it cannot guard a block")
         now = clock()
-        trusted = now < lease.trusted_until and lease.state is LeaseState.HELD
-        if self._cancel_on_loss and not trusted and self.lost:
+        if self._cancel_on_loss and not lease.trusted_at(now) and self.lost:
             _ = self._remote.release(lease, now, now - self._since)
             raise lease.loss()
         self._guarded = BlockGuard(lease, task, self._cancel_on_loss)
@@ -340,8 +339,7 @@ class Permit:
         guard, self._guarded = self._guarded, None
         cancelled_by_loss = guard.disarm(exc) if guard is not None else False
         lease, now = self._lease, clock()
-        trusted = now < lease.trusted_until and lease.state is LeaseState.HELD
-        lost = not trusted and self.lost
+        lost = not lease.trusted_at(now) and self.lost
         if lease.state is not LeaseState.ENDED:
             if asyncio.get_running_loop() is not self._remote.loop:
                 self._loop()  # raises

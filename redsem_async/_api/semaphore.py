@@ -13,9 +13,8 @@ from redsem_async._core.errors import AcquireTimeout
 from redsem_async._core.keys import Address, Mode, parse_permit_id, with_slots
 from redsem_async._hub.calls import BackOffCall, DeleteCall, SetLimitCall, StatusCall
 from redsem_async._hub.commands import ReapCall
-from redsem_async._hub.deadlines import usual_hold
+from redsem_async._hub.estimates import usual_hold
 from redsem_async._hub.hub import hub_for
-from redsem_async._hub.introduction import signature
 from redsem_async._hub.model import Request
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
 from redsem_async._observers.registry import observers
@@ -23,7 +22,8 @@ from redsem_async._protocol.operations import KeyTerms
 from redsem_async._protocol.status import SemaphoreStatus, StatusReply, Viewer
 
 from .awaitables import Acquisition, AwaitableBool
-from .options import backend_of, how_to_call, key_terms, refuse_pickling
+from .blocks import ENTERED, if_nested, note_nested
+from .options import backend_of, how_to_call, key_terms, refuse_pickling, signature
 from .permit import EnteredBlock, EnteredPermits, Permit, exit_of_block
 from .remarks import line_outside
 from .stand_ins import STAND_INS
@@ -221,6 +221,8 @@ class AnySemaphore:
         remote, terms = self._bound(), self._terms
         if adopted is None:
             request = remote.acquire(terms, timeout, permits, ahead, key)
+            if timeout is None and ENTERED.get():
+                note_nested(remote, request)
         else:
             request = remote.adopt(terms, adopted)
         try:
@@ -261,6 +263,8 @@ class AnySemaphore:
         # As `_acquire` does, which would be one more coroutine for each waiter.
         remote = self._bound()
         request = remote.acquire(terms, terms.timeout)
+        if terms.timeout is None and ENTERED.get():
+            note_nested(remote, request)
         try:
             await request
         except BaseException:
@@ -509,6 +513,8 @@ class AnySemaphore:
 
 
 def _permit(remote: RemoteSemaphore, request: Request, *, cancel_on_loss: bool) -> Permit:
+    if isinstance(request.error, AcquireTimeout):
+        request.error = if_nested(remote, request, request.error)
     lease, since, waited = remote.taken(request)
     acquired_at = line_outside() if remote.loop.get_debug() else None
     return Permit(remote, lease, since, waited, cancel_on_loss, acquired_at)

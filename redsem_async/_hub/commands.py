@@ -49,13 +49,13 @@ from redsem_async._protocol.replies import (
     Reply,
 )
 
-from .deadlines import retry_after_of, timed_out
+from .estimates import retry_after_of, timed_out
 from .model import Call, Lease, PendingRefresh, PendingRelease, QueueReport, Request, RequestState
-from .moments import STAGGER
 from .state import SemaphoreState
 
 logger = logging.getLogger("redsem_async")
 
+STAGGER = 0.03  # seconds, once to twice that, for which a process leaves an expiry to others
 MAX_ASKED = 1000  # waiters that one heartbeat asks about
 FIRST_ASKED = 100  # of them, when nothing is in doubt
 MAX_REFRESHES = 1250

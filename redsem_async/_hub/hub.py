@@ -257,7 +257,7 @@ class Connector:
                         explore = explore or self._explore()
                         await asyncio.wait([explore])
                         explore = None
-                        pipeline.outage.begin(error, ends_not_waiting=True)
+                        pipeline.unavailable(error)
                 pipeline.probe.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(next(pipeline.outage.attempts)):

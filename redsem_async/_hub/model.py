@@ -11,11 +11,11 @@ serve a request is to hand out its lease. What is not in the table raises `Wrong
 
 import asyncio
 import enum
+import heapq
 import itertools
 import math
 import weakref
-from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -31,6 +31,8 @@ from redsem_async._protocol.operations import (
     RequestOptions,
 )
 from redsem_async._protocol.replies import Reply
+
+CLEAN_UP = 64  # entries of an agenda, from which on those of the past are looked for
 
 
 class RequestState(enum.IntEnum):
@@ -109,7 +111,7 @@ class Lease:
         renewable_after: a refresh that was sent before does not extend that trust.
         asked_at: when it was granted, or a refresh was asked for last.
         unsettled: how many detaches were written that may yet be carried out.
-        guard: of the block that is cancelled when its permit is lost.
+        guard: cancels the block, when its permit is lost.
         ends_with: the task of its block, after whose end nothing refreshes it.
         wakes_on_loss: futures of those that wait for its loss.
         met_overload: an upstream refused the work, so it says nothing of the usual hold.
@@ -134,7 +136,7 @@ class Lease:
     asked_at: float
     noted_at: float | None
     lost_reason: str | None
-    guard: "BlockGuard | None"
+    guard: Callable[[], None] | None
     ends_with: "weakref.ref[asyncio.Task[Any]] | None"
     wakes_on_loss: "list[asyncio.Future[None]] | None"
 
@@ -167,7 +169,7 @@ class Lease:
         self.state = _LEASE["lose"][self.state]
         self.lost_reason = reason
         if self.guard is not None:
-            self.guard.lost()
+            self.guard()
         for future in self.wakes_on_loss or ():
             if not future.done():
                 future.set_result(None)
@@ -260,66 +262,6 @@ class Lease:
             self.renewable_after = now
 
 
-Blocks = tuple[tuple[int, Lease], ...]
-ENTERED: ContextVar[Blocks] = ContextVar("entered", default=())
-"""The leases whose blocks the current task is inside, or was created inside. Each comes with the
-id of the task that entered it, because the task itself may be dropped."""
-
-
-class BlockGuard:
-    """Guards a block. It cancels, once, the task that entered it when its permit is lost.
-
-    It does so with ``cancel()`` and ``uncancel()``, like ``asyncio.timeout``, rather than with a
-    cancel scope, because the body's own clean-up may await.
-    """
-
-    __slots__ = ("_cancelled", "_cancelling", "_later", "_lease", "_task")
-
-    def __init__(
-        self,
-        lease: Lease,
-        task: "asyncio.Task[Any]",
-        cancel: bool,  # noqa: FBT001 - keywords cost time
-    ) -> None:
-        if around := ENTERED.get():  # those of generators may have ended elsewhere
-            around = tuple(each for each in around if each[1].state is LeaseState.HELD)
-        ENTERED.set((*around, (id(task), lease)))
-        self._task = task
-        self._lease = lease
-        self._cancelling = task.cancelling()
-        self._cancelled = False
-        self._later: asyncio.Handle | None = None
-        if cancel:
-            lease.guard = self
-
-    def lost(self) -> None:
-        """The permit is lost."""
-        loop = self._task.get_loop()
-        if asyncio.current_task(loop) is self._task:
-            # The body found out by itself, say with check(), so its next await is soon enough.
-            self._later = loop.call_soon(self._cancel)
-        else:
-            self._cancel()
-
-    def _cancel(self) -> None:
-        self._cancelled = True
-        self._task.cancel(f"a permit of {self._lease.address.name!r} was lost")
-
-    def disarm(self, exc: BaseException | None) -> bool:
-        """Whether the block ends by our cancellation alone."""
-        self._lease.guard = None
-        *around, last = ENTERED.get() or ((0, self._lease),)
-        if last[1] is not self._lease:  # left in another order, or in another task
-            around = [each for each in (*around, last) if each[1] is not self._lease]
-        ENTERED.set(tuple(around))
-        if self._later is not None:
-            self._later.cancel()
-        if not self._cancelled or asyncio.current_task() is not self._task:
-            return False
-        ours = self._task.uncancel() <= self._cancelling
-        return ours and isinstance(exc, asyncio.CancelledError)
-
-
 class QueueReport(NamedTuple):
     """What the reply to a command that was sent at *sent_at* said about the queue."""
 
@@ -352,8 +294,7 @@ class Request(asyncio.Future[None]):
         asked_us: that place, in microseconds of this process's clock. No other request has it.
         asked_at: when the server was asked whether it waits, because the deadline is near.
         order: of its call among all calls, for those that began at the same moment.
-        around: the blocks in which it was made, if it may wait forever for the permit of one.
-        task: the id of the task that made it there.
+        overlong: called once if it waits for longer than a lease.
     """
 
     address: Address
@@ -378,8 +319,7 @@ class Request(asyncio.Future[None]):
     asked_us: int | None = None
     asked_at: float = -math.inf
     order: int = field(default_factory=_calls.__next__)
-    around: "Blocks" = ()
-    task: int = 0
+    overlong: Callable[[], None] | None = None
 
     def __post_init__(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.Future.__init__(self, loop=loop)  # pyright: ignore[reportUnknownMemberType]
@@ -441,6 +381,33 @@ class Request(asyncio.Future[None]):
     def pending(self) -> bool:
         """Whether the caller still waits for the outcome."""
         return self.state is not RequestState.DONE
+
+
+class Agenda(list[tuple[float, int, Request]]):
+    """A heap of when to look at which request. Those that have ended are passed over."""
+
+    _clean_up_at = CLEAN_UP
+
+    def add(self, request: Request, at: float) -> None:
+        """Look at *request* at that time."""
+        if len(self) > self._clean_up_at:  # most may be of the past
+            self[:] = [entry for entry in self if entry[2].pending]
+            heapq.heapify(self)
+            self._clean_up_at = CLEAN_UP + 2 * len(self)
+        heapq.heappush(self, (at, request.order, request))
+
+    def next(self) -> float:
+        """When to look next."""
+        while self and not self[0][2].pending:
+            heapq.heappop(self)
+        return self[0][0] if self else math.inf
+
+    def come(self, now: float) -> tuple[float, Request] | None:
+        """The next request whose time has come by *now*, and that time. It is looked at once."""
+        if self.next() > now:
+            return None
+        at, _, request = heapq.heappop(self)
+        return at, request
 
 
 Wakeup = asyncio.Future[Outcome | None]

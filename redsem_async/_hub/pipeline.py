@@ -23,7 +23,6 @@ from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import AnyOperation
 from redsem_async._protocol.pushes import Push
 
-from . import deadlines
 from .calls import (
     AbandonBatch,
     back_off_is_in_flight,
@@ -39,11 +38,10 @@ from .commands import (
     RefreshBatch,
     ReleaseBatch,
 )
-from .endings import forget_in_flight, reconnected
+from .endings import fail_not_waiting, fail_outlasted, forget_in_flight, look, reconnected
 from .identity import HubIdentity
-from .outage import ServerOutage
 from .redirects import Redirects
-from .route import LinkState
+from .server import LinkState, ServerOutage
 from .state import MAX_BATCH, Changed, SemaphoreState
 
 logger = logging.getLogger("redsem_async")
@@ -82,7 +80,9 @@ class Pipeline:
         self.window: int = WINDOW
         self.batch_target: int = MAX_BATCH
         self.lone: bool = False
-        self.outage: ServerOutage = ServerOutage(identity.loop, self.link_state, self.semaphores)
+        self.outage: ServerOutage = ServerOutage(
+            identity.loop, self.link_state, self._names, self._outage_lasts
+        )
         self.stirred: asyncio.Event = asyncio.Event()  # there is something to do, or to look at
         self.probe: asyncio.Event = asyncio.Event()  # a caller does not wait for an attempt
         self.active_at: float = 0.0
@@ -155,7 +155,7 @@ class Pipeline:
 
     def _look(self, semaphore: SemaphoreState, at: float) -> None:
         semaphore.timer, semaphore.look_at = None, math.inf
-        deadlines.look(semaphore, max(at, clock()))  # a loop's timers may be early
+        look(semaphore, max(at, clock()))  # a loop's timers may be early
         semaphore.changed.add(semaphore)
 
     def probe_now(self) -> None:
@@ -262,7 +262,7 @@ class Pipeline:
     def _error_received(self, semaphore: SemaphoreState, error: CommandError) -> CommandError:
         match error.kind:
             case ErrorKind.BUSY | ErrorKind.READ_ONLY:
-                self.outage.begin(error.error, ends_not_waiting=True)
+                self.unavailable(error.error)
                 if self._suspended is None:
                     self._suspended = self._loop.call_later(
                         next(self.outage.suspensions), self._resume, context=Context()
@@ -276,6 +276,19 @@ class Pipeline:
             case _:
                 self._carried_out(semaphore)
         return error
+
+    def unavailable(self, error: Exception) -> None:
+        """The server cannot be asked now, so those that do not wait are told."""
+        self.outage.begin(error)
+        for semaphore in list(self.semaphores.values()):
+            fail_not_waiting(semaphore)
+
+    def _outage_lasts(self, since: float) -> None:
+        for semaphore in list(self.semaphores.values()):
+            fail_outlasted(semaphore, since)
+
+    def _names(self) -> set[str]:
+        return {address.name for address in self.semaphores}
 
     def _carried_out(self, semaphore: SemaphoreState) -> None:
         """The server did its part."""

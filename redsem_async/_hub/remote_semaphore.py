@@ -6,13 +6,11 @@ refuses, or cannot be asked.
 
 import asyncio
 import math
-from dataclasses import replace
 from typing import Any, Protocol
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Terms
 from redsem_async._core.errors import (
-    AcquireTimeout,
     PermitLost,
     SemaphoreClosed,
     SemaphoreError,
@@ -25,10 +23,9 @@ from redsem_async._protocol.replies import Reply
 
 from .calls import AdoptCall, BackOffCall, DetachCall
 from .commands import CallBatch
-from .deadlines import holders_around, note_nested
-from .model import ENTERED, Confirmed, Lease, LeaseState, PendingRelease, Request
+from .model import Confirmed, Lease, LeaseState, PendingRelease, Request
 from .refresher import Refresher
-from .route import LinkState
+from .server import LinkState
 from .state import Changed, SemaphoreState
 
 MAX_REMEMBERED = 1000  # overloads, by key
@@ -92,8 +89,6 @@ class RemoteSemaphore(SemaphoreState):
         if not waits:
             self.writer.probe_now()
         self.ask(request)
-        if timeout is None and ENTERED.get():
-            note_nested(self, request)
         self.writer.asked()
         return request
 
@@ -129,10 +124,6 @@ class RemoteSemaphore(SemaphoreState):
         if request.error is not None or lease is None or lease.state is LeaseState.ENDED:
             # Without an error it was released by a close before its caller could run.
             error = request.error or SemaphoreClosed(self.name)
-            if isinstance(error, AcquireTimeout):
-                holders = holders_around(self, request, ENTERED.get(), error.blocked_by)
-                if id(asyncio.current_task()) in holders:
-                    error = replace(error, nested=True)
             raise _refused(request, error)
         now = clock()
         waited = now - request.started

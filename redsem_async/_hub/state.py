@@ -45,9 +45,9 @@ from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import SemaphoreRef
 from redsem_async._protocol.pushes import Deleted, Granted, Push, Recheck, Revoked
 
-from .identity import HubIdentity
-from .introduction import Introduction
+from .identity import HubIdentity, Introduction
 from .model import (
+    Agenda,
     Call,
     Confirmed,
     Lease,
@@ -57,8 +57,7 @@ from .model import (
     Request,
     RequestState,
 )
-from .moments import Agenda, Heartbeats
-from .route import LinkState, Route
+from .server import LinkState, Route
 
 logger = logging.getLogger("redsem_async")
 
@@ -69,6 +68,54 @@ MAX_LEAD = (
     0.95  # seconds before a deadline at which the server is asked, unless it is farther away
 )
 AVERAGED = 8  # over about so many, the usual hold is averaged
+
+
+class Heartbeats:
+    """Sent at the earlier of the next heartbeat and the next moment that matters.
+
+    Attributes:
+        due: whether a heartbeat is to be written.
+        in_flight: whether one has no reply yet.
+        look_at: when one is due next. Infinite where nothing is expected.
+    """
+
+    def __init__(self) -> None:
+        self.due: bool = False
+        self.in_flight: bool = False
+        self.look_at: float = math.inf
+        self._next_at = math.inf
+
+    @property
+    def expected(self) -> bool:
+        """Whether a reply to a heartbeat will come."""
+        return self.due or self.in_flight
+
+    def written(self) -> None:
+        """A heartbeat is on its way."""
+        self.due, self.in_flight = False, True
+
+    def answered(self, now: float, interval: float) -> None:
+        """The next heartbeat is *interval* away, whatever else is sent.
+
+        Other commands say that this process is alive, too. But they ask about no waiters, and do
+        not keep the queue.
+        """
+        self.in_flight = False
+        self._next_at = now + interval
+
+    def expect(self, moment: float | None, interval: float, now: float) -> None:
+        """Something may change by itself in *moment* seconds. None for never."""
+        if self.look_at == math.inf:
+            self._next_at = now + interval
+        self.look_at = self._next_at if moment is None else min(self._next_at, now + moment)
+
+    def stop(self) -> None:
+        """No request waits any more, or the time has come."""
+        self.look_at = math.inf
+
+    def forget(self) -> None:
+        """The connection was closed on purpose, so no reply will come."""
+        self.due = self.in_flight = False
 
 
 class Changed(dict["SemaphoreState", None]):
@@ -119,7 +166,7 @@ class SemaphoreState(SemaphoreRef):
         unsure: waiters to be asked about before all others.
         deadlines: when to look at which request.
         by_message: leases that a message granted, and when they are refreshed to confirm it.
-        nested: requests of tasks that may wait for themselves, by when that is logged.
+        reminders: of requests that wait for longer than a lease.
         logged_at: when a remark was logged last, by what it is about.
         told_back_off_at: when observers were notified of a back-off last.
         overloaded_at: when a permit met an overload that told no time, by key, or None for all.
@@ -169,7 +216,7 @@ class SemaphoreState(SemaphoreRef):
         self.unsure: tuple[Request, ...] = ()
         self.deadlines: Agenda = Agenda()
         self.by_message: deque[tuple[float, Lease]] = deque()
-        self.nested: Agenda = Agenda()
+        self.reminders: Agenda = Agenda()
         self.logged_at: dict[str, float] = {}
         self.told_back_off_at: float = -math.inf
         self.overloaded_at: dict[str | None, float] = {}
@@ -211,8 +258,8 @@ class SemaphoreState(SemaphoreRef):
             while by_message and by_message[0][1].state > LeaseState.HELD:
                 by_message.popleft()
             at = min(at, by_message[0][0]) if by_message else at
-        if self.nested:
-            at = min(at, self.nested.next())
+        if self.reminders:
+            at = min(at, self.reminders.next())
         return size, at
 
     @property
@@ -257,6 +304,12 @@ class SemaphoreState(SemaphoreRef):
             if lead < (far := self.route.link_state.round_trip) < math.inf:
                 lead = far
             self.deadlines.add(request, deadline - lead if request.waits else deadline)
+
+    def remind(self, request: Request, overlong: Callable[[], None]) -> None:
+        """Call *overlong* if *request* waits for longer than a lease."""
+        self.changed.add(self)
+        request.overlong = overlong
+        self.reminders.add(request, request.started + request.terms.lease)
 
     def beat(self) -> None:
         """Have a heartbeat written."""
@@ -406,8 +459,7 @@ class SemaphoreState(SemaphoreRef):
         held, usual, self.released_at = lease.permits * held, self.own_hold, now
         if not lease.met_overload:  # a refusal may take no time
             self.own_hold = held if usual is None else usual + (held - usual) / AVERAGED
-        trusted = now < lease.trusted_until and lease.state is LeaseState.HELD
-        pending = self.give_back(lease, now, trusted=trusted, future=future)
+        pending = self.give_back(lease, now, trusted=lease.trusted_at(now), future=future)
         for notifier in observers.notifiers:
             notifier.permit("released", lease)
         return pending
@@ -542,7 +594,7 @@ class SemaphoreState(SemaphoreRef):
 
     def lose_unless_trusted(self, lease: Lease) -> bool:
         """Whether the permit of *lease* is lost, or ends now because its trust has run out."""
-        if lease.state is LeaseState.HELD and clock() >= lease.trusted_until:
+        if lease.state is LeaseState.HELD and not lease.trusted_at(clock()):
             self.lose(lease, lease.doubt)
         return lease.state is not LeaseState.HELD
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from redsem_async import AcquireTimeout, BackendUnavailable, FairSemaphore, Permit
-from redsem_async._hub.deadlines import GRACE
+from redsem_async._hub.endings import GRACE
 from tests.harness.memory import Distant
 from tests.harness.wait import cancelled, give_back, in_background, queue_up
 from tests.worlds.simulated_time import simulated

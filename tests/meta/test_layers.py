@@ -26,13 +26,13 @@ BELOW: dict[str, set[str]] = {
 # From the top to the bottom: a module of `_hub` imports from its own line and those below.
 HUB = (
     {"hub"},
-    {"outage", "pipeline", "redirects", "refresher", "remote_semaphore"},
+    {"pipeline", "redirects", "refresher", "remote_semaphore"},
     {"endings"},
     {"calls"},
     {"commands"},
-    {"deadlines"},
+    {"estimates"},
     {"state"},
-    {"model", "moments", "route", "identity", "introduction"},
+    {"model", "identity", "server"},
 )
 ROW = {module: row for row, modules in enumerate(HUB) for module in modules}
 FRAMEWORKS = {
