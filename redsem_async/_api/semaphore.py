@@ -11,8 +11,7 @@ from redsem_async._core.clock import now as clock
 from redsem_async._core.config import FairOptions, Terms
 from redsem_async._core.errors import AcquireTimeout
 from redsem_async._core.keys import Address, Mode, parse_permit_id, with_slots
-from redsem_async._hub.calls import BackOffCall, DeleteCall, SetLimitCall, StatusCall
-from redsem_async._hub.commands import ReapCall
+from redsem_async._hub.calls import BackOffCall, DeleteCall, ReapCall, SetLimitCall, StatusCall
 from redsem_async._hub.estimates import usual_hold
 from redsem_async._hub.hub import hub_for
 from redsem_async._hub.model import Request

@@ -9,11 +9,10 @@ in `calls`.
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from heapq import heappop
 from itertools import islice
 from operator import attrgetter
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Slot, Terms
@@ -29,11 +28,11 @@ from redsem_async._core.lease import Outcome, heartbeat_interval
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.hub_info import UNCHANGED
 from redsem_async._protocol.operations import (
+    Abandon,
     Acquire,
     Heartbeat,
     Operation,
     QueuedRequest,
-    Reap,
     Refresh,
     Release,
     RequestOptions,
@@ -139,83 +138,6 @@ class Batch(Operation[R], Generic[R, T]):
 
 
 AnyBatch = Batch[Any, Any]
-
-
-class CallBatch(Batch[Any, Any], Call):
-    """The command of one call, which is that call.
-
-    Attributes:
-        made_void: it must not be carried out once its caller has left.
-    """
-
-    items: Sequence[Any] = ()
-    state: SemaphoreState
-    made_void: ClassVar[bool] = False
-
-    def ask(self, state: SemaphoreState) -> None:
-        """Have it written."""
-        self.semaphore = self.state = state
-        state.calls.append(self)
-        state.changed.add(state)
-
-    def take(self) -> AnyBatch:
-        """The command, which is written now."""
-        self.in_flight = True
-        self.written()
-        return self
-
-    def written(self) -> None:
-        """The command is written now. Those that have a number draw it."""
-
-    def apply(self, reply: Any, now: float) -> None:
-        self.settle(reply)
-        self.ended()
-
-    def refused(self, error: SemaphoreError, now: float) -> None:
-        self.fail(error)
-        self.ended()
-
-    def write_again(self, *, arrived: bool) -> None:
-        self.was_sent |= arrived
-        self.in_flight = False
-        if not self.wanted:
-            self.withdraw()
-
-    def fail(self, error: SemaphoreError) -> None:
-        """No reply will come, or it was refused."""
-        self.settle(error)
-
-    def withdraw(self) -> None:
-        """It is no longer wanted, and not in flight."""
-        state = self.state
-        if not (self.was_sent and self.made_void):
-            self.ended()
-            return
-        if self in state.calls:
-            state.calls.remove(self)
-        state.undo.append(self)  # its bytes may be somewhere still
-        state.changed.add(state)
-
-    def given_up(self) -> None:
-        """Its caller waits no more. If it is unsent, it never will be sent."""
-        if self in self.state.calls and not self.in_flight:
-            self.withdraw()
-
-    def ended(self) -> None:
-        """It got its reply, was refused or made void, so it is not carried out any more."""
-        if self in self.state.calls:
-            self.state.calls.remove(self)
-            self.state.changed.add(self.state)
-
-
-@dataclass(eq=False)
-class ReapCall(CallBatch, Reap):
-    """A reap, which a caller asked for, or which continues one that stopped early."""
-
-    def apply(self, reply: Reply, now: float) -> None:
-        on_our_own = self.future is None
-        apply_common(self.state, reply, self.sent_at, now, continues=on_our_own)
-        super().apply(reply, now)
 
 
 class AcquireBatch(Batch[Reply, Request], Acquire):
@@ -506,6 +428,44 @@ class RefreshBatch(Batch[Reply, PendingRefresh], Refresh):
         self.state.refreshed(pending, outcome, self.sent_at, now)
 
 
+class AbandonBatch(Batch[Reply, Request | Call], Abandon):
+    """Requests and calls of callers that left."""
+
+    __slots__ = ("items", "state")
+
+    @classmethod
+    def take(cls, state: SemaphoreState) -> "AbandonBatch":
+        """The next batch. There is one."""
+        most = state.max_batch
+        items, state.undo = state.undo[:most], state.undo[most:]
+        requests = [each for each in items if isinstance(each, Request)]
+        calls: list[Any] = [each for each in items if isinstance(each, Call)]
+        changes = [call.call for call in calls if call.is_change]
+        void = [each.call for each in requests] + [c.call for c in calls if not c.is_change]
+        queued = [request.queued for request in requests]
+        batch = cls(queued, max(void, default=0), max(changes, default=0))
+        batch.items, batch.semaphore, batch.state = items, state, state
+        return batch
+
+    def apply(self, reply: Reply, now: float) -> None:
+        self._forget()
+        for each in self.items:
+            if isinstance(each, Call):
+                each.ended()
+        apply_common(self.state, reply, self.sent_at, now)
+
+    def refused(self, error: SemaphoreError, now: float) -> None:
+        self._forget()  # what the server has of them ends with its lease
+
+    def _forget(self) -> None:
+        for each in self.items:
+            if isinstance(each, Request):
+                self.state.requests.pop(each.number, None)
+
+    def write_again(self, *, arrived: bool) -> None:
+        self.state.undo[:0] = self.items
+
+
 # -- what a reply brings about besides its answers
 
 
@@ -538,9 +498,7 @@ def apply_common(
     """
     for number, token in reply.granted:
         state.granted(number, token, None, sent_at, reply.slots.get(number, ()))
-    reaps = (each for each in state.calls if isinstance(each, ReapCall) and not each.in_flight)
-    if reply.next_ms == 0 and continues and not any(reaps):
-        ReapCall().ask(state)
+    state.reaps |= reply.next_ms == 0 and continues
     if waiting := state.waiting:
         moment = None
         if reply.next_ms is not None:

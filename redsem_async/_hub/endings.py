@@ -179,6 +179,7 @@ def forget_in_flight(state: SemaphoreState) -> None:
     state.heartbeats.forget()
     state.calls = [call for call in state.calls if not call.in_flight]
     _drop_leaving(state)
+    state.reaps = False
     state.acquires_in_flight.clear()
     state.requests = {n: each for n, each in state.requests.items() if each.pending}
 

@@ -17,7 +17,7 @@ import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Terms
@@ -482,10 +482,13 @@ class Call(Operation[Any]):
     """An operation that is not batched. `calls` has its kinds.
 
     Attributes:
+        is_change: a set limit, a deletion or a back-off.
         future: of the caller that waits for the reply, if one does.
         was_sent: sent before, without a reply.
         in_flight: written, without a reply yet.
     """
+
+    is_change: ClassVar[bool] = False
 
     future: "asyncio.Future[Any] | None" = field(default=None, repr=False)
     was_sent: bool = False
@@ -505,6 +508,10 @@ class Call(Operation[Any]):
     @property
     def keeps_connection(self) -> bool:
         return self.wanted
+
+    def ended(self) -> None:
+        """It is not carried out any more."""
+        raise NotImplementedError
 
     def settle(self, answer: object) -> None:
         """Pass the reply on, or the error that says why there is none."""

@@ -24,7 +24,7 @@ from redsem_async._protocol.operations import AnyOperation
 from redsem_async._protocol.pushes import Push
 
 from .calls import (
-    AbandonBatch,
+    ReapCall,
     back_off_is_in_flight,
     back_off_is_unsent,
     drop_unwanted,
@@ -32,6 +32,7 @@ from .calls import (
     next_change,
 )
 from .commands import (
+    AbandonBatch,
     AcquireBatch,
     AnyBatch,
     HeartbeatBatch,
@@ -420,6 +421,9 @@ def _next_commands(state: SemaphoreState, now: float, most: int) -> list[AnyBatc
     """
     taken: list[AnyBatch] = []
     batch: AnyBatch | None
+    if state.reaps:
+        state.reaps = False
+        ReapCall().ask(state)
     while len(taken) < most:
         if state.calls:
             drop_unwanted(state)

@@ -21,8 +21,7 @@ from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import KeyTerms
 from redsem_async._protocol.replies import Reply
 
-from .calls import AdoptCall, BackOffCall, DetachCall
-from .commands import CallBatch
+from .calls import AdoptCall, BackOffCall, CallBatch, DetachCall
 from .model import Confirmed, Lease, LeaseState, PendingRelease, Request
 from .refresher import Refresher
 from .server import LinkState

@@ -159,6 +159,8 @@ class SemaphoreState(SemaphoreRef):
         undo: requests whose callers left, and calls that were sent, have no reply, and may not be
             carried out any more.
         calls: without a reply, in the order in which they were made.
+        reaps: a reap is to be written, because a command stopped early to let others have the
+            server.
         heartbeats: when the next is due.
 
         drains: the next acquire waits until none is in flight.
@@ -210,6 +212,7 @@ class SemaphoreState(SemaphoreRef):
         self.releases: dict[str, list[PendingRelease]] = {}
         self.undo: list[Request | Call] = []
         self.calls: list[Call] = []
+        self.reaps: bool = False
         self.heartbeats: Heartbeats = Heartbeats()
         self.drains: bool = False
         self.acquires_in_flight: deque[int] = deque()
@@ -244,8 +247,8 @@ class SemaphoreState(SemaphoreRef):
             size = len(new)
         if self.releases:
             size += sum(map(len, self.releases.values()))
-        if self.refreshes or self.undo or self.calls or self.heartbeats.due:
-            size += len(self.refreshes) + len(self.undo) + self.heartbeats.due
+        if self.refreshes or self.undo or self.calls or self.heartbeats.due or self.reaps:
+            size += len(self.refreshes) + len(self.undo) + self.heartbeats.due + self.reaps
             for call in self.calls:
                 size += call.keeps_connection and not call.in_flight
         if self.waiting:
@@ -270,6 +273,7 @@ class SemaphoreState(SemaphoreRef):
             or self.leases
             or any(request.state is RequestState.NEW for _, _, request in self.new)
             or self.releases
+            or self.reaps
             or any(isinstance(each, Call) or not self.outlasted for each in self.undo)
             or any(call.keeps_connection for call in self.calls)
         )

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from redsem_async._hub.calls import AbandonBatch, AdoptCall
-from redsem_async._hub.commands import AcquireBatch, AnyBatch, HeartbeatBatch
+from redsem_async._hub.calls import AdoptCall
+from redsem_async._hub.commands import AbandonBatch, AcquireBatch, AnyBatch, HeartbeatBatch
 from redsem_async._hub.model import Call, LeaseState, Request, RequestState
 from redsem_async._hub.state import SemaphoreState
 from tests.worlds.look import Contents, Look, Waiter, limit_in_force
