@@ -86,6 +86,20 @@ def test_imports_point_downwards() -> None:
             assert not folder == below == "_hub" or ROW[module] <= ROW[used], (name, other)
 
 
+def test_a_verb_has_no_way_to_the_writer() -> None:
+    """It marks its semaphore, and what was changed is settled once, when the turn is over."""
+    settling: list[str] = []
+    for path in (PACKAGE / "_hub").glob("*.py"):
+        names = [each.attr for each in ast.walk(tree_of(path)) if isinstance(each, ast.Attribute)]
+        if ROW.get(path.stem, 0) > ROW["pipeline"]:
+            assert not {"writer", "asked", "send"} & set(names), path.stem
+        calls = (each for each in ast.walk(tree_of(path)) if isinstance(each, ast.Call))
+        settling += [path.stem for call in calls if ast.unparse(call).endswith(".settle()")]
+    assert settling == ["pipeline"], (
+        "beside the end of the turn, a task that waits for its request"
+    )
+
+
 def test_only_redis_and_the_api_know_redis_and_rules_know_no_clock() -> None:
     """Memory takes the place of Redis, and what needs no event loop is tested without one."""
     for name, imported in IMPORTS.items():
