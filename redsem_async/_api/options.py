@@ -1,6 +1,8 @@
 """What semaphores are made with: a client, and keyword options."""
 
 import inspect
+import os
+import socket
 from collections.abc import Callable
 from functools import wraps
 from types import EllipsisType
@@ -57,16 +59,16 @@ def takes_options(
     @wraps(init)
     def checked(self: S, /, *args: P.args, **options: P.kwargs) -> None:
         try:
-            (init if options.keys() <= known else signature.bind)(self, *args, **options)
+            (init if options.keys() <= known else accepted.bind)(self, *args, **options)
         except TypeError:
             try:
-                signature.bind(self, *args, **options)
+                accepted.bind(self, *args, **options)
             except TypeError as wrong:
                 name = type(self).__name__
                 raise TypeError(f"{name}(): {wrong}; {how_to_call(type(self))}") from None
             raise  # the arguments fit, so this is an error about one of them
 
-    signature = checked.__signature__ = own.replace(parameters=shown)  # type: ignore[attr-defined]
+    accepted = checked.__signature__ = own.replace(parameters=shown)  # type: ignore[attr-defined]
     return checked
 
 
@@ -101,3 +103,13 @@ def key_terms(terms: Terms, key: str | EllipsisType, permits: int) -> KeyTerms |
         raise ValueError(f"permits must be at most the key_limit of {limit}, not {permits}")
     weight = config.weight_of(weight(key)) if callable(weight) else weight
     return KeyTerms(key, limit, weight, terms.patience_ms)
+
+
+def signature(label: str | None) -> str:
+    """Who sets a limit or begins a back-off, as 'label@host:pid', in at most 200 bytes."""
+    who = f"{_cut(label, 100)}@" if label else ""
+    return f"{who}{_cut(socket.gethostname(), 80)}:{os.getpid()}"
+
+
+def _cut(text: str, most: int) -> str:
+    return text.encode(errors="replace")[:most].decode(errors="ignore")

@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, ClassVar, cast
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Slot
@@ -17,24 +17,101 @@ from redsem_async._core.lease import trusted_until
 from redsem_async._core.log import facts
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import (
-    Abandon,
     Adopt,
     Delete,
     Detach,
     KeyTerms,
+    Reap,
     SetLimit,
     StartBackOff,
 )
 from redsem_async._protocol.replies import AdoptReply, Reply
 from redsem_async._protocol.status import Status
 
-from .commands import Batch, CallBatch, apply_common
+from .commands import AnyBatch, Batch, apply_common
 from .model import Call, Lease, LeaseState, Request, RequestState
 from .state import SemaphoreState
 
 TELLS_EVERY = 1.0  # seconds between two back-offs of a semaphore that observers are told
 
 logger = logging.getLogger("redsem_async")
+
+
+class CallBatch(Batch[Any, Any], Call):
+    """The command of one call, which is that call.
+
+    Attributes:
+        made_void: it must not be carried out once its caller has left.
+    """
+
+    items: Sequence[Any] = ()
+    state: SemaphoreState
+    made_void: ClassVar[bool] = False
+
+    def ask(self, state: SemaphoreState) -> None:
+        """Have it written."""
+        self.semaphore = self.state = state
+        state.calls.append(self)
+        state.changed.add(state)
+
+    def take(self) -> AnyBatch:
+        """The command, which is written now."""
+        self.in_flight = True
+        self.written()
+        return self
+
+    def written(self) -> None:
+        """The command is written now. Those that have a number draw it."""
+
+    def apply(self, reply: Any, now: float) -> None:
+        self.settle(reply)
+        self.ended()
+
+    def refused(self, error: SemaphoreError, now: float) -> None:
+        self.fail(error)
+        self.ended()
+
+    def write_again(self, *, arrived: bool) -> None:
+        self.was_sent |= arrived
+        self.in_flight = False
+        if not self.wanted:
+            self.withdraw()
+
+    def fail(self, error: SemaphoreError) -> None:
+        """No reply will come, or it was refused."""
+        self.settle(error)
+
+    def withdraw(self) -> None:
+        """It is no longer wanted, and not in flight."""
+        state = self.state
+        if not (self.was_sent and self.made_void):
+            self.ended()
+            return
+        if self in state.calls:
+            state.calls.remove(self)
+        state.undo.append(self)  # its bytes may be somewhere still
+        state.changed.add(state)
+
+    def given_up(self) -> None:
+        """Its caller waits no more. If it is unsent, it never will be sent."""
+        if self in self.state.calls and not self.in_flight:
+            self.withdraw()
+
+    def ended(self) -> None:
+        """It got its reply, was refused or made void, so it is not carried out any more."""
+        if self in self.state.calls:
+            self.state.calls.remove(self)
+            self.state.changed.add(self.state)
+
+
+@dataclass(eq=False)
+class ReapCall(CallBatch, Reap):
+    """A reap, which a caller asked for, or which continues one that stopped early."""
+
+    def apply(self, reply: Reply, now: float) -> None:
+        on_our_own = self.future is None
+        apply_common(self.state, reply, self.sent_at, now, continues=on_our_own)
+        super().apply(reply, now)
 
 
 def _unsent(state: SemaphoreState) -> list[CallBatch]:
@@ -70,6 +147,11 @@ def back_off_is_unsent(state: SemaphoreState) -> bool:
     """Whether a permit's back-off waits to be written, ahead of all that would serve a waiter."""
     changes = (each for each in _unsent(state) if isinstance(each, ChangeCall))
     return any(change.future is None and change.wanted for change in changes)
+
+
+def back_off_is_in_flight(state: SemaphoreState) -> bool:
+    """Whether a back-off has no reply yet."""
+    return any(isinstance(call, BackOffCall) and call.in_flight for call in state.calls)
 
 
 def fail_calls(state: SemaphoreState, error: Callable[[], SemaphoreError]) -> None:
@@ -178,6 +260,7 @@ class ChangeCall(CallBatch):
     """
 
     made_void = True
+    is_change = True
     call: int
 
     @property
@@ -193,7 +276,7 @@ class ChangeCall(CallBatch):
         self.call = self.call or self.state.identity.new_number()
 
     def apply(self, reply: Reply, now: float) -> None:
-        apply_common(self.state, reply, self.sent_at, now, decides=False)
+        apply_common(self.state, reply, self.sent_at, now)
         super().apply(reply, now)
 
     def write_again(self, *, arrived: bool) -> None:
@@ -272,40 +355,3 @@ class BackOffCall(ChangeCall, StartBackOff):
         if self.future is None:
             extra = facts("not backed off", semaphore=self.state.name)
             logger.warning("no back-off of %r: %s", self.state.name, error, extra=extra)
-
-
-class AbandonBatch(Batch[Reply, Request | Call], Abandon):
-    """Requests and calls of callers that left."""
-
-    __slots__ = ("items", "state")
-
-    @classmethod
-    def take(cls, state: SemaphoreState) -> "AbandonBatch":
-        """The next batch. There is one."""
-        most = state.max_batch
-        items, state.undo = state.undo[:most], state.undo[most:]
-        requests = [each for each in items if isinstance(each, Request)]
-        void = [each.call for each in items if isinstance(each, Request | DetachCall)]
-        changes = [each.call for each in items if isinstance(each, ChangeCall)]
-        queued = [request.queued for request in requests]
-        batch = cls(queued, max(void, default=0), max(changes, default=0))
-        batch.items, batch.semaphore, batch.state = items, state, state
-        return batch
-
-    def apply(self, reply: Reply, now: float) -> None:
-        self._forget()
-        for each in self.items:
-            if isinstance(each, CallBatch):
-                each.ended()
-        apply_common(self.state, reply, self.sent_at, now, decides=False)
-
-    def refused(self, error: SemaphoreError, now: float) -> None:
-        self._forget()  # what the server has of them ends with its lease
-
-    def _forget(self) -> None:
-        for each in self.items:
-            if isinstance(each, Request):
-                self.state.requests.pop(each.number, None)
-
-    def write_again(self, *, arrived: bool) -> None:
-        self.state.undo[:0] = self.items

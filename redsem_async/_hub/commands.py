@@ -9,10 +9,10 @@ in `calls`.
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from heapq import heappop
 from itertools import islice
-from typing import Any, ClassVar, Generic, TypeVar
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Slot, Terms
@@ -29,11 +29,11 @@ from redsem_async._core.log import facts
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.hub_info import UNCHANGED
 from redsem_async._protocol.operations import (
+    Abandon,
     Acquire,
     Heartbeat,
     Operation,
     QueuedRequest,
-    Reap,
     Refresh,
     Release,
     RequestOptions,
@@ -49,14 +49,13 @@ from redsem_async._protocol.replies import (
     Reply,
 )
 
-from . import deadlines
-from .deadlines import retry_after_of, timed_out
+from .estimates import retry_after_of, timed_out
 from .model import Call, Lease, PendingRefresh, PendingRelease, QueueReport, Request, RequestState
-from .moments import STAGGER
 from .state import SemaphoreState
 
 logger = logging.getLogger("redsem_async")
 
+STAGGER = 0.03  # seconds, once to twice that, for which a process leaves an expiry to others
 MAX_ASKED = 1000  # waiters that one heartbeat asks about
 FIRST_ASKED = 100  # of them, when nothing is in doubt
 MAX_REFRESHES = 1250
@@ -84,6 +83,8 @@ _NO_EFFECT = frozenset(
 )
 _ANY_FULL = frozenset({FULL, FULL_FOR_KEY, QUEUE_FULL, QUEUE_FULL_FOR_KEY})
 _NEW, _SENT, _WAITING = RequestState.NEW, RequestState.SENT, RequestState.WAITING
+
+_number = attrgetter("number")
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -138,80 +139,6 @@ class Batch(Operation[R], Generic[R, T]):
 
 
 AnyBatch = Batch[Any, Any]
-
-
-class CallBatch(Batch[Any, Any], Call):
-    """The command of one call, which is that call.
-
-    Attributes:
-        made_void: it must not be carried out once its caller has left.
-    """
-
-    items: Sequence[Any] = ()
-    state: SemaphoreState
-    made_void: ClassVar[bool] = False
-
-    def ask(self, state: SemaphoreState) -> None:
-        """Have it written."""
-        self.semaphore = self.state = state
-        state.calls.append(self)
-
-    def take(self) -> AnyBatch:
-        """The command, which is written now."""
-        self.in_flight = True
-        self.written()
-        return self
-
-    def written(self) -> None:
-        """The command is written now. Those that have a number draw it."""
-
-    def apply(self, reply: Any, now: float) -> None:
-        self.settle(reply)
-        self.ended()
-
-    def refused(self, error: SemaphoreError, now: float) -> None:
-        self.fail(error)
-        self.ended()
-
-    def write_again(self, *, arrived: bool) -> None:
-        self.was_sent |= arrived
-        self.in_flight = False
-        if not self.wanted:
-            self.withdraw()
-
-    def fail(self, error: SemaphoreError) -> None:
-        """No reply will come, or it was refused."""
-        self.settle(error)
-
-    def withdraw(self) -> None:
-        """It is no longer wanted, and not in flight."""
-        state = self.state
-        if not (self.was_sent and self.made_void):
-            self.ended()
-            return
-        if self in state.calls:
-            state.calls.remove(self)
-        state.undo.append(self)  # its bytes may be somewhere still
-
-    def given_up(self) -> None:
-        """Its caller waits no more. If it is unsent, it never will be sent."""
-        if self in self.state.calls and not self.in_flight:
-            self.withdraw()
-
-    def ended(self) -> None:
-        """It got its reply, was refused or made void, so it is not carried out any more."""
-        if self in self.state.calls:
-            self.state.calls.remove(self)
-
-
-@dataclass(eq=False)
-class ReapCall(CallBatch, Reap):
-    """A reap, which a caller asked for, or which continues one that stopped early."""
-
-    def apply(self, reply: Reply, now: float) -> None:
-        on_our_own = self.future is None
-        apply_common(self.state, reply, self.sent_at, now, continues=on_our_own, decides=False)
-        super().apply(reply, now)
 
 
 class AcquireBatch(Batch[Reply, Request], Acquire):
@@ -334,10 +261,9 @@ class AcquireBatch(Batch[Reply, Request], Acquire):
             state.ask_again(again)
         if wait:
             state.wait(wait)
-            deadlines.ask_early(state, wait, now)
         if state.seen is not None or reply.set_limit is not None or reply.ramp is not None:
             note_limit(state, reply, now)
-        if reply.granted or reply.next_ms is not None or state.waiting or state.overdue:
+        if reply.granted or reply.next_ms is not None or state.waiting:
             apply_common(state, reply, sent_at, now)
 
     def refused(self, error: SemaphoreError, now: float) -> None:
@@ -395,16 +321,14 @@ class HeartbeatBatch(Batch[Reply, Request], Heartbeat):
                 request.report = report
                 request.waits_for_key = answer == WAITING_FOR_KEY
         note_limit(state, reply, now)
-        apply_common(state, reply, sent_at, now, decides=False)
+        apply_common(state, reply, sent_at, now)
         # The server does not know these any more. One that is gone makes all others doubtful.
         for request in gone:
             state.ask_under_new_number(request)
-        if gone and not state.unsure:
-            state.unsure = tuple(state.waiting)
+        if gone:
+            state.unsure = tuple(dict.fromkeys((*state.unsure, *state.waiting)))
         if state.unsure:
             state.beat()
-        if state.overdue:
-            deadlines.settle(state, now)
 
     def refused(self, error: SemaphoreError, now: float) -> None:
         state = self.state
@@ -433,7 +357,7 @@ class ReleaseBatch(Batch[Reply, PendingRelease], Release):
             pending = pending[:most]
         else:
             del state.releases[owner]
-        numbers = [each.number for each in pending]
+        numbers = list(map(_number, pending))
         own: Sequence[QueuedRequest] = ()
         if waiting and not state.address.fair:
             own = [request.queued for request in islice(waiting, len(numbers))]
@@ -451,7 +375,7 @@ class ReleaseBatch(Batch[Reply, PendingRelease], Release):
                 # If it is sent twice, the second finds nothing although the first did.
                 pending.settle(bool(held) or (pending.was_sent and pending.trusted))
         if reply.granted or reply.next_ms is not None or self.state.waiting:
-            apply_common(self.state, reply, self.sent_at, now, decides=False)
+            apply_common(self.state, reply, self.sent_at, now)
 
     def refused(self, error: SemaphoreError, now: float) -> None:
         fail_releases(self.state, self.items, error)
@@ -505,6 +429,44 @@ class RefreshBatch(Batch[Reply, PendingRefresh], Refresh):
         self.state.refreshed(pending, outcome, self.sent_at, now)
 
 
+class AbandonBatch(Batch[Reply, Request | Call], Abandon):
+    """Requests and calls of callers that left."""
+
+    __slots__ = ("items", "state")
+
+    @classmethod
+    def take(cls, state: SemaphoreState) -> "AbandonBatch":
+        """The next batch. There is one."""
+        most = state.max_batch
+        items, state.undo = state.undo[:most], state.undo[most:]
+        requests = [each for each in items if isinstance(each, Request)]
+        calls: list[Any] = [each for each in items if isinstance(each, Call)]
+        changes = [call.call for call in calls if call.is_change]
+        void = [each.call for each in requests] + [c.call for c in calls if not c.is_change]
+        queued = [request.queued for request in requests]
+        batch = cls(queued, max(void, default=0), max(changes, default=0))
+        batch.items, batch.semaphore, batch.state = items, state, state
+        return batch
+
+    def apply(self, reply: Reply, now: float) -> None:
+        self._forget()
+        for each in self.items:
+            if isinstance(each, Call):
+                each.ended()
+        apply_common(self.state, reply, self.sent_at, now)
+
+    def refused(self, error: SemaphoreError, now: float) -> None:
+        self._forget()  # what the server has of them ends with its lease
+
+    def _forget(self) -> None:
+        for each in self.items:
+            if isinstance(each, Request):
+                self.state.requests.pop(each.number, None)
+
+    def write_again(self, *, arrived: bool) -> None:
+        self.state.undo[:0] = self.items
+
+
 # -- what a reply brings about besides its answers
 
 
@@ -530,26 +492,20 @@ def apply_common(
     now: float,
     *,
     continues: bool = True,
-    decides: bool = True,
 ) -> None:
     """Apply what a reply says of the semaphore.
 
-    With *continues*, a reap follows one that stopped early to let others have the server. With
-    *decides*, the reply decides the requests whose deadline has come.
+    With *continues*, a reap follows one that stopped early to let others have the server.
     """
     for number, token in reply.granted:
         state.granted(number, token, None, sent_at, reply.slots.get(number, ()))
-    reaps = (each for each in state.calls if isinstance(each, ReapCall) and not each.in_flight)
-    if reply.next_ms == 0 and continues and not any(reaps):
-        ReapCall().ask(state)
+    state.reaps |= reply.next_ms == 0 and continues
     if waiting := state.waiting:
         moment = None
         if reply.next_ms is not None:
             behind = reply.waiting - len(waiting) > FIRST_FEW
             moment = reply.next_ms / 1000 + (state.identity.stagger(STAGGER) if behind else 0.001)
         state.heartbeats.expect(moment, heartbeat_interval(state.longest_lease), now)
-    if decides and state.overdue:
-        deadlines.settle(state, now)
 
 
 def _report(state: SemaphoreState, sent_at: float, reply: Reply) -> QueueReport:
@@ -573,15 +529,14 @@ def _reject_full(state: SemaphoreState, request: Request, *, for_key: bool) -> N
 def _asked_about(state: SemaphoreState) -> Sequence[Request]:
     """The waiters that the next heartbeat asks about.
 
-    Those whose deadline has come, then the first in the queue, to see that it is still there. Or
-    all of them, where push messages may have been missed.
+    The first in the queue, to see that it is still there. Or those that are in doubt, or whose
+    deadline is near. Or all of them, where push messages may have been missed.
     """
     if state.route.link_state.no_push and not state.unsure:
         state.unsure = tuple(state.waiting)
-    overdue = [each for each in state.overdue if each.state is _WAITING]
     unsure = [each for each in state.unsure if each.state is _WAITING]
     others = unsure or islice(state.waiting, FIRST_ASKED)
-    asked = dict.fromkeys(islice(dict.fromkeys((*overdue, *others)), MAX_ASKED))
+    asked = dict.fromkeys(islice(dict.fromkeys(others), MAX_ASKED))
     state.unsure = tuple(each for each in unsure if each not in asked)
     return list(asked)
 

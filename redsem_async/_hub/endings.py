@@ -1,4 +1,10 @@
-"""What outages, new connections, closed ones and the close mean for what a semaphore waits for."""
+"""What ends a wait that no grant ends: a deadline, an outage, or the close. And new connections.
+
+AcquireTimeout says that the server replied, lately, that the request has to wait, or that it
+granted the request too late for a refresh to confirm that. BackendUnavailable says that it did not
+reply. To tell one from the other, the server is asked once before the deadline, with one heartbeat
+for all requests whose deadlines are near. If no reply has come by then, one is awaited for GRACE.
+"""
 
 import math
 from collections.abc import Callable
@@ -9,12 +15,89 @@ from redsem_async._core.lease import liveness_timeout, reply_timeout
 
 from .calls import fail_calls
 from .commands import fail_releases
-from .model import Lease, LeaseState, Request
+from .estimates import timed_out
+from .model import Lease, LeaseState, Request, RequestState
 from .state import SemaphoreState
+
+FRESH = 0.05  # seconds for which a reply is as good as one to a question that is asked now
+GRACE = 0.05  # seconds after a deadline, or after a blocked loop, in which a reply is awaited
+
+
+def look(state: SemaphoreState, now: float) -> None:
+    """Time has passed. Look at the deadlines that are near or have come by *now*."""
+    near: list[tuple[float, Request]] = []
+    while (due := state.deadlines.come(now)) is not None:
+        at, request = due
+        if at < request.deadline:
+            near.append(due)
+        elif (error := _verdict(state, request)) is None and at == request.deadline:
+            state.deadlines.add(request, at + GRACE)
+        else:
+            state.refuse(request, error or _no_reply(state, request))
+    if near:
+        _ask(state, near, clock())  # to look at many may have taken long
+    while (late := state.reminders.come(now)) is not None:
+        if late[1].overlong is not None:
+            late[1].overlong()
+    state.time_passed(now)
+
+
+def _ask(state: SemaphoreState, near: list[tuple[float, Request]], now: float) -> None:
+    """Ask whether the requests still wait whose deadlines are *near*, unless that is known."""
+    waiting = [each for _, each in near if each.state is RequestState.WAITING]
+    for request in waiting:
+        request.asked_at = now - FRESH
+    for at, request in near:
+        # A loop that was blocked notices a deadline late.
+        request.deadline = max(request.deadline, now + min(GRACE, request.deadline - at))
+        state.deadlines.add(request, request.deadline)
+    if doubted := [each for each in waiting if not _surely_waits(state, each)]:
+        state.unsure = (*doubted, *state.unsure)
+        state.beat()
+
+
+def _verdict(state: SemaphoreState, request: Request) -> SemaphoreError | None:
+    """The error for *request*, by what is known. None while a reply may be on its way."""
+    route = state.route
+    if route.error is not None:
+        return route.unavailable()
+    if not request.waits:
+        return _no_reply(state, request)
+    return timed_out(state, request) if _surely_waits(state, request) else None
+
+
+def _surely_waits(state: SemaphoreState, request: Request) -> bool:
+    """Whether the server said that *request* waits, since it was asked as the deadline was near.
+
+    It did where it said so itself. Where push messages come and nothing is in doubt, any reply
+    says so, because a push message for *request* would have come before it. With keys, only a
+    reply to *request* says what holds it up.
+    """
+    since, report = request.asked_at, request.report
+    if request.state is not RequestState.WAITING:
+        return False
+    if report is not None and report.sent_at >= since:
+        return True
+    route = state.route
+    if state.address.keyed:
+        return False
+    doubtful = state.heartbeats.expected or route.redirect or route.link_state.no_push
+    fresh_at = route.link_state.fresh_at
+    return not doubtful and fresh_at is not None and fresh_at >= since
+
+
+def _no_reply(state: SemaphoreState, request: Request) -> SemaphoreError:
+    if request.state is RequestState.GRANTED:
+        return timed_out(state, request)  # the server replied, and its permit came too late
+    return state.route.silent(clock() - request.started)
+
+
+# -- connections, outages, the close
 
 
 def reconnected(state: SemaphoreState) -> None:
     """The connection is new. The hub introduces itself again, and asks about every waiter."""
+    state.changed.add(state)
     state.introduction.sent = False
     state.unsure = tuple(state.waiting)  # messages may have been missed
     state.outlasted = False
@@ -25,6 +108,7 @@ def reconnected(state: SemaphoreState) -> None:
 def fail_outlasted(state: SemaphoreState, since: float) -> None:
     """End what has waited for longer than an outage, which began at *since*, is tolerated."""
     now = clock()
+    state.changed.add(state)
     for request in state.pending():
         lasts = now - max(since, request.started) > request.terms.lease
         if lasts and request.deadline == math.inf:
@@ -70,6 +154,7 @@ def fail_waiting(state: SemaphoreState, error: Callable[[], SemaphoreError]) -> 
 
 def fail_all(state: SemaphoreState, error: Callable[[], SemaphoreError]) -> None:
     """End everything that waits for a reply, because none will come."""
+    state.changed.add(state)
     fail_waiting(state, error)
     fail_calls(state, error)
     for pending in state.releases.values():
@@ -89,10 +174,12 @@ def close(state: SemaphoreState, lease: Lease) -> None:
 
 def forget_in_flight(state: SemaphoreState) -> None:
     """The connection was closed on purpose, so no reply will come."""
+    state.changed.add(state)
     state.introduction.sent = False
     state.heartbeats.forget()
     state.calls = [call for call in state.calls if not call.in_flight]
     _drop_leaving(state)
+    state.reaps = False
     state.acquires_in_flight.clear()
     state.requests = {n: each for n, each in state.requests.items() if each.pending}
 

@@ -53,7 +53,7 @@ class Hub:
         remote = self._semaphores.get(address)
         if remote is None:
             pipeline = self._pipeline_at(self.backend.node_for(address))
-            remote = RemoteSemaphore(self.identity, address, pipeline, label)
+            remote = RemoteSemaphore(self.refresher, address, pipeline, label)
             self._semaphores[address] = remote
             pipeline.add(remote)
         return remote
@@ -74,14 +74,16 @@ class Hub:
         """Another node keeps the semaphore."""
         for connector in self._connectors.values():
             connector.pipeline.semaphores.pop(semaphore.address, None)
-        pipeline = self._pipeline_at(node)
-        pipeline.add(semaphore)
+        pipeline, remote = self._pipeline_at(node), self._semaphores[semaphore.address]
+        pipeline.add(remote)
         if semaphore.timer is not None:
             semaphore.timer.cancel()
             semaphore.timer, semaphore.look_at = None, math.inf
-        semaphore.writer, semaphore.route.link_state = pipeline, pipeline.link_state
+        remote.writer, remote.route.link_state = pipeline, pipeline.link_state
+        semaphore.changed.pop(semaphore, None)
+        remote.changed = pipeline.changed
+        remote.changed.add(remote)
         pipeline.expect_lease(semaphore.shortest_lease)
-        pipeline.settle(semaphore)
 
     def closed(self, connector: "Connector") -> None:
         """*connector* has closed its connection. After the last one the hub gets a new id.
@@ -113,7 +115,6 @@ class Hub:
         try:
             for remote in list(self._semaphores.values()):
                 fail_waiting(remote, partial(SemaphoreClosed, remote.name))
-                remote.writer.settle(remote)
             if drain > 0:
                 await self._until_quiet(drain)
             for connector in list(self._connectors.values()):
@@ -123,7 +124,6 @@ class Hub:
                 connector.pipeline.give_up()
             for remote in list(self._semaphores.values()):
                 fail_all(remote, partial(SemaphoreClosed, remote.name))
-                remote.writer.settle(remote)
             for connector in list(self._connectors.values()):
                 await connector.close()
         finally:
@@ -253,12 +253,11 @@ class Connector:
                     if isinstance(error, ConnectionRejected) and not self._identity.admitted:
                         for semaphore in list(pipeline.semaphores.values()):
                             fail_all(semaphore, partial(semaphore.route.rejected, error))
-                            pipeline.settle(semaphore)
                     else:
                         explore = explore or self._explore()
                         await asyncio.wait([explore])
                         explore = None
-                        pipeline.outage.begin(error, ends_not_waiting=True)
+                        pipeline.unavailable(error)
                 pipeline.probe.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(next(pipeline.outage.attempts)):
@@ -307,7 +306,6 @@ class Connector:
             await asyncio.wait(waited, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
             for semaphore, lease in _held(pipeline):
                 _ = semaphore.refresh(lease)
-                pipeline.settle(semaphore)
 
     async def _send_the_rest(self) -> None:
         deadline = self._loop.time() + FINAL
@@ -347,7 +345,6 @@ def release_all(pipeline: Pipeline) -> None:
     """Release every permit. Their holders lose them."""
     for semaphore, lease in _held(pipeline):
         close(semaphore, lease)
-        pipeline.settle(semaphore)
 
 
 def _held(pipeline: Pipeline) -> list[tuple[SemaphoreState, Lease]]:

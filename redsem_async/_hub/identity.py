@@ -1,15 +1,23 @@
-"""How the servers know this process, by a hub's id and the numbers that it draws."""
+"""How the servers know this process: the hub's id, its numbers, and what it says of itself."""
 
 import asyncio
+import os
 import random
+import socket
+import time
 from collections.abc import Coroutine
 from contextvars import Context
 from typing import Any
 from weakref import WeakSet
 
+from redsem_async._core.config import Terms
 from redsem_async._core.keys import new_hub_id
+from redsem_async._core.version import __version__
+from redsem_async._protocol.hub_info import NO_PUSH, UNCHANGED, UNCOUNTED, HubInfo, describe
 
-from .stalls import Stalls
+from .server import Route
+
+_STARTED = time.time()
 
 
 class HubIdentity:
@@ -22,7 +30,6 @@ class HubIdentity:
         closing: whether ``aclose`` is under way.
         admitted: whether a login of this client has succeeded. A rejection may pass then.
         warned_of_no_push: whether the log has it that no push messages come.
-        stalls: when the event loop was blocked. The refresher notes it.
         last_number: that was drawn.
     """
 
@@ -33,7 +40,6 @@ class HubIdentity:
         self.closing: bool = False
         self.admitted: bool = False
         self.warned_of_no_push: bool = False
-        self.stalls: Stalls = Stalls()
         self.last_number: int = 0
 
     def new_number(self) -> int:
@@ -63,3 +69,43 @@ def start_task(
     untyped: Any = task
     untyped._log_destroy_pending = False  # noqa: SLF001 - there is no public way
     return task
+
+
+class Introduction:
+    """What a hub says of itself to a server, once for each connection and semaphore.
+
+    It is attached to the next command that can carry it, until the server has it.
+
+    Attributes:
+        terms: those of the semaphore object that was used last.
+        sent: whether a command carried it, and the server may be expected to remember.
+    """
+
+    def __init__(self, route: Route, label: str | None) -> None:
+        self.terms: Terms | None = None
+        self.sent: bool = False
+        self._route = route
+        self._label = label
+
+    def take(self, used: int = 0) -> HubInfo:
+        """What the command that is written now carries. UNCHANGED if the server has it."""
+        if self.sent:
+            return UNCHANGED
+        self.sent = True
+        terms = self.terms
+        assert terms is not None
+        of_keys = terms.key_limit
+        description = describe(
+            label=self._label,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=__version__,
+            started=round(_STARTED, 3),
+            limit=terms.limit,
+            lease=terms.lease,
+            refresh_interval=round(terms.refresh_interval, 3),
+            **({"key_limit": of_keys} if isinstance(of_keys, int) else {}),
+        )
+        link = self._route.link_state
+        messages = NO_PUSH if link.no_push else link.uncounted * UNCOUNTED
+        return HubInfo(description, messages, used)

@@ -4,20 +4,22 @@ A request is one call of ``acquire``, from its call until the caller has a permi
 lease is what Redis keeps for this process, with an id, an expiry and a fencing token. A permit is
 a task's use of a lease.
 
-The tables below have every transition between their states, one for each verb, as in h11. Only the
-verbs of `Request` and `Lease` change a state. A transition that no table has raises KeyError.
+`_REQUEST` and `_LEASE` are one table of every transition between their states, with a row for each
+verb, as in h11. Only the verbs of `Request` and `Lease` change a state, each by its own row. To
+serve a request is to hand out its lease. What is not in the table raises `WrongTransition`.
 """
 
 import asyncio
 import enum
+import heapq
 import itertools
 import math
 import weakref
-from collections.abc import Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
+from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Terms
 from redsem_async._core.errors import PermitLost, SemaphoreError
 from redsem_async._core.keys import Address, permit_id
@@ -29,6 +31,8 @@ from redsem_async._protocol.operations import (
     RequestOptions,
 )
 from redsem_async._protocol.replies import Reply
+
+CLEAN_UP = 64  # entries of an agenda, from which on those of the past are looked for
 
 
 class RequestState(enum.IntEnum):
@@ -50,22 +54,47 @@ class LeaseState(enum.IntEnum):
     ENDED = enum.auto()  # nothing, because it was released or detached
 
 
+class WrongTransition(RuntimeError):
+    """A verb was called of something in a state in which it means nothing."""
+
+
+State = TypeVar("State", bound=enum.IntEnum)
+
+
+class _Verb(dict[State, State]):
+    """A row of a table: the states of which a verb may be called, and those that it leads to."""
+
+    def __init__(self, name: str, row: Mapping[State, State]) -> None:
+        super().__init__(row)
+        self._name = name
+
+    def __missing__(self, state: State) -> NoReturn:
+        raise WrongTransition(f"{self._name} is not for what is {state.name}")
+
+
+def _table(**rows: Mapping[State, State]) -> Mapping[str, _Verb[State]]:
+    return {name: _Verb(name, row) for name, row in rows.items()}
+
+
 _NEW, _SENT, _WAITING, _GRANTED, _DONE = RequestState
 
-_WRITTEN = {_NEW: _SENT}
-_TOLD_TO_WAIT = {_SENT: _WAITING}
-_ASKED_AGAIN = {
-    _SENT: _NEW,  # the command was lost with its connection, or the server knows nothing of it
-    _WAITING: _NEW,  # the server knows nothing of it any more
-    _GRANTED: _NEW,  # the grant came too late, or was lost before it was refreshed
-}
-_ACCEPTED = {_SENT: _GRANTED, _WAITING: _GRANTED}
-_SERVED = {_SENT: _DONE, _GRANTED: _DONE}
-_ENDED = dict.fromkeys(RequestState, _DONE)
-
-_LEASE_HANDED_OUT = {LeaseState.GRANTED: LeaseState.HELD}
-_LEASE_LOST = {LeaseState.HELD: LeaseState.LOST}
-_LEASE_ENDED = dict.fromkeys(LeaseState, LeaseState.ENDED)
+_REQUEST = _table(
+    written={_NEW: _SENT},
+    told_to_wait={_SENT: _WAITING},
+    ask_again={
+        _SENT: _NEW,  # the command was lost with its connection, or the server knows nothing of it
+        _WAITING: _NEW,  # the server knows nothing of it any more
+        _GRANTED: _NEW,  # the grant came too late, or was lost before it was refreshed
+    },
+    accept={_SENT: _GRANTED, _WAITING: _GRANTED},
+    serve={_SENT: _DONE, _GRANTED: _DONE},
+    end=dict.fromkeys(RequestState, _DONE),
+)
+_LEASE = _table(
+    hand_out={LeaseState.GRANTED: LeaseState.HELD},
+    lose={LeaseState.HELD: LeaseState.LOST},
+    end=dict.fromkeys(LeaseState, LeaseState.ENDED),
+)
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, init=False, repr=False)
@@ -80,8 +109,9 @@ class Lease:
         trusted_until: until when the permit may be trusted unless it is refreshed.
         hold_ends: when trust ends although it is refreshed, because of ``max_hold``.
         renewable_after: a refresh that was sent before does not extend that trust.
+        asked_at: when it was granted, or a refresh was asked for last.
         unsettled: how many detaches were written that may yet be carried out.
-        guard: of the block that is cancelled when its permit is lost.
+        guard: cancels the block, when its permit is lost.
         ends_with: the task of its block, after whose end nothing refreshes it.
         wakes_on_loss: futures of those that wait for its loss.
         met_overload: an upstream refused the work, so it says nothing of the usual hold.
@@ -103,9 +133,10 @@ class Lease:
     met_overload: bool
     renewable_after: float
     unsettled: int
+    asked_at: float
     noted_at: float | None
     lost_reason: str | None
-    guard: "BlockGuard | None"
+    guard: Callable[[], None] | None
     ends_with: "weakref.ref[asyncio.Task[Any]] | None"
     wakes_on_loss: "list[asyncio.Future[None]] | None"
 
@@ -116,41 +147,36 @@ class Lease:
         slots: Sequence[int],
         trusted_until: float,
         since: float,
-        state: LeaseState = LeaseState.HELD,
     ) -> None:
         """The lease was granted at *since*, or later."""
         self.address, self.terms = request.address, (terms := request.terms)
         self.permits, self.key = request.permits, request.key
         self.hub_id, self.number = request.hub_id, request.number
-        self.token, self.slots, self.state = token, slots, state
+        self.token, self.slots, self.state = token, slots, LeaseState.GRANTED
         self.trusted_until, self.hold_ends = trusted_until, math.inf
         if terms.max_hold is not None:
             self.hold_ends = since + terms.max_hold - terms.margin
             self.trusted_until = min(trusted_until, self.hold_ends)
         self.adopted = self.met_overload = False
         self.renewable_after, self.unsettled = -math.inf, 0
-        self.noted_at = self.lost_reason = None
+        self.asked_at, self.noted_at, self.lost_reason = since, None, None
         self.guard = self.ends_with = self.wakes_on_loss = None
 
     # -- transitions
 
-    def hand_out(self) -> None:
-        """A caller gets its permit."""
-        self.state = _LEASE_HANDED_OUT[self.state]
-
     def lose(self, reason: str) -> None:
         """The permit cannot be trusted any more. Wakes those that wait for its loss."""
-        self.state = _LEASE_LOST[self.state]
+        self.state = _LEASE["lose"][self.state]
         self.lost_reason = reason
         if self.guard is not None:
-            self.guard.lost()
+            self.guard()
         for future in self.wakes_on_loss or ():
             if not future.done():
                 future.set_result(None)
 
     def end(self) -> None:
         """The lease is released or detached."""
-        self.state = _LEASE_ENDED[self.state]
+        self.state = _LEASE["end"][self.state]
 
     # -- facts
 
@@ -181,7 +207,7 @@ class Lease:
 
     @property
     def doubt(self) -> str:
-        """Why the permit is not trusted, while it is not known to be lost."""
+        """Why the permit is not trusted, while it is not known to be lost. In any thread."""
         if self.trusted_until == self.hold_ends:
             return f"it was held for its max_hold of {self.terms.max_hold:g} s"
         if self.is_nobodys:
@@ -189,11 +215,16 @@ class Lease:
                 "the task that entered its block has ended: use 'async with sem.acquire()', which"
                 " may be left in any task"
             )
+        # A loop that runs asks for a refresh in each interval, whether or not a reply comes.
+        terms, silent = self.terms, clock() - self.asked_at
+        spare = min(terms.lease - terms.refresh_interval - terms.margin, terms.lease / 4)
+        if silent >= terms.refresh_interval + spare and not self.unsettled:
+            return f"the event loop was blocked for {silent:.3g} s"
         return "it could not be refreshed in time"
 
-    def loss(self, doubt: str | None = None) -> PermitLost:
-        """The error that says why the permit is lost. Because of *doubt*, until that is known."""
-        reason = doubt or self.doubt if self.holding else "it was released"
+    def loss(self) -> PermitLost:
+        """The error that says why the permit is lost. Because of a doubt, until that is known."""
+        reason = self.doubt if self.holding else "it was released"
         return PermitLost(self.address.name, self.id, self.lost_reason or reason)
 
     # -- trust
@@ -231,66 +262,6 @@ class Lease:
             self.renewable_after = now
 
 
-Blocks = tuple[tuple[int, Lease], ...]
-ENTERED: ContextVar[Blocks] = ContextVar("entered", default=())
-"""The leases whose blocks the current task is inside, or was created inside. Each comes with the
-id of the task that entered it, because the task itself may be dropped."""
-
-
-class BlockGuard:
-    """Guards a block. It cancels, once, the task that entered it when its permit is lost.
-
-    It does so with ``cancel()`` and ``uncancel()``, like ``asyncio.timeout``, rather than with a
-    cancel scope, because the body's own clean-up may await.
-    """
-
-    __slots__ = ("_cancelled", "_cancelling", "_later", "_lease", "_task")
-
-    def __init__(
-        self,
-        lease: Lease,
-        task: "asyncio.Task[Any]",
-        cancel: bool,  # noqa: FBT001 - keywords cost time
-    ) -> None:
-        if around := ENTERED.get():  # those of generators may have ended elsewhere
-            around = tuple(each for each in around if each[1].state is LeaseState.HELD)
-        ENTERED.set((*around, (id(task), lease)))
-        self._task = task
-        self._lease = lease
-        self._cancelling = task.cancelling()
-        self._cancelled = False
-        self._later: asyncio.Handle | None = None
-        if cancel:
-            lease.guard = self
-
-    def lost(self) -> None:
-        """The permit is lost."""
-        loop = self._task.get_loop()
-        if asyncio.current_task(loop) is self._task:
-            # The body found out by itself, say with check(), so its next await is soon enough.
-            self._later = loop.call_soon(self._cancel)
-        else:
-            self._cancel()
-
-    def _cancel(self) -> None:
-        self._cancelled = True
-        self._task.cancel(f"a permit of {self._lease.address.name!r} was lost")
-
-    def disarm(self, exc: BaseException | None) -> bool:
-        """Whether the block ends by our cancellation alone."""
-        self._lease.guard = None
-        *around, last = ENTERED.get() or ((0, self._lease),)
-        if last[1] is not self._lease:  # left in another order, or in another task
-            around = [each for each in (*around, last) if each[1] is not self._lease]
-        ENTERED.set(tuple(around))
-        if self._later is not None:
-            self._later.cancel()
-        if not self._cancelled or asyncio.current_task() is not self._task:
-            return False
-        ours = self._task.uncancel() <= self._cancelling
-        return ours and isinstance(exc, asyncio.CancelledError)
-
-
 class QueueReport(NamedTuple):
     """What the reply to a command that was sent at *sent_at* said about the queue."""
 
@@ -321,12 +292,9 @@ class Request(asyncio.Future[None]):
         waits_for_key: the limit of its key holds it up, as the server said last.
         again: it has waited, and the server dropped it. It asks again for its place.
         asked_us: that place, in microseconds of this process's clock. No other request has it.
-        look_at: when the deadline is looked at next.
-        replies_since: set when the deadline has come. The reply to any command sent since then
-            decides the request.
+        asked_at: when the server was asked whether it waits, because the deadline is near.
         order: of its call among all calls, for those that began at the same moment.
-        around: the blocks in which it was made, if it may wait forever for the permit of one.
-        task: the id of the task that made it there.
+        overlong: called once if it waits for longer than a lease.
     """
 
     address: Address
@@ -349,11 +317,9 @@ class Request(asyncio.Future[None]):
     waits_for_key: bool = False
     again: bool = False
     asked_us: int | None = None
-    look_at: float = math.inf
-    replies_since: float | None = None
+    asked_at: float = -math.inf
     order: int = field(default_factory=_calls.__next__)
-    around: "Blocks" = ()
-    task: int = 0
+    overlong: Callable[[], None] | None = None
 
     def __post_init__(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.Future.__init__(self, loop=loop)  # pyright: ignore[reportUnknownMemberType]
@@ -362,31 +328,32 @@ class Request(asyncio.Future[None]):
 
     def written(self) -> None:
         """A command that asks for the permit is written."""
-        self.state = _WRITTEN[self.state]
+        self.state = _REQUEST["written"][self.state]
 
     def told_to_wait(self) -> None:
         """The semaphore is full."""
-        self.state = _TOLD_TO_WAIT[self.state]
+        self.state = _REQUEST["told_to_wait"][self.state]
 
     def ask_again(self) -> None:
         """The request will be written again, in its place and with the same deadline."""
-        self.state = _ASKED_AGAIN[self.state]
+        self.state = _REQUEST["ask_again"][self.state]
 
     def accept(self, lease: Lease) -> None:
         """The server granted the request. The caller is not notified yet."""
-        self.state = _ACCEPTED[self.state]
+        self.state = _REQUEST["accept"][self.state]
         self.lease = lease
 
     def serve(self, lease: Lease) -> None:
         """The caller gets *lease*, which is held from now on."""
-        self.state = _SERVED[self.state]
+        self.state = _REQUEST["serve"][self.state]
+        lease.state = _LEASE["hand_out"][lease.state]
         self.lease = lease
         if not self.done():
             self.set_result(None)
 
     def end(self) -> None:
         """The caller left."""
-        self.state = _ENDED[self.state]
+        self.state = _REQUEST["end"][self.state]
 
     def fail(self, error: Exception) -> None:
         """The caller gets *error*."""
@@ -414,6 +381,33 @@ class Request(asyncio.Future[None]):
     def pending(self) -> bool:
         """Whether the caller still waits for the outcome."""
         return self.state is not RequestState.DONE
+
+
+class Agenda(list[tuple[float, int, Request]]):
+    """A heap of when to look at which request. Those that have ended are passed over."""
+
+    _clean_up_at = CLEAN_UP
+
+    def add(self, request: Request, at: float) -> None:
+        """Look at *request* at that time."""
+        if len(self) > self._clean_up_at:  # most may be of the past
+            self[:] = [entry for entry in self if entry[2].pending]
+            heapq.heapify(self)
+            self._clean_up_at = CLEAN_UP + 2 * len(self)
+        heapq.heappush(self, (at, request.order, request))
+
+    def next(self) -> float:
+        """When to look next."""
+        while self and not self[0][2].pending:
+            heapq.heappop(self)
+        return self[0][0] if self else math.inf
+
+    def come(self, now: float) -> tuple[float, Request] | None:
+        """The next request whose time has come by *now*, and that time. It is looked at once."""
+        if self.next() > now:
+            return None
+        at, _, request = heapq.heappop(self)
+        return at, request
 
 
 Wakeup = asyncio.Future[Outcome | None]
@@ -488,10 +482,13 @@ class Call(Operation[Any]):
     """An operation that is not batched. `calls` has its kinds.
 
     Attributes:
+        is_change: a set limit, a deletion or a back-off.
         future: of the caller that waits for the reply, if one does.
         was_sent: sent before, without a reply.
         in_flight: written, without a reply yet.
     """
+
+    is_change: ClassVar[bool] = False
 
     future: "asyncio.Future[Any] | None" = field(default=None, repr=False)
     was_sent: bool = False
@@ -511,6 +508,10 @@ class Call(Operation[Any]):
     @property
     def keeps_connection(self) -> bool:
         return self.wanted
+
+    def ended(self) -> None:
+        """It is not carried out any more."""
+        raise NotImplementedError
 
     def settle(self, answer: object) -> None:
         """Pass the reply on, or the error that says why there is none."""

@@ -24,21 +24,27 @@ from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import AnyOperation
 from redsem_async._protocol.pushes import Push
 
-from . import deadlines
-from .calls import AbandonBatch, back_off_is_unsent, drop_unwanted, next_call, next_change
+from .calls import (
+    ReapCall,
+    back_off_is_in_flight,
+    back_off_is_unsent,
+    drop_unwanted,
+    next_call,
+    next_change,
+)
 from .commands import (
+    AbandonBatch,
     AcquireBatch,
     AnyBatch,
     HeartbeatBatch,
     RefreshBatch,
     ReleaseBatch,
 )
-from .endings import forget_in_flight, reconnected
+from .endings import fail_not_waiting, fail_outlasted, forget_in_flight, look, reconnected
 from .identity import HubIdentity
-from .outage import ServerOutage
 from .redirects import Redirects
-from .route import LinkState
-from .state import MAX_BATCH, SemaphoreState
+from .server import LinkState, ServerOutage
+from .state import MAX_BATCH, Changed, SemaphoreState
 
 logger = logging.getLogger("redsem_async")
 
@@ -69,13 +75,16 @@ class Pipeline:
         connect: Callable[[], None],
     ) -> None:
         self.identity: HubIdentity = identity
+        self.changed: Changed = Changed(identity.loop, self.settle)
         self.semaphores: WeakValueDictionary[Address, SemaphoreState] = WeakValueDictionary()
         self._kinds: set[tuple[Mode, Clock]] = set()  # of these semaphores
         self.link_state: LinkState = LinkState(node)
         self.window: int = WINDOW
         self.batch_target: int = MAX_BATCH
         self.lone: bool = False
-        self.outage: ServerOutage = ServerOutage(identity.loop, self.link_state, self.semaphores)
+        self.outage: ServerOutage = ServerOutage(
+            identity.loop, self.link_state, self._names, self._outage_lasts
+        )
         self.stirred: asyncio.Event = asyncio.Event()  # there is something to do, or to look at
         self.probe: asyncio.Event = asyncio.Event()  # a caller does not wait for an attempt
         self.active_at: float = 0.0
@@ -87,7 +96,6 @@ class Pipeline:
         self.redirects: Redirects = redirects
         self._ready, self._in_flight = redirects.ready, redirects.in_flight
         self._quiet: asyncio.Future[None] | None = None
-        self._flush_due = False
         self._suspended: asyncio.TimerHandle | None = None  # the server is busy
         self._reply_timer: asyncio.TimerHandle | None = None
 
@@ -104,36 +112,38 @@ class Pipeline:
 
     # -- for the semaphores
 
-    def settle(self, semaphore: SemaphoreState, *, asked: bool = False) -> None:
-        """Do what is to be done after the state of *semaphore* was changed.
+    def asked(self) -> None:
+        """A task waits for what it has just asked for.
 
-        What a task asks for waits for the end of this turn of the loop, so that others may join
-        it. But where the last command was for a lone task and has its reply, or where there is
-        enough for a command, it is written now.
+        It is written at the end of this turn of the loop, so that others may join it. But if the
+        last command was for a lone task and has its reply, or if there is enough for a command, it
+        is written now.
         """
-        size, look_at = semaphore.todo()
-        if self._loop.is_closed():
-            return  # a task is collected after its loop was closed by hand
-        if look_at < semaphore.look_at or (look_at == math.inf and semaphore.timer is not None):
-            self._look_at(semaphore, look_at)
-        if self._quiet is not None:
+        marks, in_flight = self.changed.marks, len(self._in_flight)
+        alone = marks == 1 and self.lone and not in_flight
+        if alone or (marks >= self.batch_target and in_flight < self.window):
+            self.settle()
+
+    def settle(self) -> None:
+        """Do what is to be done for the semaphores that were changed: the one place."""
+        changed = self.changed
+        if changed.due is not None:
+            changed.due.cancel()
+        changed.due, changed.marks = None, 0
+        for semaphore in changed:
+            size, look_at = semaphore.todo()
+            if look_at < semaphore.look_at or (
+                look_at == math.inf and semaphore.timer is not None
+            ):
+                self._look_at(semaphore, look_at)
+            if size and not semaphore.scheduled:
+                semaphore.scheduled = True
+                self._ready.append(semaphore)
+        changed.clear()
+        if self._ready:
+            self._write()
+        if self._quiet is not None or self.leaving:
             self._check_quiet()
-        if not size:
-            return
-        if not semaphore.scheduled:
-            semaphore.scheduled = True
-            self._ready.append(semaphore)
-            if self.link_state.link is None:
-                self.stirred.set()
-                self._connect()
-            elif asked and self.lone and not (self._in_flight or self._flush_due):
-                self.flush()
-                return
-            elif not self._flush_due:
-                self._flush_due = True
-                self._loop.call_soon(self.flush, context=Context())
-        if size >= self.batch_target and self._flush_due and len(self._in_flight) < self.window:
-            self.flush()
 
     def _look_at(self, semaphore: SemaphoreState, at: float) -> None:
         """Look at the state of *semaphore* at that time, and not before. Never, if infinite."""
@@ -147,8 +157,8 @@ class Pipeline:
 
     def _look(self, semaphore: SemaphoreState, at: float) -> None:
         semaphore.timer, semaphore.look_at = None, math.inf
-        deadlines.look(semaphore, max(at, clock()))  # a loop's timers may be early
-        semaphore.writer.settle(semaphore)
+        look(semaphore, max(at, clock()))  # a loop's timers may be early
+        semaphore.changed.add(semaphore)
 
     def probe_now(self) -> None:
         self.probe.set()
@@ -164,13 +174,16 @@ class Pipeline:
 
     # -- writing
 
-    def flush(self) -> None:
+    def _write(self) -> None:
         """Write what the semaphores want written, in turns, as far as the window goes."""
-        self._flush_due = False
         if logger.isEnabledFor(logging.DEBUG) is not observers.debug:
             observers.follow_level()
         link = self.link_state.link
-        if link is None or self._suspended is not None or not link.writable:
+        if link is None:
+            self.stirred.set()
+            self._connect()
+            return
+        if self._suspended is not None or not link.writable:
             return
         now = clock()
         ready, in_flight = self._ready, self._in_flight
@@ -196,11 +209,11 @@ class Pipeline:
             self._await_reply(now)
 
     def resume_writing(self) -> None:
-        self.flush()
+        self._write()
 
     def _resume(self) -> None:
         self._suspended = None
-        self.flush()
+        self._write()
 
     # -- the reply timeout
 
@@ -238,14 +251,9 @@ class Pipeline:
             if logged or link_state.error is not None or route.redirect is not None:
                 self._carried_out(semaphore)
             batch.apply(reply, now)
-        self.settle(semaphore)
+        self.changed.add(semaphore)  # behind the callers, so that they have stepped by then
         if route.redirect is not None:
             self.redirects.follow(semaphore)
-        if self._ready and not self._flush_due:
-            self._flush_due = True
-            self._loop.call_soon(self.flush, context=Context())
-        if self._quiet is not None or self.leaving:
-            self._check_quiet()
 
     def _fit_window(self, round_trip: float) -> None:
         """The shortest round trip of this connection is *round_trip* seconds."""
@@ -256,7 +264,7 @@ class Pipeline:
     def _error_received(self, semaphore: SemaphoreState, error: CommandError) -> CommandError:
         match error.kind:
             case ErrorKind.BUSY | ErrorKind.READ_ONLY:
-                self.outage.begin(error.error, ends_not_waiting=True)
+                self.unavailable(error.error)
                 if self._suspended is None:
                     self._suspended = self._loop.call_later(
                         next(self.outage.suspensions), self._resume, context=Context()
@@ -271,6 +279,19 @@ class Pipeline:
                 self._carried_out(semaphore)
         return error
 
+    def unavailable(self, error: Exception) -> None:
+        """The server cannot be asked now, so those that do not wait are told."""
+        self.outage.begin(error)
+        for semaphore in list(self.semaphores.values()):
+            fail_not_waiting(semaphore)
+
+    def _outage_lasts(self, since: float) -> None:
+        for semaphore in list(self.semaphores.values()):
+            fail_outlasted(semaphore, since)
+
+    def _names(self) -> set[str]:
+        return {address.name for address in self.semaphores}
+
     def _carried_out(self, semaphore: SemaphoreState) -> None:
         """The server did its part."""
         self.redirects.carried_out(semaphore)
@@ -283,7 +304,7 @@ class Pipeline:
             semaphore = self.semaphores.get(Address(mode, prefix, push.name, kept_by))
             if semaphore is not None:
                 semaphore.pushed(push, fresh_at)
-                self.settle(semaphore)
+                self.changed.add(semaphore)
 
     def unsubscribed(self, address: Address) -> None:
         semaphore = self.semaphores.get(address)
@@ -291,7 +312,6 @@ class Pipeline:
             semaphore.introduction.sent = False
             if semaphore.active:
                 semaphore.beat()  # its reply says which server keeps the semaphore
-            self.settle(semaphore)
 
     def push_unavailable(self, error: Exception) -> None:
         self.link_state.no_push = True
@@ -311,8 +331,6 @@ class Pipeline:
         self.identity.admitted = True
         for semaphore in list(self.semaphores.values()):
             reconnected(semaphore)
-            self.settle(semaphore)
-        self.flush()
 
     def connection_lost(self, error: Exception) -> None:
         if self.link_state.link is None:
@@ -325,7 +343,7 @@ class Pipeline:
         semaphores = list(self.semaphores.values())  # only what is in flight may keep them
         self._return_unanswered()
         for semaphore in semaphores:
-            self.settle(semaphore)
+            self.changed.add(semaphore)
             self.redirects.follow(semaphore)
         self._wake()  # who waits for the end of the work may have to reconnect for it
 
@@ -360,7 +378,6 @@ class Pipeline:
         self._ready.forget()
         for semaphore in list(self.semaphores.values()):
             forget_in_flight(semaphore)
-            self.settle(semaphore)
         return link
 
     # -- the end of the work
@@ -405,6 +422,9 @@ def _next_commands(state: SemaphoreState, now: float, most: int) -> list[AnyBatc
     """
     taken: list[AnyBatch] = []
     batch: AnyBatch | None
+    if state.reaps:
+        state.reaps = False
+        ReapCall().ask(state)
     while len(taken) < most:
         if state.calls:
             drop_unwanted(state)
@@ -413,8 +433,9 @@ def _next_commands(state: SemaphoreState, now: float, most: int) -> list[AnyBatc
         elif state.calls and back_off_is_unsent(state):  # and a release would serve a waiter
             change = next_change(state)
             batch = None if change is None else change.take()
-        elif state.releases:
-            batch = ReleaseBatch.take(state, now)
+        elif state.releases:  # and one that is in flight may be refused, and written again
+            waits = state.calls and back_off_is_in_flight(state)
+            batch = None if waits else ReleaseBatch.take(state, now)
         elif state.undo:
             batch = AbandonBatch.take(state)
         elif state.calls and (call := next_call(state)) is not None:

@@ -31,7 +31,7 @@ class Ready(deque[SemaphoreState]):
         redirect = semaphore.route.redirect
         if redirect is None or not redirect.suspended:
             semaphore.scheduled = False
-            semaphore.writer.settle(semaphore)
+            semaphore.changed.add(semaphore)
 
     def forget(self) -> None:
         """The connection is closed, so no semaphore has its turn."""
@@ -93,7 +93,6 @@ class Redirects:
             self._move(semaphore, node)
             if not (was_asking or semaphore.asking):
                 reconnected(semaphore)  # its push messages come another way from now on
-                semaphore.writer.settle(semaphore)
         self.ready.resume(semaphore)
 
     async def explore(self, semaphores: Mapping[Address, SemaphoreState]) -> None:
@@ -112,7 +111,6 @@ class Redirects:
         redirect.since = clock() if redirect.error is None else redirect.since
         redirect.error = error
         fail_not_waiting(semaphore)
-        semaphore.writer.settle(semaphore)
         if not redirect.suspended:
             redirect.suspended = True
             self.ready.suspend(semaphore)
@@ -127,7 +125,6 @@ class Redirects:
         redirect.suspended = False
         if redirect.error is not None:
             fail_outlasted(semaphore, redirect.since)
-            semaphore.writer.settle(semaphore)
         if redirect.target is None or semaphore.asking:
             self.ready.resume(semaphore)
 

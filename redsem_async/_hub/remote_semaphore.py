@@ -1,39 +1,68 @@
 """One semaphore as this process's tasks use it.
 
-Each method calls a verb of the state and then the writer, which sees what is to be done. Those
-that wait for the server raise BackendError if it refuses, or cannot be asked.
+Each method calls verbs of the state. Those that wait for the server raise BackendError if it
+refuses, or cannot be asked.
 """
 
 import asyncio
 import math
-from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Terms
 from redsem_async._core.errors import (
-    AcquireTimeout,
     PermitLost,
     SemaphoreClosed,
     SemaphoreError,
 )
-from redsem_async._core.keys import parse_permit_id
+from redsem_async._core.keys import Address, parse_permit_id
 from redsem_async._core.lease import Outcome, clock_margin, reply_timeout
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import KeyTerms
 from redsem_async._protocol.replies import Reply
 
-from .calls import AdoptCall, BackOffCall, DetachCall
-from .commands import CallBatch
-from .deadlines import holders_around, note_nested
-from .model import ENTERED, Confirmed, Lease, LeaseState, PendingRelease, Request
-from .state import SemaphoreState
+from .calls import AdoptCall, BackOffCall, CallBatch, DetachCall
+from .model import Confirmed, Lease, LeaseState, PendingRelease, Request
+from .refresher import Refresher
+from .server import LinkState
+from .state import Changed, SemaphoreState
 
 MAX_REMEMBERED = 1000  # overloads, by key
 
 
+class Writer(Protocol):
+    """Writes what semaphores want written, when it is time. A `Pipeline` is one."""
+
+    link_state: LinkState
+    changed: Changed
+
+    def asked(self) -> None:
+        """A task waits for what it has just asked for, so write it now, if that is worth it."""
+        ...
+
+    def probe_now(self) -> None:
+        """A caller does not wait, so find out at once whether the server can be asked."""
+        ...
+
+    def expect_lease(self, lease: float) -> None:
+        """Permits of so short a lease are used, so notice a silent server in time for them."""
+        ...
+
+
 class RemoteSemaphore(SemaphoreState):
-    """The semaphore at *address*, as the pipeline *writer* reaches it."""
+    """The semaphore at *address*, as the pipeline *writer* reaches it.
+
+    Attributes:
+        loop: in which its permits are acquired, refreshed and released.
+    """
+
+    def __init__(
+        self, refresher: Refresher, address: Address, writer: Writer, label: str | None
+    ) -> None:
+        super().__init__(refresher.identity, address, writer.link_state, writer.changed, label)
+        self.writer: Writer = writer
+        self.loop: asyncio.AbstractEventLoop = self.identity.loop
+        self._refresher = refresher
 
     # -- requests
 
@@ -59,9 +88,7 @@ class RemoteSemaphore(SemaphoreState):
         if not waits:
             self.writer.probe_now()
         self.ask(request)
-        if timeout is None and ENTERED.get():
-            note_nested(self, request)
-        self.writer.settle(self, asked=True)
+        self.writer.asked()
         return request
 
     def adopt(self, terms: Terms, permit_id: str) -> Request:
@@ -78,27 +105,24 @@ class RemoteSemaphore(SemaphoreState):
         call = AdoptCall(owner, old, 0, terms.lease_ms, request=request)
         call.max_hold_ms, call.slots = terms.max_hold_ms, terms.slots
         call.ask(self)
-        self.deadlines.look_again(request, deadline)
-        self.writer.settle(self)
+        self.deadlines.add(request, deadline)
         return request
 
     def abandon(self, request: Request) -> None:
         """Its caller was cancelled. What the server has granted, or may yet, is released."""
         self.leave(request)
-        self.writer.settle(self)
         for notifier in observers.notifiers:
             notifier.ended("abandoned", request, clock() - request.started)
 
     def taken(self, request: Request) -> tuple[Lease, float, float]:
-        """The lease that *request* got, since when, and how many seconds it waited for it."""
+        """The lease that *request* got, since when, and how many seconds it waited for it.
+
+        It is refreshed from now on.
+        """
         lease = request.lease
         if request.error is not None or lease is None or lease.state is LeaseState.ENDED:
             # Without an error it was released by a close before its caller could run.
             error = request.error or SemaphoreClosed(self.name)
-            if isinstance(error, AcquireTimeout):
-                holders = holders_around(self, request, ENTERED.get(), error.blocked_by)
-                if id(asyncio.current_task()) in holders:
-                    error = replace(error, nested=True)
             raise _refused(request, error)
         now = clock()
         waited = now - request.started
@@ -107,6 +131,7 @@ class RemoteSemaphore(SemaphoreState):
             notifier.granted(lease, request, waited, **facts)
             if lease.state is LeaseState.LOST:  # before its caller came to know of the grant
                 notifier.permit("lost", lease, reason=lease.lost_reason, cancels=False)
+        self._refresher.add(lease, self, now)
         return lease, now, waited
 
     # -- permits
@@ -115,8 +140,10 @@ class RemoteSemaphore(SemaphoreState):
         self, lease: Lease, now: float, held: float, future: Confirmed | None = None
     ) -> PendingRelease:
         """Release a permit after *held* seconds. *future* gets whether it was held."""
+        self._refresher.remove(lease)
         pending = self.released(lease, now, held, future)
-        self.writer.settle(self, asked=future is not None)
+        if future is not None:
+            self.writer.asked()
         return pending
 
     async def revoke(self, owner: str, number: int) -> bool:
@@ -126,7 +153,6 @@ class RemoteSemaphore(SemaphoreState):
         lease = self.leases.get(number) if owner == self.identity.id else None
         if lease is not None:
             self.gone(lease, "released by its id", expected=True)
-        self.writer.settle(self)
         held = await future
         if isinstance(held, SemaphoreError):
             raise held
@@ -136,7 +162,6 @@ class RemoteSemaphore(SemaphoreState):
         """Refresh a lease. It has the outcome before the future wakes a task."""
         future: asyncio.Future[Outcome] = self.identity.loop.create_future()
         self.refresh(lease).futures.append(future)
-        self.writer.settle(self)
         return future
 
     async def detach(self, lease: Lease, expires: float) -> None:
@@ -147,15 +172,18 @@ class RemoteSemaphore(SemaphoreState):
         # Once it is written, the permit is trusted for no longer than that.
         left = lease.trusted_until - clock()
         bounds = (expires - clock_margin(expires), reply_timeout(self.shortest_lease), left)
-        reply: Reply = await self._answered(call, max(0.0, min(bounds)))
-        if not reply.answers[0]:
-            self.gone(lease, "the server no longer holds it")
-            self.writer.settle(self)
-        if lease.state is not LeaseState.HELD:
-            raise lease.loss()
-        lease.end()
-        self.leases.pop(lease.number, None)
-        self.writer.settle(self)
+        # A refresh written later would make a short expiry a whole lease again.
+        self._refresher.remove(lease)
+        try:
+            reply: Reply = await self._answered(call, max(0.0, min(bounds)))
+            if not reply.answers[0]:
+                self.gone(lease, "the server no longer holds it")
+            if lease.state is not LeaseState.HELD:
+                raise lease.loss()
+            self.detached(lease)
+        finally:
+            if lease.state is LeaseState.HELD:
+                self._refresher.add(lease, self, clock())
         for notifier in observers.notifiers:
             notifier.permit("detached", lease)
 
@@ -173,7 +201,6 @@ class RemoteSemaphore(SemaphoreState):
     def back_off(self, call: BackOffCall) -> None:
         """Have every process grant nothing for some time. No task waits for the reply."""
         call.ask(self)
-        self.writer.settle(self)
 
     async def call(self, call: CallBatch) -> Any:
         """Send *call*, and wait for its reply within a bounded time."""
@@ -182,7 +209,6 @@ class RemoteSemaphore(SemaphoreState):
     async def _answered(self, call: CallBatch, timeout: float) -> Any:
         future = call.future = self.identity.loop.create_future()
         call.ask(self)
-        self.writer.settle(self)
         try:
             await asyncio.wait([future], timeout=timeout)
             if not future.done():
@@ -190,7 +216,6 @@ class RemoteSemaphore(SemaphoreState):
         finally:
             if future.cancel():
                 call.given_up()
-                self.writer.settle(self)
         answer = future.result()
         if isinstance(answer, SemaphoreError):
             raise answer

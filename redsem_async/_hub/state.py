@@ -1,9 +1,9 @@
 """What this process knows of one semaphore, and the verbs that change it. No input, no output.
 
-Tasks, replies, push messages and time call a verb. Then `todo` recomputes what is to be done. It
-returns how much there is to write, and when time alone may change something. No verb has to note
-that itself, and none needs an event loop or a socket. The commands that are written, and what
-their replies change, are in `commands` and `calls`.
+Tasks, replies, push messages and time call verbs, which mark the semaphore as changed. At the end
+of the turn of the event loop, `todo` recomputes what is to be done. It returns how much there is
+to write, and when time alone may change something. No verb needs an event loop or a socket. The
+commands that are written, and what their replies change, are in `commands` and `calls`.
 
 A request is in one place at a time, by its state (`model` has the transitions):
 
@@ -28,16 +28,15 @@ What ties them together:
   was SENT, and `drains` holds back the next acquire, too.
 - `unsure` has waiters that the server may have forgotten or served without a message. They are
   asked about before all others. One that is gone makes all others unsure.
-- A reply decides `overdue`, the requests whose deadline has come, unless time does first.
 """
 
 import heapq
 import logging
 import math
-from asyncio import TimerHandle
+from asyncio import AbstractEventLoop, Handle, TimerHandle
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import Context
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.keys import Address
@@ -47,9 +46,9 @@ from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import SemaphoreRef
 from redsem_async._protocol.pushes import Deleted, Granted, Push, Recheck, Revoked
 
-from .identity import HubIdentity
-from .introduction import Introduction
+from .identity import HubIdentity, Introduction
 from .model import (
+    Agenda,
     Call,
     Confirmed,
     Lease,
@@ -59,33 +58,92 @@ from .model import (
     Request,
     RequestState,
 )
-from .moments import Deadlines, Heartbeats
-from .route import LinkState, Route
+from .server import LinkState, Route
 
 logger = logging.getLogger("redsem_async")
 
 MAX_BATCH = 256  # requests or permits in one script, because it holds the server for as long
 MAX_KEYED = 32  # the same where each may have another key, because all of these are looked at
 SOON = 0.05  # seconds, until a lease that a message granted is refreshed
+MAX_LEAD = (
+    0.95  # seconds before a deadline at which the server is asked, unless it is farther away
+)
 AVERAGED = 8  # over about so many, the usual hold is averaged
 
 
-class Writer(Protocol):
-    """Writes what semaphores want written, when it is time. A `Pipeline` is one."""
+class Heartbeats:
+    """Sent at the earlier of the next heartbeat and the next moment that matters.
 
-    link_state: LinkState
+    Attributes:
+        due: whether a heartbeat is to be written.
+        in_flight: whether one has no reply yet.
+        look_at: when one is due next. Infinite where nothing is expected.
+    """
 
-    def settle(self, semaphore: "SemaphoreState", *, asked: bool = False) -> None:
-        """The state was changed, so do what is to be done. *asked*: a task waits for that."""
-        ...
+    def __init__(self) -> None:
+        self.due: bool = False
+        self.in_flight: bool = False
+        self.look_at: float = math.inf
+        self._next_at = math.inf
 
-    def probe_now(self) -> None:
-        """A caller does not wait, so find out at once whether the server can be asked."""
-        ...
+    @property
+    def expected(self) -> bool:
+        """Whether a reply to a heartbeat will come."""
+        return self.due or self.in_flight
 
-    def expect_lease(self, lease: float) -> None:
-        """Permits of so short a lease are used, so notice a silent server in time for them."""
-        ...
+    def written(self) -> None:
+        """A heartbeat is on its way."""
+        self.due, self.in_flight = False, True
+
+    def answered(self, now: float, interval: float) -> None:
+        """The next heartbeat is *interval* away, whatever else is sent.
+
+        Other commands say that this process is alive, too. But they ask about no waiters, and do
+        not keep the queue.
+        """
+        self.in_flight = False
+        self._next_at = now + interval
+
+    def expect(self, moment: float | None, interval: float, now: float) -> None:
+        """Something may change by itself in *moment* seconds. None for never."""
+        if self.look_at == math.inf:
+            self._next_at = now + interval
+        self.look_at = self._next_at if moment is None else min(self._next_at, now + moment)
+
+    def stop(self) -> None:
+        """No request waits any more, or the time has come."""
+        self.look_at = math.inf
+
+    def forget(self) -> None:
+        """The connection was closed on purpose, so no reply will come."""
+        self.due = self.in_flight = False
+
+
+class Changed(dict["SemaphoreState", None]):
+    """The semaphores of one server whose state was changed in this turn of the loop.
+
+    Every verb notes its semaphore here. That is all it can do, so nothing is written or set up in
+    the middle of a change. At the end of the turn *settle* does what is to be done for all.
+
+    Attributes:
+        marks: how many changes there were.
+        due: the call of *settle*, if there were any.
+    """
+
+    def __init__(self, loop: AbstractEventLoop, settle: Callable[[], None]) -> None:
+        super().__init__()
+        self.marks: int = 0
+        self.due: Handle | None = None
+        self._loop = loop
+        self._settle = settle
+
+    def add(self, semaphore: "SemaphoreState") -> None:
+        """The state of *semaphore* was changed."""
+        self[semaphore] = None
+        self.marks += 1
+        # A task may be collected after its loop was closed by hand.
+        if self.due is None and not self._loop.is_closed():
+            self.due = self._loop.call_soon(self._settle, context=Context())
 
 
 class SemaphoreState(SemaphoreRef):
@@ -102,15 +160,16 @@ class SemaphoreState(SemaphoreRef):
         undo: requests whose callers left, and calls that were sent, have no reply, and may not be
             carried out any more.
         calls: without a reply, in the order in which they were made.
+        reaps: a reap is to be written, because a command stopped early to let others have the
+            server.
         heartbeats: when the next is due.
 
         drains: the next acquire waits until none is in flight.
         acquires_in_flight: the last number of each acquire that has no reply yet.
         unsure: waiters to be asked about before all others.
-        overdue: requests whose deadline has come, so that the next reply decides.
         deadlines: when to look at which request.
         by_message: leases that a message granted, and when they are refreshed to confirm it.
-        nested: a heap of requests of tasks that may wait for themselves, by when that is logged.
+        reminders: of requests that wait for longer than a lease.
         logged_at: when a remark was logged last, by what it is about.
         told_back_off_at: when observers were notified of a back-off last.
         overloaded_at: when a permit met an overload that told no time, by key, or None for all.
@@ -126,20 +185,25 @@ class SemaphoreState(SemaphoreRef):
         seen: the set limit, and when the pause of a back-off ends, as the last acquire or
             heartbeat told. None if it told of neither.
 
-        writer: told by whoever has called a verb, never by a verb itself.
-        scheduled: it has noted that there is something to write, or holds it back.
-        timer: of the writer, which looks again at *look_at*.
+        changed: notes that a verb changed something.
+        scheduled: the pipeline has noted that there is something to write, or holds it back.
+        timer: of the pipeline, which looks again at *look_at*.
     """
 
     def __init__(
-        self, identity: HubIdentity, address: Address, writer: Writer, label: str | None
+        self,
+        identity: HubIdentity,
+        address: Address,
+        link_state: LinkState,
+        changed: Changed,
+        label: str | None,
     ) -> None:
         super().__init__(address)
-        self.writer: Writer = writer
+        self.changed: Changed = changed
         self.identity: HubIdentity = identity
         self.name: str = address.name
         self.max_batch: int = MAX_KEYED if address.keyed else MAX_BATCH
-        self.route: Route = Route(address.name, writer.link_state)
+        self.route: Route = Route(address.name, link_state)
         self.introduction: Introduction = Introduction(self.route, label)
         self.new: list[tuple[float, int, Request]] = []
         self.requests: dict[int, Request] = {}
@@ -149,14 +213,14 @@ class SemaphoreState(SemaphoreRef):
         self.releases: dict[str, list[PendingRelease]] = {}
         self.undo: list[Request | Call] = []
         self.calls: list[Call] = []
+        self.reaps: bool = False
         self.heartbeats: Heartbeats = Heartbeats()
         self.drains: bool = False
         self.acquires_in_flight: deque[int] = deque()
         self.unsure: tuple[Request, ...] = ()
-        self.overdue: dict[Request, None] = {}
-        self.deadlines: Deadlines = Deadlines()
+        self.deadlines: Agenda = Agenda()
         self.by_message: deque[tuple[float, Lease]] = deque()
-        self.nested: list[tuple[float, int, Request]] = []
+        self.reminders: Agenda = Agenda()
         self.logged_at: dict[str, float] = {}
         self.told_back_off_at: float = -math.inf
         self.overloaded_at: dict[str | None, float] = {}
@@ -184,8 +248,8 @@ class SemaphoreState(SemaphoreRef):
             size = len(new)
         if self.releases:
             size += sum(map(len, self.releases.values()))
-        if self.refreshes or self.undo or self.calls or self.heartbeats.due:
-            size += len(self.refreshes) + len(self.undo) + self.heartbeats.due
+        if self.refreshes or self.undo or self.calls or self.heartbeats.due or self.reaps:
+            size += len(self.refreshes) + len(self.undo) + self.heartbeats.due + self.reaps
             for call in self.calls:
                 size += call.keeps_connection and not call.in_flight
         if self.waiting:
@@ -198,10 +262,8 @@ class SemaphoreState(SemaphoreRef):
             while by_message and by_message[0][1].state > LeaseState.HELD:
                 by_message.popleft()
             at = min(at, by_message[0][0]) if by_message else at
-        if nested := self.nested:
-            while nested and not nested[0][2].pending:
-                heapq.heappop(nested)
-            at = min(at, nested[0][0]) if nested else at
+        if self.reminders:
+            at = min(at, self.reminders.next())
         return size, at
 
     @property
@@ -212,6 +274,7 @@ class SemaphoreState(SemaphoreRef):
             or self.leases
             or any(request.state is RequestState.NEW for _, _, request in self.new)
             or self.releases
+            or self.reaps
             or any(isinstance(each, Call) or not self.outlasted for each in self.undo)
             or any(call.keeps_connection for call in self.calls)
         )
@@ -239,12 +302,23 @@ class SemaphoreState(SemaphoreRef):
         lease = request.terms.lease
         self.longest_lease = max(self.longest_lease, lease)
         self.shortest_lease = min(self.shortest_lease, lease)
+        self.changed.add(self)
         heapq.heappush(self.new, (request.started - request.ahead, request.order, request))
-        if request.deadline < math.inf:
-            self.deadlines.look_again(request, request.deadline)
+        if (deadline := request.deadline) < math.inf:
+            lead = min(MAX_LEAD, (deadline - request.started) / 2)
+            if lead < (far := self.route.link_state.round_trip) < math.inf:
+                lead = far
+            self.deadlines.add(request, deadline - lead if request.waits else deadline)
+
+    def remind(self, request: Request, overlong: Callable[[], None]) -> None:
+        """Call *overlong* if *request* waits for longer than a lease."""
+        self.changed.add(self)
+        request.overlong = overlong
+        self.reminders.add(request, request.started + request.terms.lease)
 
     def beat(self) -> None:
         """Have a heartbeat written."""
+        self.changed.add(self)
         self.heartbeats.due = True
 
     def forget_number(self, request: Request) -> None:
@@ -258,6 +332,7 @@ class SemaphoreState(SemaphoreRef):
             request.ask_again()
             place = request.started - request.ahead
             heapq.heappush(self.new, (place, request.order, request))
+        self.changed.add(self)
 
     def fix_place(self, request: Request) -> None:
         """*request* asks again, after those that did so before it and were asked at its moment."""
@@ -285,11 +360,11 @@ class SemaphoreState(SemaphoreRef):
     def turn_down(self, request: Request, error: Exception) -> None:
         """*request* ends with *error*. The server has nothing of it that has to be undone."""
         self.requests.pop(request.number, None)
-        self.overdue.pop(request, None)
         request.fail(error)
 
     def leave(self, request: Request) -> None:
         """The caller left without a permit. Whatever it was or will be granted is undone."""
+        self.changed.add(self)
         state, lease = request.state, request.lease
         if state <= RequestState.WAITING:
             self.waiting.pop(request, None)
@@ -297,7 +372,6 @@ class SemaphoreState(SemaphoreRef):
                 # An acquire that is sent after the abandon cannot tell whether this one's has run.
                 self.drains |= state is RequestState.SENT
                 self.undo.append(request)
-        self.overdue.pop(request, None)
         request.end()
         if lease is not None and lease.state is not LeaseState.ENDED:
             self.requests.pop(request.number, None)
@@ -360,18 +434,15 @@ class SemaphoreState(SemaphoreRef):
         since: float,
     ) -> Lease:
         """The server holds a lease for *request*. Its caller does not have it yet."""
-        lease = Lease(request, token, slots, trusted, since, LeaseState.GRANTED)
+        lease = Lease(request, token, slots, trusted, since)
         self.leases[request.number] = lease
         self.waiting.pop(request, None)
-        self.overdue.pop(request, None)
         request.accept(lease)
         return lease
 
     def serve(self, request: Request, lease: Lease) -> None:
         """The caller of *request* gets *lease*."""
         self.requests.pop(request.number, None)
-        self.overdue.pop(request, None)
-        lease.hand_out()
         request.serve(lease)
 
     def hand_out(self, request: Request, lease: Lease) -> None:
@@ -393,8 +464,7 @@ class SemaphoreState(SemaphoreRef):
         held, usual, self.released_at = lease.permits * held, self.own_hold, now
         if not lease.met_overload:  # a refusal may take no time
             self.own_hold = held if usual is None else usual + (held - usual) / AVERAGED
-        trusted = now < lease.trusted_until and lease.state is LeaseState.HELD
-        pending = self.give_back(lease, now, trusted=trusted, future=future)
+        pending = self.give_back(lease, now, trusted=lease.trusted_at(now), future=future)
         for notifier in observers.notifiers:
             notifier.permit("released", lease)
         return pending
@@ -403,6 +473,7 @@ class SemaphoreState(SemaphoreRef):
         self, lease: Lease, now: float, *, trusted: bool, future: Confirmed | None = None
     ) -> PendingRelease:
         """Release *lease*. A caller that waits for the reply passes a *future*."""
+        self.changed.add(self)
         number = lease.number
         self.leases.pop(number, None)
         if self.refreshes:
@@ -419,6 +490,7 @@ class SemaphoreState(SemaphoreRef):
 
     def give_back_unknown(self, owner: str, number: int, future: Confirmed | None = None) -> None:
         """Release a permit that is known by its id alone."""
+        self.changed.add(self)
         pending = PendingRelease(number, clock(), math.inf, False, future)  # noqa: FBT003
         self.releases.setdefault(owner, []).append(pending)
 
@@ -439,6 +511,8 @@ class SemaphoreState(SemaphoreRef):
 
     def refresh(self, lease: Lease) -> PendingRefresh:
         """Have a lease refreshed. Callers add to the result who is told of the outcome."""
+        self.changed.add(self)
+        lease.asked_at = clock()
         pending = self.refreshes.get(lease.number)
         if pending is None:
             pending = self.refreshes[lease.number] = PendingRefresh(lease)
@@ -446,6 +520,7 @@ class SemaphoreState(SemaphoreRef):
 
     def refresh_again(self, pending: PendingRefresh) -> None:
         """Write a refresh again, together with others."""
+        self.changed.add(self)
         known = self.refreshes.setdefault(pending.lease.number, pending)
         if known is not pending:
             known.join(pending)
@@ -479,17 +554,24 @@ class SemaphoreState(SemaphoreRef):
         )
         if isinstance(verdict, Lost):
             known = outcome is Outcome.GONE
-            self.gone(lease, verdict.reason if known else self.doubt(lease))
+            self.gone(lease, verdict.reason if known else lease.doubt)
         else:
             lease.renew(verdict)
             if outcome is Outcome.RENEWED:
                 for notifier in observers.notifiers:
                     notifier.permit("refreshed", lease, expires_in=lease.trusted_until - now)
 
+    def detached(self, lease: Lease) -> None:
+        """The server keeps *lease* for another process."""
+        self.changed.add(self)
+        self.leases.pop(lease.number, None)
+        lease.end()
+
     # -- losing
 
     def gone(self, lease: Lease, reason: str, *, expected: bool = False) -> None:
         """The server does not hold *lease* any more, or it cannot be trusted."""
+        self.changed.add(self)
         if lease.state is LeaseState.HELD:
             self.leases.pop(lease.number, None)
             self.lose(lease, reason, expected=expected)
@@ -517,16 +599,9 @@ class SemaphoreState(SemaphoreRef):
 
     def lose_unless_trusted(self, lease: Lease) -> bool:
         """Whether the permit of *lease* is lost, or ends now because its trust has run out."""
-        if lease.state is LeaseState.HELD and clock() >= lease.trusted_until:
-            self.lose(lease, self.doubt(lease))
+        if lease.state is LeaseState.HELD and not lease.trusted_at(clock()):
+            self.lose(lease, lease.doubt)
         return lease.state is not LeaseState.HELD
-
-    def doubt(self, lease: Lease) -> str:
-        """Why *lease* is not trusted, while it is not known to be lost. In any thread."""
-        blocked = self.identity.stalls.blocked_for(lease)
-        return (
-            lease.doubt if blocked is None else f"the event loop was blocked for {blocked:.3g} s"
-        )
 
     # -- time, push messages, connections
 

@@ -43,7 +43,7 @@ def push_of(raw: bytes) -> Push | None:
         kind, facts, name = raw.decode().split(" ", 2)
         match kind:
             case "granted":
-                return Granted(name, [_grant(*part.split(":")) for part in facts.split(",")])
+                return Granted(name, list(map(_grant, facts.split(","))))
             case "revoked":
                 return Revoked(name, [_whole(number) for number in facts.split(",")])
             case "recheck":
@@ -56,8 +56,9 @@ def push_of(raw: bytes) -> Push | None:
         return None
 
 
-def _grant(number: str, token: str, left_ms: str, slots: str = "") -> tuple[int, Holding]:
-    """One grant of a push message. TypeError where it has more parts than these, or fewer."""
+def _grant(text: str) -> tuple[int, Holding]:
+    """One grant of a push message. ValueError where it has more parts than these, or fewer."""
+    number, token, left_ms, slots = (text if text.count(":") > 2 else f"{text}:").split(":")
     held = tuple(map(_whole, slots.split("+"))) if slots else ()
     left = _whole(left_ms, at_most=_MAX_MS)
     return _whole(number, at_least=1), Holding(_whole(token), left, held)

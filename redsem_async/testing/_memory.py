@@ -190,7 +190,6 @@ class _Store:
                     loop.call_later(left, state.lose_unless_trusted, lease, context=Context())
             if state.waiting:
                 state.beat()
-                pipeline.settle(state)
 
     def _refresh(self, state: SemaphoreState, lease: Lease) -> None:
         now, terms = clock(), lease.terms
@@ -205,7 +204,6 @@ class _Store:
             lease.note_hold_left(held, now)
             outcome = Outcome.RENEWED
         state.note_refreshed(lease, outcome, now, now)
-        state.writer.settle(state)
 
 
 def _clock_us() -> int:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from redsem_async._core.backoff import delays
 from redsem_async._core.cancellation import finish
-from redsem_async._core.keys import new_hub_id, parse_permit_id, permit_id
+from redsem_async._core.config import Terms
+from redsem_async._core.keys import Address, new_hub_id, parse_permit_id, permit_id
 from redsem_async._core.lease import (
     Lost,
     Outcome,
@@ -22,10 +23,27 @@ from redsem_async._core.lease import (
     retry_after,
     trusted_until,
 )
+from redsem_async._hub.model import Lease, Request, WrongTransition
 from redsem_async._hub.refresher import refresh_due
 from tests.worlds.simulated_time import simulated
 
 leases = st.floats(0.05, 10_000)
+
+
+@simulated
+async def test_a_verb_that_is_not_in_the_table_says_of_what_it_was_called() -> None:
+    """A request that is granted twice would be two permits: rather no permit."""
+    loop, address = asyncio.get_running_loop(), Address("fair", "redsem", "jobs", "server")
+    request = Request(address, Terms(1), 1, 0.0, True, loop)
+    with pytest.raises(WrongTransition, match="told_to_wait is not for what is NEW"):
+        request.told_to_wait()
+    request.written()
+    request.serve(lease := Lease(request, 1, (), 1.0, 0.0))
+    with pytest.raises(WrongTransition, match="serve is not for what is DONE"):
+        request.serve(lease)
+    lease.end()
+    with pytest.raises(WrongTransition, match="lose is not for what is ENDED"):
+        lease.lose("gone")
 
 
 @given(leases, st.floats(0, 1e6))

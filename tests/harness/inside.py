@@ -15,7 +15,7 @@ from redsem_async.testing import MemoryBackend
 
 def remote_of(semaphore: AnySemaphore) -> RemoteSemaphore:
     """What the hub of the running loop keeps for *semaphore*."""
-    return semaphore._bound().remote
+    return semaphore._bound()
 
 
 def lease_of(permit: Permit) -> Lease:
@@ -39,9 +39,7 @@ def requests_of(semaphore: AnySemaphore) -> list[Request]:
 
 def beat(semaphore: AnySemaphore) -> None:
     """Send a heartbeat, as is done every third of a lease."""
-    remote = remote_of(semaphore)
-    remote.beat()
-    remote.writer.settle(remote)
+    remote_of(semaphore).beat()
 
 
 def known_to(client: Redis | MemoryBackend) -> dict[Address, RemoteSemaphore]:

@@ -60,6 +60,7 @@ async def test_after_a_detach_nothing_is_left_of_a_semaphore(client: MemoryBacke
     permit = await semaphore.acquire(timeout=3600)
     await permit.detach(30.0)
     del permit, semaphore
+    await asyncio.sleep(0)  # at the end of the turn what was changed is settled
     gc.collect()
     assert remote() is None
     await aclose(client)

@@ -27,13 +27,13 @@ BELOW: dict[str, set[str]] = {
 # From the top to the bottom: a module of `_hub` imports from its own line and those below.
 HUB = (
     {"hub"},
-    {"outage", "pipeline", "redirects", "refresher", "remote_semaphore"},
+    {"pipeline", "redirects", "refresher", "remote_semaphore"},
     {"endings"},
     {"calls"},
     {"commands"},
-    {"deadlines"},
+    {"estimates"},
     {"state"},
-    {"model", "moments", "stalls", "route", "identity", "introduction"},
+    {"model", "identity", "server"},
 )
 ROW = {module: row for row, modules in enumerate(HUB) for module in modules}
 FRAMEWORKS = {
@@ -85,6 +85,21 @@ def test_imports_point_downwards() -> None:
             below, _, used = other.removeprefix("redsem_async.").partition(".")
             assert below == folder or below in BELOW[folder], f"{name} imports {other}"
             assert not folder == below == "_hub" or ROW[module] <= ROW[used], (name, other)
+
+
+def test_a_verb_has_no_way_to_the_writer() -> None:
+    """It marks its semaphore, and what was changed is settled once, when the turn is over."""
+    settling: list[str] = []
+    for path in (PACKAGE / "_hub").glob("*.py"):
+        nodes = [*ast.walk(tree_of(path))]
+        names = {each.attr for each in nodes if isinstance(each, ast.Attribute)}
+        if ROW.get(path.stem, 0) > ROW["pipeline"]:
+            assert not {"writer", "asked", "send"} & names, path.stem
+        calls = (ast.unparse(each) for each in nodes if isinstance(each, ast.Call))
+        settling += [path.stem for call in calls if call.endswith(".settle()")]
+    assert settling == ["pipeline"], (
+        "beside the end of the turn, a task that waits for its request"
+    )
 
 
 def test_only_redis_and_the_api_know_redis_and_rules_know_no_clock() -> None:

@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, PermitLost
-from redsem_async._hub.introduction import signature
+from redsem_async._api.options import signature
 from redsem_async._tools.stored import as_text
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Make, MakePair, hub_of, key_of, keys_of

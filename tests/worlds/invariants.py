@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from redsem_async._hub.calls import AbandonBatch, AdoptCall
-from redsem_async._hub.commands import AcquireBatch, AnyBatch, HeartbeatBatch
+from redsem_async._hub.calls import AdoptCall
+from redsem_async._hub.commands import AbandonBatch, AcquireBatch, AnyBatch, HeartbeatBatch
 from redsem_async._hub.model import Call, LeaseState, Request, RequestState
 from redsem_async._hub.state import SemaphoreState
 from tests.worlds.look import Contents, Look, Waiter, limit_in_force
@@ -45,6 +45,8 @@ def of_state(state: SemaphoreState, in_flight: Iterable[AnyBatch]) -> Iterator[s
     if doubted and not state.heartbeats.expected:
         yield f"nobody asks about {len(doubted)} waiters"
     size, at = state.todo()
+    if state.changed:
+        return  # it is settled at the end of this turn
     if size and not (own or state.scheduled):
         yield f"nobody writes what there is to write: {size}"
     if at < state.look_at:
@@ -69,7 +71,7 @@ def _of_requests(state: SemaphoreState, own: Iterable[AnyBatch]) -> Iterator[str
     for number, request in state.requests.items():
         if request.number != number or number > state.identity.last_number:
             yield f"{number} is known for request {request.number}"
-    for each in {*new, *numbered, *waiting, *state.overdue}:
+    for each in {*new, *numbered, *waiting}:
         places = new[each], each in numbered, each in waiting
         right = False
         match each.state:
@@ -83,7 +85,7 @@ def _of_requests(state: SemaphoreState, own: Iterable[AnyBatch]) -> Iterator[str
             case RequestState.GRANTED:
                 right = places == (0, True, False) and state.leases.get(each.number) is each.lease
             case RequestState.DONE:
-                right = not places[2] and each not in state.overdue
+                right = not places[2]
                 right &= not places[1] or each in leaving
         if not right:
             yield f"request {each.number} is {each.state.name} and in {places}"

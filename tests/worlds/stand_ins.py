@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from redsem_async._core import clock, keys
-from redsem_async._hub import introduction
+from redsem_async._hub import identity
 
 
 class Even:
@@ -28,7 +28,7 @@ def _nobody(**_: object) -> str:
 def in_place(now: Callable[[], float], chance: object, ids: object) -> Generator[None]:
     """Put *now*, *chance* and *ids* in the place of the clock, of `random` and of `secrets`."""
     replaced: list[tuple[object, str, object]] = [
-        (introduction, "describe", _nobody),
+        (identity, "describe", _nobody),
         (keys, "secrets", ids),
     ]
     for name, module in list(sys.modules.items()):

@@ -1,16 +1,22 @@
-"""Where a semaphore's commands go, with the state of the link and what keeps them from it."""
+"""What is known of a server: its link, its outages, and where commands go in its stead."""
 
 import asyncio
+import logging
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import Context
 
 from redsem_async._core.backoff import delays
+from redsem_async._core.clock import now as clock
 from redsem_async._core.errors import BackendError, BackendUnavailable, unreachable
+from redsem_async._core.log import facts
 from redsem_async._protocol.backend import ConnectionRejected, Link, Node
 
-FRESH = 0.05  # seconds before a deadline in which no reply to an earlier command decides it
-OVERTIME = 0.05  # seconds after a deadline in which a reply that decides it is awaited
+logger = logging.getLogger("redsem_async")
+
+MOST_NAMED = 5  # semaphores, in a message
+CHECK_INTERVAL = 0.1  # seconds between looks at the callers that an outage outlasts
 MAX_SUSPENSION = 0.2  # seconds between commands to a server that replies but cannot do as asked
 
 
@@ -47,11 +53,6 @@ class LinkState:
     def uncounted(self) -> bool:
         """Whether scripts are told that no process receives its push messages."""
         return self.link is not None and self.link.uncounted
-
-    @property
-    def lead(self) -> float:
-        """How long before a reply is needed to send the command. 0 where OVERTIME is enough."""
-        return self.round_trip if OVERTIME / 2 < self.round_trip < math.inf else 0.0
 
 
 class Redirect:
@@ -126,3 +127,89 @@ def why(error: Exception) -> str:
     if isinstance(error, ConnectionRejected):
         return f"it {error}"
     return str(error) or type(error).__name__
+
+
+class ServerOutage:
+    """The outages of one server.
+
+    A short one is not logged. The first check logs a longer one, and its end is then logged too.
+    A client that was admitted before takes a rejection for an outage, such as of a stale token.
+
+    *lasts* is called again and again, with when it began, as long as an outage lasts. *names* are
+    those of the semaphores that the server has.
+
+    Attributes:
+        attempts: seconds between attempts to connect.
+        suspensions: seconds for which nothing is written to a server that is busy.
+        logged_since: when the logged outage began. It may outlast the connection.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        state: LinkState,
+        names: Callable[[], Iterable[str]],
+        lasts: Callable[[float], None],
+    ) -> None:
+        self._loop = loop
+        self._state = state
+        self._names = names
+        self._lasts = lasts
+        self._since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._rejection_logged = False
+        self.logged_since: float | None = None
+        self._reset_delays()
+
+    def _reset_delays(self) -> None:
+        self.attempts: Iterator[float] = delays(random.random)
+        self.suspensions: Iterator[float] = delays(random.random, longest=MAX_SUSPENSION)
+
+    def begin(self, error: Exception) -> None:
+        """The server cannot be asked, because of *error*."""
+        if self._state.error is None:
+            self._since = clock()
+            self._timer = self._loop.call_later(CHECK_INTERVAL, self._check, context=Context())
+        self._state.error = error
+
+    def end(self) -> None:
+        """The server replied."""
+        if self.logged_since is not None:
+            self._log_end(self.logged_since)
+        if self._state.error is not None:
+            self.forget()
+            self._reset_delays()
+
+    def forget(self) -> None:
+        """The connection is closed, and nothing is asked."""
+        self._state.error = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check(self) -> None:
+        self._log()
+        self._lasts(self._since)
+        self._timer = self._loop.call_later(CHECK_INTERVAL, self._check)
+
+    def _log(self) -> None:
+        """Log the outage once, and once more if the server comes back and rejects this client."""
+        place, error = self._state.node.place, self._state.error
+        rejected = isinstance(error, ConnectionRejected)
+        known = self.logged_since is not None and (self._rejection_logged or not rejected)
+        if error is None or known or self._state.ending:
+            return
+        self._rejection_logged = rejected
+        if self.logged_since is None:
+            self.logged_since = self._since
+        names = sorted(self._names())
+        shown = f" for {', '.join(map(repr, names[:MOST_NAMED]))}" if names else ""
+        shown += f" and {len(names) - MOST_NAMED:,} more" if names[MOST_NAMED:] else ""
+        extra = facts("outage", place=place, semaphores=names)
+        logger.warning("%s is unavailable%s: %s", place, shown, why(error), extra=extra)
+
+    def _log_end(self, since: float) -> None:
+        self.logged_since, self._rejection_logged = None, False
+        place, lasted = self._state.node.place, clock() - since
+        extra = facts("outage over", place=place, seconds=lasted)
+        logger.warning("%s is available again, after %.3g s", place, lasted, extra=extra)
