@@ -127,12 +127,12 @@ def test_a_mismatch_says_what_has_the_name_and_how_to_free_it() -> None:
     free = ModeMismatch("jobs", "zset server", "fair server", held=False, free_in=187.2)
     assert str(free) == (
         f"{clash} no permit is held now: the name is free in at most 188 s unless it is used"
-        " again, and FairSemaphore(...).delete() frees it at once"
+        " again, and FairSemaphore(...).delete() frees it immediately"
     )
     unused = ModeMismatch("jobs", "fair server", "fair local", held=False, unused=True)
     assert str(unused).endswith(
         "; no permit is held and no request waits now:"
-        " FairSemaphore(..., clock='local').delete() frees it at once"
+        " FairSemaphore(..., clock='local').delete() frees it immediately"
     )
 
 
