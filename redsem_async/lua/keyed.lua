@@ -210,7 +210,7 @@ function keyed.recount(counted)
   use = counted
   for _, key in ipairs(known) do counted[key] = counted[key] or 0 end
   for key, permits in pairs(counted) do call('ZADD', uses, permits, key) end
-  keep(uses, SLACK)
+  keep(uses, math.max(SLACK, call('PTTL', holders)))
   keyed.look_from = '*'
 end
 function keyed.keep(need)

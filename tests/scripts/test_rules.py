@@ -280,6 +280,14 @@ def test_a_release_after_the_uses_of_keys_were_lost_leaves_nothing_behind(mode: 
     assert not state.without_expiry
 
 
+def test_uses_that_are_counted_anew_live_as_long_as_who_holds() -> None:
+    """Otherwise each minute of a long lease would count them anew."""
+    state = InMemory("fair+keys")
+    state.acquire(A, 1, lease_ms=900_000, key=op.KeyTerms("a"))
+    state.lose("uses")
+    state.acquire(B, 1)  # and the judge looks at when keys end
+
+
 @pytest.mark.parametrize("mode", ["fair", "zset", "fair+keys"])
 @pytest.mark.parametrize("call", [op.Adopt(A, 2, 1, 90_000, INFO, 1), op.Detach(2, 90_000, 1)])
 def test_permits_count_although_meta_was_lost(mode: Mode, call: op.AnyOperation) -> None:

@@ -151,12 +151,15 @@ class Judge:
         both = known & {waiter.id for waiter in after.line}
         if both:
             yield Broken(ASKED, f"{both} hold and wait")
-        longest = max((held.expiry_ms for held in after.live.values()), default=0)
+        expiries = [(held.expiry_ms, held.token) for held in after.live.values()]
+        longest = max((expiry for expiry, _ in expiries), default=0)
+        counted = max((expiry for expiry, token in expiries if token), default=0)
         for kind, ends in after.ends.items():
+            last = counted if kind == "uses" else longest
             if ends is None and kind not in STAYING:
                 yield Broken(LEFT, f"{kind} never expires")
-            elif after.by_server and kind in OF_HOLDERS and (ends or 0) < longest - EXPIRY_SLACK:
-                yield Broken(LEFT, f"{kind} expires at {ends}, and a lease at {longest}")
+            elif after.by_server and kind in OF_HOLDERS and (ends or 0) < last - EXPIRY_SLACK:
+                yield Broken(LEFT, f"{kind} expires at {ends}, and a lease at {last}")
         if after.slotted:
             for identity, held in after.live.items():
                 if held.token and len(held.slots) != held.permits:
