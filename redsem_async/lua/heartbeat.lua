@@ -7,6 +7,10 @@
 -- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, answer...}, and where there are keys
 --          keyed.queues_of() before the answers; set_limit and hold as for an acquire, and an answer
 --          0 or -4 (queued), {token, ms left} (holds a permit) or -1 (gone)
+--
+-- uses: holders (allow_writes_at_maxmemory append holding_of load_state parse_ids purge), hubs
+--       (record_hub unknown_hub_error), queue (ticket_of), order (keep_queue queue_answer), serve
+--       (reply_with_limit serve)
 
 local lease, hub_info, no_push = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local REQUESTS = 8

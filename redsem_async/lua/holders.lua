@@ -36,7 +36,7 @@ end
 
 -- Issues the next token or ticket. The caller saves the counter.
 local function next_token()
-  state.counter = math.max(state.counter + 1, now_us)
+  state.counter = token_after(state.counter)
   return state.counter
 end
 -- By how many ms the counter leads the server's clock. Meta must not expire earlier.

@@ -9,6 +9,10 @@
 --          numbers  from here on: of the ids
 -- RETURNS  {tag, next_ms, waiting, own_grants, held...}, where nobody asks about the queue -1 and 0
 --          in place of next_ms and waiting; held being 1, or 0 when the id held nothing
+--
+-- uses: holders (allow_writes_at_maxmemory append exact load_state parse_ids purge remove_holders),
+--       hubs (raise_mark), order (own_requests), serve (own_grants reply_head serve), tell
+--       (publish_to)
 
 local owner, hold, own = ARGV[5], tonumber(ARGV[6]), ARGV[7]
 local NUMBERS = 8

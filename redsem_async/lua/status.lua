@@ -8,6 +8,8 @@
 --          queue is request, ticket ...; hubs is hub, facts about it ... for the hubs that occur;
 --          set and back_off are what is stored of the set limit and the back-off, '' for none.
 --          With slots, also the longest list of them. With keys, also what keyed.list() returns
+--
+-- uses: ramp (with_back_off), holders (append exact load_state), queue (hub_state parse_request)
 
 local MAX_ENDED = 5000  -- expired holders and requests of the dead, which do not count
 local max_entries = tonumber(ARGV[5])

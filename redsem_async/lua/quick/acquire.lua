@@ -58,7 +58,7 @@ local function grant_or_queue_all()
   local used, waiting, next_expiry = usual_state()
   if not used then return end
   local lease, declared, count = tonumber(ARGV[5]), tonumber(ARGV[6]), #ARGV - 10
-  local token = math.max(counter + 1, now_us)
+  local token = token_after(counter)
   local entries, scores = {}, {}
   if used + count <= declared and (uses or waiting == 0) then
     local counts, moved = nil, {}

@@ -29,7 +29,7 @@ local function hand_over(count, used)
     end
   end
   used = used - count
-  local token = math.max(counter + 1, now_us) - 1
+  local token = token_after(counter) - 1
   local plan = { requests = {}, facts = {}, scores = {}, own = {}, told = {}, grants = {}, longest = 0 }
   for i, request in ipairs(requests) do
     local owner, number, lease, declared, permits =
@@ -66,7 +66,6 @@ local function hand_over(count, used)
   end
   return plan
 end
-
 
 -- What the keys of *ids* have in use without them. nil where a request waits for one of the keys.
 local function uses_without(ids, waiting)
