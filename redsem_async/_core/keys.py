@@ -8,6 +8,7 @@ import re
 import secrets
 from functools import cached_property
 from typing import Literal, NamedTuple, cast, get_args
+from urllib.parse import quote
 
 from .config import Clock
 
@@ -20,9 +21,15 @@ Mode = Literal[
     "fair+keys+slots",
     "fair+share+slots",
     "zset+slots",
+    "fair+rate",
+    "fair+keys+rate",
+    "fair+share+rate",
+    "fair+rate+slots",
+    "fair+keys+rate+slots",
+    "fair+share+rate+slots",
 ]
 """Fair without keys, fair with a limit for each key, fair with keys that also share the overall
-limit, and zset. Each of them also with slots."""
+limit, and zset. Each of them also with slots, and the fair ones also with rates."""
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
@@ -34,10 +41,11 @@ class _Address(NamedTuple):
     prefix: str
     name: str
     clock: Clock
+    rates: tuple[str, ...] = ()
 
 
 class Address(_Address):
-    """Where a semaphore lives, and in which mode and by which clock it is kept."""
+    """Where a semaphore lives, in which mode and by which clock it is kept, and its *rates*."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -70,10 +78,16 @@ class Address(_Address):
         """Whether permits stand for slots."""
         return self.mode.endswith("+slots")
 
+    @cached_property
+    def rated(self) -> bool:
+        """Whether rates hold up requests."""
+        return "+rate" in self.mode
+
     @property
     def kind(self) -> str:
-        """Mode and clock, as kept in Redis. One name has one of each."""
-        return f"{self.mode} {self.clock}"
+        """Mode and clock and the names of the rates, as kept in Redis. One name has one of each."""
+        names = "+".join(quote(name, safe="") for name in self.rates)
+        return f"{self.mode} {self.clock} {names}".rstrip()
 
 
 def with_slots(mode: Mode) -> Mode:

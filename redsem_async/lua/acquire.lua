@@ -20,8 +20,8 @@
 --                       one that has waited before, which max_waiters does not refuse. Its ticket is
 --                       as low as that of a request which came *ahead* ms earlier, and with 2 of one
 --                       which came at the moment *ahead* of the caller's clock
--- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, answer...}, and where there are keys
---          keyed.queues_of() before the answers; set_limit being -1 when no limit is set, -2 when
+-- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, answer...}, and before the answers
+--          keyed.queues_of() where there are keys, and rated.backlog() with rates; set_limit being -1 when no limit is set, -2 when
 --          nothing was known of the hub either, and {set_limit, ms, ramp} from with_back_off()
 --          during a back-off; hold being the usual hold in ms times permits, -1 when it is not
 --          known or all were granted; and an answer being a token (granted), {token, ms left}
@@ -129,7 +129,8 @@ end
 -- Whether *request* would fit, and its place in the queue may be before those that do not.
 local function may_overtake(request, blocked_by)
   local fits = state.used + request.permits <= most and not (keyed and keyed.is_full(request))
-  local takes_turns = string.find(mode, 'share', 1, true) and blocked_by == 'limit'
+    and not (rated and rated.lets_at(request))
+  local takes_turns = string.find(mode, '^fair%+share') and blocked_by == 'limit'
   return fits and (request.ahead > 0 or takes_turns)
 end
 -- Queues *request* at the end of the call, because of *blocked_by*.
@@ -137,8 +138,9 @@ local function enqueue(request, blocked_by)
   local too_heavy = request.permits > most
   append(queued, { ticket_for(request), request.text })
   overtakes = overtakes or request.ahead > 0 or may_overtake(request, blocked_by)
-  if keyed then keyed.queued(request, blocked_by, too_heavy) end
-  if fair and blocked_by == 'limit' and not too_heavy then
+  if keyed then keyed.queued(request, blocked_by == 'key' and 'key' or 'limit', too_heavy) end
+  if blocked_by == 'rate' then rated.next_is(request, rated.lets_at(request)) end
+  if fair and blocked_by ~= 'key' and not too_heavy then
     state.blocked_until = state.blocked_until or math.huge
   end
   return blocked_by == 'key' and -4 or 0
@@ -155,6 +157,7 @@ local function answer_to(request)
   local refused = refusal(request, blocked_by)
   if not refused then return enqueue(request, blocked_by) end
   local token = may_overtake(request, blocked_by) and grant_in_turn(request)
+  if blocked_by == 'rate' then rated.refuse(request) end
   overtakes, state.refuses = overtakes or token, state.refuses or not token
   return token or refused
 end
@@ -177,5 +180,7 @@ if overtakes then  -- one may be the first now, and fit where that one did not
   state.blocked_until = nil
   start_over()
   serve()
+elseif rated then
+  rated.tell()  -- the caller's hub, with the reply
 end
 return append(reply_with_limit(served, keyed and keyed.queues_of(REQUESTS, answers)), answers)

@@ -31,7 +31,7 @@
 -- holds up those behind it. One that is heavier than the set limit is passed over. With share, keys
 -- with the same use for their weight take turns by their virtual time.
 
-local shares = string.find(mode, 'share', 1, true)
+local shares = string.find(mode, '^fair%+share')
 
 keyed = {}
 local use = {}        -- of keys, read once in a call

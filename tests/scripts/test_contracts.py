@@ -52,7 +52,7 @@ DEFINED = {
     file: frozenset[str]().union(
         *(each.defines for each in statements((LUA / f"{file}.lua").read_text()))
     )
-    - {"state", "keyed", "slotted"}
+    - {"state", "keyed", "slotted", "rated"}
     for file in SHARED
 } | {"tell": frozenset({"publish_to"})}
 
@@ -127,7 +127,7 @@ def test_every_name_in_a_script_is_declared(mode: Mode, operation: str) -> None:
     without_fields = re.sub(r"(?<=[{,])\s*\w+ = ", "", text)
     assert {*re.findall(r"(?<![\w.])[A-Za-z_]\w*", without_fields)} <= names | KNOWN
     members = {*re.findall(r"function (\w+\.\w+)", text)}
-    for member in {*re.findall(r"\b(?:keyed|slotted)\.\w+(?=\()", text)} - members:
+    for member in {*re.findall(r"\b(?:keyed|slotted|rated)\.\w+(?=\()", text)} - members:
         table = member.partition(".")[0]
         assert not re.search(rf"^{table} = ", text, re.MULTILINE), member
 
