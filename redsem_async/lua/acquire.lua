@@ -16,19 +16,20 @@
 --          hub_info     facts about the caller's hub, '' when sent before
 --          no_push      '1' when no push message reaches the hub, '2' when nobody counts it
 --          requests     from here on: 'number', or 'number:permits:waits:ahead' and the tail of a
---                       request. waits is 0 for one that may not wait, 1 for one that may, 2 for
---                       one that has waited before, which max_waiters does not refuse. Its ticket is
---                       as low as that of a request which came *ahead* ms earlier, and with 2 of one
---                       which came at the moment *ahead* of the caller's clock
+--                       request; none to learn whether Redis takes writes. waits is 0 for one that
+--                       may not wait, 1 for one that may, 2 for one that has waited before, which
+--                       max_waiters does not refuse. Its ticket is as low as that of a request
+--                       which came *ahead* ms earlier, and with 2 of one which came at the moment
+--                       *ahead* of the caller's clock
 -- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, answer...}, and before the answers
---          keyed.queues_of() where there are keys, and rated.backlog() with rates; set_limit being -1 when no limit is set, -2 when
---          nothing was known of the hub either, and {set_limit, ms, ramp} from with_back_off()
---          during a back-off; hold being the usual hold in ms times permits, -1 when it is not
---          known or all were granted; and an answer being a token (granted), {token, ms left}
---          (holds a permit already), 0 (queued), -4 (queued, and its key holds it up), -1 (gone: its
---          number was used before, and it neither holds nor waits), -2 (no room, and it does not
---          wait), -5 (the same, because of its key), -3 (the queue is too long), -6 (that of its
---          key is);
+--          keyed.queues_of() where there are keys, and rated.backlog() where there are rates;
+--          set_limit being -1 when no limit is set, -2 when nothing was known of the hub either, and
+--          {set_limit, ms, ramp} from with_back_off() during a back-off; hold being the usual hold
+--          in ms times permits, -1 when it is not known or all were granted; and an answer being a
+--          token (granted), {token, ms left} (holds a permit already), 0 (queued), -4 (queued, and
+--          its key holds it up), -1 (gone: its number was used before, and it neither holds nor
+--          waits), -2 (no room, and it does not wait), -5 (the same, because of its key), -3 (the
+--          queue is too long), -6 (that of its key is);
 --          the error REORDERED when the batch before has not run: it then changes nothing
 --
 -- uses: holders (append exact holding_of limit_for load_state next_expiry next_token note occupy

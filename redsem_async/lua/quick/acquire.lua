@@ -2,7 +2,7 @@
 --
 -- The result is that of acquire. The quick path is taken when all of this is true:
 --
---   1. usual_mark and usual_state() find nothing unusual
+--   1. usual_mark and usual_state() find nothing unusual, and there are requests
 --   2. every number is higher than the one before it, and no request is heavy
 --
 -- and one of these:
@@ -43,7 +43,7 @@ end
 
 local function grant_or_queue_all()
   local mark, is_fair = usual_mark, string.find(mode, 'fair', 1, true)
-  if not mark or is_fair and passed and not uses then return end
+  if not mark or #ARGV == 10 or is_fair and passed and not uses then return end
   local found = {}
   for i = 11, #ARGV do
     local number = tonumber(ARGV[i])
