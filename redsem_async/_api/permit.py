@@ -9,7 +9,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn, Self, TypeVar, cast
+from typing import Any, NoReturn, Self, TypeVar, cast
 
 from redsem_async._core import config
 from redsem_async._core.cancellation import finish
@@ -19,8 +19,7 @@ from redsem_async._core.errors import BackendError, PermitLost, SemaphoreError
 from redsem_async._core.lease import Outcome, reply_timeout
 from redsem_async._hub.calls import BackOffCall
 from redsem_async._hub.introduction import signature
-from redsem_async._hub.model import BlockGuard, Confirmed, Lease, LeaseState, PendingRelease
-from redsem_async._hub.refresher import Refresher
+from redsem_async._hub.model import BlockGuard, Confirmed, Lease, LeaseState
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
 
 from .options import refuse_pickling
@@ -30,14 +29,6 @@ Leave = TypeVar("Leave", bound=Callable[..., Any])
 
 CUT_WITHIN = 1.0  # seconds, after which an overload that told no time is out of date
 _TAKEN = frozenset({LeaseState.HELD, LeaseState.LOST})
-
-
-class Bound(NamedTuple):
-    """A semaphore in one event loop."""
-
-    remote: RemoteSemaphore
-    refresher: Refresher
-    loop: asyncio.AbstractEventLoop
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
@@ -52,7 +43,7 @@ class Permit:
     a ``ResourceWarning``, and is logged once a minute for each semaphore.
     """
 
-    _bound: Bound
+    _remote: RemoteSemaphore
     _lease: Lease
     _since: float  # when it was granted to its caller
     _waited: float
@@ -136,14 +127,14 @@ class Permit:
             PermitLost: the permit is lost, may be, or was released.
         """
         if not self._trusted():
-            raise self._lease.loss(self._bound.remote.doubt(self._lease))
+            raise self._lease.loss()
 
     def _trusted(self) -> bool:
         """Whether the permit may be trusted now. If not, the event loop marks it as lost."""
         lease = self._lease
         if lease.trusted_at(clock()):
             return True
-        loop, lose_unless_trusted = self._bound.loop, self._bound.remote.lose_unless_trusted
+        loop, lose_unless_trusted = self._remote.loop, self._remote.lose_unless_trusted
         if _running_loop() is loop:
             lose_unless_trusted(lease)
         elif not loop.is_closed():
@@ -212,7 +203,7 @@ class Permit:
         if config.flag(key, "key") and terms_of_key is None:
             raise ValueError("key=True needs a permit that was acquired with a key")
         of_key = terms_of_key.key if key and terms_of_key is not None else None
-        remote, now = self._bound.remote, clock()
+        remote, now = self._remote, clock()
         if pause > terms.max_back_off:
             log_cut(remote, pause)
             pause = terms.max_back_off
@@ -222,7 +213,7 @@ class Permit:
         pause_ms, by = math.ceil(1000 * pause), signature(terms.label)
         ends = now + (pause or CUT_WITHIN)
         call = BackOffCall(pause_ms, lease.token, key=of_key, by=by, ends=ends)
-        loop = self._bound.loop
+        loop = self._remote.loop
         if _running_loop() is loop:
             remote.back_off(call)
         else:
@@ -239,12 +230,12 @@ class Permit:
         """
         self._loop()
         self.check()
-        answer = self._bound.remote.refresh_now(self._lease)
+        answer = self._remote.refresh_now(self._lease)
         await asyncio.wait([answer], timeout=self.expires_in)
         outcome = answer.result() if answer.done() else Outcome.UNKNOWN
         self.check()
         if outcome is Outcome.UNKNOWN:
-            raise self._bound.remote.route.unavailable()
+            raise self._remote.route.unavailable()
 
     async def release(self) -> bool:
         """Release the permit, so that the next waiter gets it.
@@ -266,7 +257,8 @@ class Permit:
             return False
         lost = lease.state is LeaseState.LOST
         future: Confirmed = loop.create_future()
-        pending = _give_back(self._bound, lease, self._since, clock(), future)
+        now = clock()
+        pending = self._remote.release(lease, now, now - self._since, future)
         try:
             held = await future
         except asyncio.CancelledError:
@@ -302,15 +294,10 @@ class Permit:
             expires = config.expires_in_of(expires_in)
         self.check()
         expires = min(expires, lease.hold_left(clock()))
-        remote, refresher, _ = self._bound
-        # A refresh written later would make a short expiry a whole lease again.
-        refresher.remove(lease)
         try:
-            await remote.detach(lease, expires)
-        except BaseException as error:
-            if lease.state is LeaseState.HELD:
-                refresher.add(lease, remote, clock())
-            if isinstance(error, BackendError) and not self._trusted():
+            await self._remote.detach(lease, expires)
+        except BackendError as error:
+            if not self._trusted():
                 raise lease.loss() from error
             raise
         return self.id
@@ -333,7 +320,7 @@ class Permit:
         now = clock()
         trusted = now < lease.trusted_until and lease.state is LeaseState.HELD
         if self._cancel_on_loss and not trusted and self.lost:
-            _give_back(self._bound, lease, self._since, now)
+            _ = self._remote.release(lease, now, now - self._since)
             raise lease.loss()
         self._guarded = BlockGuard(lease, task, self._cancel_on_loss)
         if ends_with_task:
@@ -356,16 +343,15 @@ class Permit:
         trusted = now < lease.trusted_until and lease.state is LeaseState.HELD
         lost = not trusted and self.lost
         if lease.state is not LeaseState.ENDED:
-            if asyncio.get_running_loop() is not self._bound.loop:
+            if asyncio.get_running_loop() is not self._remote.loop:
                 self._loop()  # raises
-            self._bound.refresher.remove(lease)
-            _ = self._bound.remote.release(lease, now, now - self._since)
+            _ = self._remote.release(lease, now, now - self._since)
         if lost and self._cancel_on_loss and (exc is None or cancelled_by_loss):
             raise lease.loss() from exc
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
-        if loop is not self._bound.loop:
+        if loop is not self._remote.loop:
             raise RuntimeError(f"this permit of {self.name!r} belongs to another event loop")
         return loop
 
@@ -376,14 +362,14 @@ class Permit:
         state = self._lease.state
         if state not in _TAKEN:
             return
-        loop = self._bound.loop
+        loop = self._remote.loop
         if loop.is_closed():
             return
         message = f"{self!r} was garbage-collected without being released"
         # Collected in any thread, and in the middle of anything. The release comes first, because
         # the warning may be raised as an error.
         release = partial(
-            _release_dropped, self._bound, self._lease, self._since, self._acquired_at
+            _release_dropped, self._remote, self._lease, self._since, self._acquired_at
         )
         loop.call_soon_threadsafe(release, context=Context())
         if state is LeaseState.HELD:
@@ -397,21 +383,15 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _give_back(
-    bound: Bound, lease: Lease, since: float, now: float, future: Confirmed | None = None
-) -> PendingRelease:
-    """Release what was granted at *since*. *future* gets whether it was held."""
-    bound.refresher.remove(lease)
-    return bound.remote.release(lease, now, now - since, future)
-
-
-def _release_dropped(bound: Bound, lease: Lease, since: float, acquired_at: str | None) -> None:
+def _release_dropped(
+    remote: RemoteSemaphore, lease: Lease, since: float, acquired_at: str | None
+) -> None:
     # A lost one that the server has not called gone may be held there still, and keeps its hub.
-    remote = bound.remote
     if lease.state in _TAKEN and remote.leases.get(lease.number) is lease:
         if lease.state is LeaseState.HELD:
             log_dropped(remote, acquired_at)
-        _give_back(bound, lease, since, clock())
+        now = clock()
+        _ = remote.release(lease, now, now - since)
 
 
 # -- blocks of ``async with semaphore``

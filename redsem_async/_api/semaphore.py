@@ -17,13 +17,14 @@ from redsem_async._hub.deadlines import usual_hold
 from redsem_async._hub.hub import hub_for
 from redsem_async._hub.introduction import signature
 from redsem_async._hub.model import Request
+from redsem_async._hub.remote_semaphore import RemoteSemaphore
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import KeyTerms
 from redsem_async._protocol.status import SemaphoreStatus, StatusReply, Viewer
 
 from .awaitables import Acquisition, AwaitableBool
 from .options import backend_of, how_to_call, key_terms, refuse_pickling
-from .permit import Bound, EnteredBlock, EnteredPermits, Permit, exit_of_block
+from .permit import EnteredBlock, EnteredPermits, Permit, exit_of_block
 from .remarks import line_outside
 from .stand_ins import STAND_INS
 
@@ -119,7 +120,7 @@ class AnySemaphore:
         if terms.slots is not None:
             mode = with_slots(mode)
         self._address = Address(mode, terms.prefix, config.text(name, "name"), terms.clock)
-        self._last_bound: Bound | None = None  # in the loop that used it last
+        self._last_bound: RemoteSemaphore | None = None  # in the loop that used it last
         self._entered = EnteredPermits()
 
     def __reduce__(self) -> NoReturn:
@@ -217,8 +218,7 @@ class AnySemaphore:
         adopted: str | None = None,
     ) -> Permit:
         """Acquire a permit, or take over *adopted*."""
-        bound, terms = self._bound(), self._terms
-        remote = bound.remote
+        remote, terms = self._bound(), self._terms
         if adopted is None:
             request = remote.acquire(terms, timeout, permits, ahead, key)
         else:
@@ -228,15 +228,9 @@ class AnySemaphore:
         except BaseException:
             remote.abandon(request)
             raise
-        return self._permit(bound, request, cancel_on_loss=cancel_on_loss)
+        return _permit(remote, request, cancel_on_loss=cancel_on_loss)
 
     _acquire.__qualname__ = "acquire"  # as Python reports one that was not awaited
-
-    def _permit(self, bound: Bound, request: Request, *, cancel_on_loss: bool) -> Permit:
-        lease, since, waited = bound.remote.taken(request)
-        bound.refresher.add(lease, bound.remote, since)
-        acquired_at = line_outside() if bound.loop.get_debug() else None
-        return Permit(bound, lease, since, waited, cancel_on_loss, acquired_at)
 
     async def try_acquire(
         self, *, permits: int = 1, key: str | EllipsisType | None = ...
@@ -265,14 +259,14 @@ class AnySemaphore:
         if terms.keyed:
             key_terms(terms, ..., 1)  # raises
         # As `_acquire` does, which would be one more coroutine for each waiter.
-        bound = self._bound()
-        request = bound.remote.acquire(terms, terms.timeout)
+        remote = self._bound()
+        request = remote.acquire(terms, terms.timeout)
         try:
             await request
         except BaseException:
-            bound.remote.abandon(request)
+            remote.abandon(request)
             raise
-        permit = self._permit(bound, request, cancel_on_loss=terms.cancel_on_loss)
+        permit = _permit(remote, request, cancel_on_loss=terms.cancel_on_loss)
         permit._guard_block(ends_with_task=True)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         if entered is None:
             self._entered.add(permit)
@@ -317,7 +311,7 @@ class AnySemaphore:
 
     async def _release(self, permit_id: str) -> bool:
         known = parse_permit_id(permit_id)
-        return known is not None and await self._bound().remote.revoke(*known)
+        return known is not None and await self._bound().revoke(*known)
 
     def adopt(self, permit_id: str) -> Acquisition:
         """Take over a permit that was detached, in this process or another. Await or enter it.
@@ -396,7 +390,7 @@ class AnySemaphore:
     async def _read(
         self, max_entries: int, after: str | None = None, begin: str = ""
     ) -> StatusReply:
-        remote, terms = self._bound().remote, self._terms
+        remote, terms = self._bound(), self._terms
         usual, of_key = usual_hold(remote), terms.declared_limit
         viewer = Viewer(terms.limit, terms.slots, terms.lease, usual, of_key)
         reply: StatusReply = await remote.call(StatusCall(max_entries, after, viewer, begin))
@@ -441,7 +435,7 @@ class AnySemaphore:
         self, limit: int | Literal["pause", "resume"] | None, key: str | None = None
     ) -> None:
         call = SetLimitCall(limit, key=key, by=signature(self._terms.label))
-        await self._bound().remote.call(call)
+        await self._bound().call(call)
 
     async def back_off(self, seconds: float, *, key: str | None = None) -> None:
         """Grant no permits for *seconds*, in any process. 0 ends a back-off.
@@ -461,7 +455,7 @@ class AnySemaphore:
         key = None if key is None else self._terms.checked_key(key)
         pause = config.duration_of(seconds, "seconds", config.LONGEST_BACK_OFF)
         ms, ends, by = math.ceil(1000 * pause), clock() + pause, signature(self._terms.label)
-        await self._bound().remote.call(BackOffCall(ms, key=key, by=by, ends=ends))
+        await self._bound().call(BackOffCall(ms, key=key, by=by, ends=ends))
 
     async def reap(self) -> int:
         """Remove expired holders and dead waiters, serve the queue, and return the number removed.
@@ -473,7 +467,7 @@ class AnySemaphore:
         """
         reaped, more = 0, True
         while more:
-            answer = await self._bound().remote.call(ReapCall())
+            answer = await self._bound().call(ReapCall())
             count = answer.answers[0]
             assert isinstance(count, int)
             reaped += count
@@ -492,24 +486,29 @@ class AnySemaphore:
         Raises:
             SemaphoreError: see `AnySemaphore`. If cancelled, it may still take effect.
         """
-        await self._bound().remote.call(DeleteCall())
+        await self._bound().call(DeleteCall())
 
     # -- the hub
 
-    def _bound(self) -> Bound:
-        """What this semaphore is bound to in the running loop."""
+    def _bound(self) -> RemoteSemaphore:
+        """The semaphore as the hub of the running loop has it."""
         bound = self._last_bound  # read once, because loops may run in several threads
         if bound is None or STAND_INS:
             return self._bind()
-        here = bound.loop is asyncio.get_running_loop() and bound.remote.identity.usable
+        here = bound.loop is asyncio.get_running_loop() and bound.identity.usable
         return bound if here else self._bind()
 
-    def _bind(self) -> Bound:
+    def _bind(self) -> RemoteSemaphore:
         stand_in, terms = STAND_INS[-1] if STAND_INS else None, self._terms
         hub = hub_for(stand_in or self._backend)
         remote = hub.semaphore(self._address, terms.label)
         remote.introduction.terms = terms
-        bound = Bound(remote, hub.refresher, hub.identity.loop)
         if stand_in is None:
-            self._last_bound = bound
-        return bound
+            self._last_bound = remote
+        return remote
+
+
+def _permit(remote: RemoteSemaphore, request: Request, *, cancel_on_loss: bool) -> Permit:
+    lease, since, waited = remote.taken(request)
+    acquired_at = line_outside() if remote.loop.get_debug() else None
+    return Permit(remote, lease, since, waited, cancel_on_loss, acquired_at)

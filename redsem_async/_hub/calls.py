@@ -71,6 +71,11 @@ def back_off_is_unsent(state: SemaphoreState) -> bool:
     return any(change.future is None and change.wanted for change in changes)
 
 
+def back_off_is_in_flight(state: SemaphoreState) -> bool:
+    """Whether a back-off has no reply yet."""
+    return any(isinstance(call, BackOffCall) and call.in_flight for call in state.calls)
+
+
 def fail_calls(state: SemaphoreState, error: Callable[[], SemaphoreError]) -> None:
     """End every call, because no reply will come."""
     for call in cast("list[CallBatch]", state.calls[:]):
@@ -192,7 +197,7 @@ class ChangeCall(CallBatch):
         self.call = self.call or self.state.identity.new_number()
 
     def apply(self, reply: Reply, now: float) -> None:
-        apply_common(self.state, reply, self.sent_at, now, decides=False)
+        apply_common(self.state, reply, self.sent_at, now)
         super().apply(reply, now)
 
     def write_again(self, *, arrived: bool) -> None:
@@ -296,7 +301,7 @@ class AbandonBatch(Batch[Reply, Request | Call], Abandon):
         for each in self.items:
             if isinstance(each, CallBatch):
                 each.ended()
-        apply_common(self.state, reply, self.sent_at, now, decides=False)
+        apply_common(self.state, reply, self.sent_at, now)
 
     def refused(self, error: SemaphoreError, now: float) -> None:
         self._forget()  # what the server has of them ends with its lease

@@ -48,7 +48,6 @@ from redsem_async._protocol.replies import (
     Reply,
 )
 
-from . import deadlines
 from .deadlines import retry_after_of, timed_out
 from .model import Call, Lease, PendingRefresh, PendingRelease, QueueReport, Request, RequestState
 from .moments import STAGGER
@@ -209,7 +208,7 @@ class ReapCall(CallBatch, Reap):
 
     def apply(self, reply: Reply, now: float) -> None:
         on_our_own = self.future is None
-        apply_common(self.state, reply, self.sent_at, now, continues=on_our_own, decides=False)
+        apply_common(self.state, reply, self.sent_at, now, continues=on_our_own)
         super().apply(reply, now)
 
 
@@ -333,10 +332,9 @@ class AcquireBatch(Batch[Reply, Request], Acquire):
             state.ask_again(again)
         if wait:
             state.wait(wait)
-            deadlines.ask_early(state, wait, now)
         if state.seen is not None or reply.set_limit is not None or reply.ramp is not None:
             note_limit(state, reply, now)
-        if reply.granted or reply.next_ms is not None or state.waiting or state.overdue:
+        if reply.granted or reply.next_ms is not None or state.waiting:
             apply_common(state, reply, sent_at, now)
 
     def refused(self, error: SemaphoreError, now: float) -> None:
@@ -394,16 +392,14 @@ class HeartbeatBatch(Batch[Reply, Request], Heartbeat):
                 request.report = report
                 request.waits_for_key = answer == WAITING_FOR_KEY
         note_limit(state, reply, now)
-        apply_common(state, reply, sent_at, now, decides=False)
+        apply_common(state, reply, sent_at, now)
         # The server does not know these any more. One that is gone makes all others doubtful.
         for request in gone:
             state.ask_under_new_number(request)
-        if gone and not state.unsure:
-            state.unsure = tuple(state.waiting)
+        if gone:
+            state.unsure = tuple(dict.fromkeys((*state.unsure, *state.waiting)))
         if state.unsure:
             state.beat()
-        if state.overdue:
-            deadlines.settle(state, now)
 
     def refused(self, error: SemaphoreError, now: float) -> None:
         state = self.state
@@ -450,7 +446,7 @@ class ReleaseBatch(Batch[Reply, PendingRelease], Release):
                 # If it is sent twice, the second finds nothing although the first did.
                 pending.settle(bool(held) or (pending.was_sent and pending.trusted))
         if reply.granted or reply.next_ms is not None or self.state.waiting:
-            apply_common(self.state, reply, self.sent_at, now, decides=False)
+            apply_common(self.state, reply, self.sent_at, now)
 
     def refused(self, error: SemaphoreError, now: float) -> None:
         fail_releases(self.state, self.items, error)
@@ -529,12 +525,10 @@ def apply_common(
     now: float,
     *,
     continues: bool = True,
-    decides: bool = True,
 ) -> None:
     """Apply what a reply says of the semaphore.
 
-    With *continues*, a reap follows one that stopped early to let others have the server. With
-    *decides*, the reply decides the requests whose deadline has come.
+    With *continues*, a reap follows one that stopped early to let others have the server.
     """
     for number, token in reply.granted:
         state.granted(number, token, None, sent_at, reply.slots.get(number, ()))
@@ -547,8 +541,6 @@ def apply_common(
             behind = reply.waiting - len(waiting) > FIRST_FEW
             moment = reply.next_ms / 1000 + (state.identity.stagger(STAGGER) if behind else 0.001)
         state.heartbeats.expect(moment, heartbeat_interval(state.longest_lease), now)
-    if decides and state.overdue:
-        deadlines.settle(state, now)
 
 
 def _report(state: SemaphoreState, sent_at: float, reply: Reply) -> QueueReport:
@@ -572,15 +564,14 @@ def _reject_full(state: SemaphoreState, request: Request, *, for_key: bool) -> N
 def _asked_about(state: SemaphoreState) -> Sequence[Request]:
     """The waiters that the next heartbeat asks about.
 
-    Those whose deadline has come, then the first in the queue, to see that it is still there. Or
-    all of them, where push messages may have been missed.
+    The first in the queue, to see that it is still there. Or those that are in doubt, or whose
+    deadline is near. Or all of them, where push messages may have been missed.
     """
     if state.route.link_state.no_push and not state.unsure:
         state.unsure = tuple(state.waiting)
-    overdue = [each for each in state.overdue if each.state is _WAITING]
     unsure = [each for each in state.unsure if each.state is _WAITING]
     others = unsure or islice(state.waiting, FIRST_ASKED)
-    asked = dict.fromkeys(islice(dict.fromkeys((*overdue, *others)), MAX_ASKED))
+    asked = dict.fromkeys(islice(dict.fromkeys(others), MAX_ASKED))
     state.unsure = tuple(each for each in unsure if each not in asked)
     return list(asked)
 

@@ -1,17 +1,13 @@
 """What happens to a request when the caller's deadline comes, or when it waits for itself.
 
-AcquireTimeout says that the server replied, recently enough, that the request has to wait, or that
-it granted the request too late for a refresh to confirm that.
-BackendUnavailable says that it did not reply. To tell one from the other, the server is asked
-when the deadline comes, with one heartbeat for all requests, and the reply has OVERTIME to come.
-Far from the server it is asked one round trip earlier.
+AcquireTimeout says that the server replied, lately, that the request has to wait, or that it
+granted the request too late for a refresh to confirm that. BackendUnavailable says that it did not
+reply. To tell one from the other, the server is asked once before the deadline, with one heartbeat
+for all requests whose deadlines are near. If no reply has come by then, one is awaited for GRACE.
 """
 
 import asyncio
 import logging
-import math
-from collections.abc import Iterable
-from heapq import heappop, heappush
 
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Terms
@@ -20,89 +16,48 @@ from redsem_async._core.lease import ahead_in_turns, refresh_is_overdue, retry_a
 from redsem_async._protocol.replies import Ramp, Reply, lowered
 
 from .model import ENTERED, Blocks, LeaseState, QueueReport, Request, RequestState
-from .route import FRESH, OVERTIME
 from .state import SemaphoreState
 
 logger = logging.getLogger("redsem_async")
 
+FRESH = 0.05  # seconds for which a reply is as good as one to a question that is asked now
+GRACE = 0.05  # seconds after a deadline, or after a blocked loop, in which a reply is awaited
+
 
 def look(state: SemaphoreState, now: float) -> None:
-    """Time has passed. Look at the deadlines that have come by *now*."""
-    awaited: list[tuple[Request, float]] = []
-    while (request := state.deadlines.come(now)) is not None:
-        lead = max(0.0, request.deadline - request.look_at)
-        if _come(state, request, now, lead):
-            awaited.append((request, lead))
-    if awaited:
-        moment = clock() + OVERTIME  # to look at many may have taken long
-        for request, lead in awaited:
-            state.deadlines.look_again(request, moment + lead)
-    nested = state.nested
-    while nested and now >= nested[0][0]:
-        _log_nested(state, heappop(nested)[2], now)
+    """Time has passed. Look at the deadlines that are near or have come by *now*."""
+    near: list[tuple[float, Request]] = []
+    while (due := state.deadlines.come(now)) is not None:
+        at, request = due
+        if at < request.deadline:
+            near.append(due)
+        elif (error := _verdict(state, request)) is None and at == request.deadline:
+            state.deadlines.add(request, at + GRACE)
+        else:
+            state.refuse(request, error or _no_reply(state, request))
+    if near:
+        _ask(state, near, clock())  # to look at many may have taken long
+    while (late := state.nested.come(now)) is not None:
+        _log_nested(state, late[1], now)
     state.time_passed(now)
 
 
-def _come(state: SemaphoreState, request: Request, now: float, lead: float) -> bool:
-    """Called up to three times, *lead* before the deadline, at it, and OVERTIME after it.
-
-    The reply to a heartbeat decides in between. Returns whether it is awaited.
-    """
-    waits = request.state is RequestState.WAITING
-    if request.replies_since is None:
-        # For a request that has no reply yet, any reply decides.
-        young = now - max(0.0, FRESH - lead)
-        request.replies_since = max(young, request.started) if waits else -math.inf
-        # A loop that was blocked notices a deadline late, and has OVERTIME from then on.
-        request.deadline = max(request.deadline, now + lead)
-    error = None if lead else _verdict(state, request)
-    if error is not None or request in state.overdue:
-        state.refuse(request, error or _no_reply(state, request))
-        return False
-    state.overdue[request] = None
-    if waits:
-        _ask(state)
-    return True
-
-
-def ask_early(state: SemaphoreState, requests: Iterable[Request], now: float) -> None:
-    """*requests* wait. If the server is far away, have it asked before their deadlines come."""
-    lead = state.route.link_state.lead
-    if not lead:
-        return
-    for request in requests:
-        if request.deadline == math.inf or request.replies_since is not None:
-            continue
-        if request.deadline - lead > now:
-            state.deadlines.look_again(request, request.deadline - lead)
-        else:
-            request.replies_since = -math.inf  # no reply could be younger when it comes
-
-
-def settle(state: SemaphoreState, now: float) -> None:
-    """A reply came. End the requests whose deadline has come, unless they are served."""
-    overdue = state.overdue
-    for request in list(overdue):
-        if request.state is RequestState.WAITING and (error := _verdict(state, request)):
-            if now < request.deadline:
-                # It was asked for early, and the reply came sooner than others did.
-                del overdue[request]
-                state.deadlines.look_again(request, request.deadline)
-            else:
-                state.refuse(request, error)
-        elif not request.pending:
-            del overdue[request]
-    if any(request.state is RequestState.WAITING for request in overdue):
-        _ask(state)  # the reply was to a command sent before their deadlines
-
-
-def _ask(state: SemaphoreState) -> None:
-    if not state.heartbeats.in_flight:
+def _ask(state: SemaphoreState, near: list[tuple[float, Request]], now: float) -> None:
+    """Ask whether the requests still wait whose deadlines are *near*, unless that is known."""
+    waiting = [each for _, each in near if each.state is RequestState.WAITING]
+    for request in waiting:
+        request.asked_at = now - FRESH
+    for at, request in near:
+        # A loop that was blocked notices a deadline late.
+        request.deadline = max(request.deadline, now + min(GRACE, request.deadline - at))
+        state.deadlines.add(request, request.deadline)
+    if doubted := [each for each in waiting if not _surely_waits(state, each)]:
+        state.unsure = (*doubted, *state.unsure)
         state.beat()
 
 
 def _verdict(state: SemaphoreState, request: Request) -> SemaphoreError | None:
-    """The error for *request*, by what is known. None while a reply is awaited."""
+    """The error for *request*, by what is known. None while a reply may be on its way."""
     route = state.route
     if route.error is not None:
         return route.unavailable()
@@ -112,14 +67,14 @@ def _verdict(state: SemaphoreState, request: Request) -> SemaphoreError | None:
 
 
 def _surely_waits(state: SemaphoreState, request: Request) -> bool:
-    """Whether the server said that *request* waits, recently enough for its deadline.
+    """Whether the server said that *request* waits, since it was asked as the deadline was near.
 
     It did where it said so itself. Where push messages come and nothing is in doubt, any reply
     says so, because a push message for *request* would have come before it. With keys, only a
     reply to *request* says what holds it up.
     """
-    since, report = request.replies_since, request.report
-    if request.state is not RequestState.WAITING or since is None:
+    since, report = request.asked_at, request.report
+    if request.state is not RequestState.WAITING:
         return False
     if report is not None and report.sent_at >= since:
         return True
@@ -162,7 +117,7 @@ def note_nested(state: SemaphoreState, request: Request) -> None:
     if "nested" not in state.logged_at and holders_around(state, request, around):
         request.around, request.task = around, id(asyncio.current_task())
         at = request.started + request.terms.lease
-        heappush(state.nested, (at, request.order, request))
+        state.nested.add(request, at)
 
 
 def _log_nested(state: SemaphoreState, request: Request, now: float) -> None:

@@ -53,7 +53,7 @@ class Hub:
         remote = self._semaphores.get(address)
         if remote is None:
             pipeline = self._pipeline_at(self.backend.node_for(address))
-            remote = RemoteSemaphore(self.identity, address, pipeline, label)
+            remote = RemoteSemaphore(self.refresher, address, pipeline, label)
             self._semaphores[address] = remote
             pipeline.add(remote)
         return remote

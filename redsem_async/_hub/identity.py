@@ -9,8 +9,6 @@ from weakref import WeakSet
 
 from redsem_async._core.keys import new_hub_id
 
-from .stalls import Stalls
-
 
 class HubIdentity:
     """The part of a hub that everything below it needs.
@@ -22,7 +20,6 @@ class HubIdentity:
         closing: whether ``aclose`` is under way.
         admitted: whether a login of this client has succeeded. A rejection may pass then.
         warned_of_no_push: whether the log has it that no push messages come.
-        stalls: when the event loop was blocked. The refresher notes it.
         last_number: that was drawn.
     """
 
@@ -33,7 +30,6 @@ class HubIdentity:
         self.closing: bool = False
         self.admitted: bool = False
         self.warned_of_no_push: bool = False
-        self.stalls: Stalls = Stalls()
         self.last_number: int = 0
 
     def new_number(self) -> int:

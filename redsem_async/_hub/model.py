@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from dataclasses import InitVar, dataclass, field
 from typing import Any, NamedTuple
 
+from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Terms
 from redsem_async._core.errors import PermitLost, SemaphoreError
 from redsem_async._core.keys import Address, permit_id
@@ -80,6 +81,7 @@ class Lease:
         trusted_until: until when the permit may be trusted unless it is refreshed.
         hold_ends: when trust ends although it is refreshed, because of ``max_hold``.
         renewable_after: a refresh that was sent before does not extend that trust.
+        asked_at: when it was granted, or a refresh was asked for last.
         unsettled: how many detaches were written that may yet be carried out.
         guard: of the block that is cancelled when its permit is lost.
         ends_with: the task of its block, after whose end nothing refreshes it.
@@ -103,6 +105,7 @@ class Lease:
     met_overload: bool
     renewable_after: float
     unsettled: int
+    asked_at: float
     noted_at: float | None
     lost_reason: str | None
     guard: "BlockGuard | None"
@@ -129,7 +132,7 @@ class Lease:
             self.trusted_until = min(trusted_until, self.hold_ends)
         self.adopted = self.met_overload = False
         self.renewable_after, self.unsettled = -math.inf, 0
-        self.noted_at = self.lost_reason = None
+        self.asked_at, self.noted_at, self.lost_reason = since, None, None
         self.guard = self.ends_with = self.wakes_on_loss = None
 
     # -- transitions
@@ -181,7 +184,7 @@ class Lease:
 
     @property
     def doubt(self) -> str:
-        """Why the permit is not trusted, while it is not known to be lost."""
+        """Why the permit is not trusted, while it is not known to be lost. In any thread."""
         if self.trusted_until == self.hold_ends:
             return f"it was held for its max_hold of {self.terms.max_hold:g} s"
         if self.is_nobodys:
@@ -189,11 +192,16 @@ class Lease:
                 "the task that entered its block has ended: use 'async with sem.acquire()', which"
                 " may be left in any task"
             )
+        # A loop that runs asks for a refresh in each interval, whether or not a reply comes.
+        terms, silent = self.terms, clock() - self.asked_at
+        spare = min(terms.lease - terms.refresh_interval - terms.margin, terms.lease / 4)
+        if silent >= terms.refresh_interval + spare and not self.unsettled:
+            return f"the event loop was blocked for {silent:.3g} s"
         return "it could not be refreshed in time"
 
-    def loss(self, doubt: str | None = None) -> PermitLost:
-        """The error that says why the permit is lost. Because of *doubt*, until that is known."""
-        reason = doubt or self.doubt if self.holding else "it was released"
+    def loss(self) -> PermitLost:
+        """The error that says why the permit is lost. Because of a doubt, until that is known."""
+        reason = self.doubt if self.holding else "it was released"
         return PermitLost(self.address.name, self.id, self.lost_reason or reason)
 
     # -- trust
@@ -321,9 +329,7 @@ class Request(asyncio.Future[None]):
         waits_for_key: the limit of its key holds it up, as the server said last.
         again: it has waited, and the server dropped it. It asks again for its place.
         asked_us: that place, in microseconds of this process's clock. No other request has it.
-        look_at: when the deadline is looked at next.
-        replies_since: set when the deadline has come. The reply to any command sent since then
-            decides the request.
+        asked_at: when the server was asked whether it waits, because the deadline is near.
         order: of its call among all calls, for those that began at the same moment.
         around: the blocks in which it was made, if it may wait forever for the permit of one.
         task: the id of the task that made it there.
@@ -349,8 +355,7 @@ class Request(asyncio.Future[None]):
     waits_for_key: bool = False
     again: bool = False
     asked_us: int | None = None
-    look_at: float = math.inf
-    replies_since: float | None = None
+    asked_at: float = -math.inf
     order: int = field(default_factory=_calls.__next__)
     around: "Blocks" = ()
     task: int = 0

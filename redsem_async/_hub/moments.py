@@ -1,11 +1,11 @@
-"""When time alone changes something: the next heartbeat, and the next deadline. Nothing polls."""
+"""When time alone changes something: the next heartbeat, and who is looked at. Nothing polls."""
 
 import heapq
 import math
 
 from .model import Request
 
-CLEAN_UP = 64  # deadlines, from which on those of the past are looked for
+CLEAN_UP = 64  # entries, from which on those of the past are looked for
 STAGGER = 0.03  # seconds, once to twice that, for which a process leaves an expiry to others
 
 
@@ -57,31 +57,28 @@ class Heartbeats:
         self.due = self.in_flight = False
 
 
-class Deadlines(list[tuple[float, int, Request]]):
-    """A heap of when to look at which request. One that is looked at at another time has two."""
+class Agenda(list[tuple[float, int, Request]]):
+    """A heap of when to look at which request. Those that have ended are passed over."""
 
     _clean_up_at = CLEAN_UP
 
-    def look_again(self, request: Request, at: float) -> None:
-        """Look at *request* at another time than before."""
+    def add(self, request: Request, at: float) -> None:
+        """Look at *request* at that time."""
         if len(self) > self._clean_up_at:  # most may be of the past
-            self[:] = filter(_is_current, self)
+            self[:] = [entry for entry in self if entry[2].pending]
             heapq.heapify(self)
             self._clean_up_at = CLEAN_UP + 2 * len(self)
-        request.look_at = at
         heapq.heappush(self, (at, request.order, request))
 
     def next(self) -> float:
         """When to look next."""
-        while self and not _is_current(self[0]):
+        while self and not self[0][2].pending:
             heapq.heappop(self)
         return self[0][0] if self else math.inf
 
-    def come(self, now: float) -> Request | None:
-        """The next request whose time has come by *now*. It is looked at once."""
-        return heapq.heappop(self)[2] if self.next() <= now else None
-
-
-def _is_current(entry: tuple[float, int, Request]) -> bool:
-    at, _, request = entry
-    return at == request.look_at and request.pending
+    def come(self, now: float) -> tuple[float, Request] | None:
+        """The next request whose time has come by *now*, and that time. It is looked at once."""
+        if self.next() > now:
+            return None
+        at, _, request = heapq.heappop(self)
+        return at, request

@@ -24,7 +24,14 @@ from redsem_async._protocol.operations import AnyOperation
 from redsem_async._protocol.pushes import Push
 
 from . import deadlines
-from .calls import AbandonBatch, back_off_is_unsent, drop_unwanted, next_call, next_change
+from .calls import (
+    AbandonBatch,
+    back_off_is_in_flight,
+    back_off_is_unsent,
+    drop_unwanted,
+    next_call,
+    next_change,
+)
 from .commands import (
     AcquireBatch,
     AnyBatch,
@@ -412,8 +419,9 @@ def _next_commands(state: SemaphoreState, now: float, most: int) -> list[AnyBatc
         elif state.calls and back_off_is_unsent(state):  # and a release would serve a waiter
             change = next_change(state)
             batch = None if change is None else change.take()
-        elif state.releases:
-            batch = ReleaseBatch.take(state, now)
+        elif state.releases:  # and one that is in flight may be refused, and written again
+            waits = state.calls and back_off_is_in_flight(state)
+            batch = None if waits else ReleaseBatch.take(state, now)
         elif state.undo:
             batch = AbandonBatch.take(state)
         elif state.calls and (call := next_call(state)) is not None:

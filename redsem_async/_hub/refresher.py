@@ -32,8 +32,8 @@ class Refresher:
     """The refresh tasks of one hub."""
 
     def __init__(self, identity: HubIdentity) -> None:
+        self.identity: HubIdentity = identity
         self._loop = identity.loop
-        self._stalls = identity.stalls
         self._noted: dict[float, dict[Lease, SemaphoreState]] = {}
         self._wakeups: dict[float, list[Wakeup]] = {}
         self._tasks: dict[Lease, asyncio.Task[None]] = {}
@@ -47,7 +47,6 @@ class Refresher:
             due = now  # granted late, so that there would be nothing left to refresh
         group = self._noted.get(due)
         if group is None:
-            self._stalls.loop_runs(now)
             group = self._new_group(due, now)
         group[lease] = semaphore
         lease.noted_at = due
@@ -62,7 +61,6 @@ class Refresher:
 
     def _new_group(self, at: float, now: float) -> dict[Lease, SemaphoreState]:
         """For the leases to look at at that time, with one timer for all of them."""
-        self._stalls.expect(at)
         self._loop.call_later(at - now, self._look, at, context=Context())
         return self._noted.setdefault(at, {})
 
@@ -73,7 +71,6 @@ class Refresher:
         to be cancelled before it continues. Timers run before the tasks that became ready in the
         same turn.
         """
-        self._stalls.timer_runs(at)
         now = clock()
         for lease, semaphore in self._noted.pop(at).items():
             if semaphore.lose_unless_trusted(lease):
@@ -115,7 +112,6 @@ class Refresher:
         due = refresh_due(now, interval)
         wakeups = self._wakeups.get(due)
         if wakeups is None:
-            self._stalls.expect(due)
             wakeups = self._wakeups[due] = []
             self._loop.call_later(due - now, self._wake, due)
         wakeup: Wakeup = self._loop.create_future()
@@ -123,7 +119,6 @@ class Refresher:
         return wakeup
 
     def _wake(self, due: float) -> None:
-        self._stalls.timer_runs(due)
         for wakeup in self._wakeups.pop(due):
             if not wakeup.done():
                 wakeup.set_result(None)

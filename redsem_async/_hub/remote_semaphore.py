@@ -17,7 +17,7 @@ from redsem_async._core.errors import (
     SemaphoreClosed,
     SemaphoreError,
 )
-from redsem_async._core.keys import parse_permit_id
+from redsem_async._core.keys import Address, parse_permit_id
 from redsem_async._core.lease import Outcome, clock_margin, reply_timeout
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import KeyTerms
@@ -27,13 +27,25 @@ from .calls import AdoptCall, BackOffCall, DetachCall
 from .commands import CallBatch
 from .deadlines import holders_around, note_nested
 from .model import ENTERED, Confirmed, Lease, LeaseState, PendingRelease, Request
-from .state import SemaphoreState
+from .refresher import Refresher
+from .state import SemaphoreState, Writer
 
 MAX_REMEMBERED = 1000  # overloads, by key
 
 
 class RemoteSemaphore(SemaphoreState):
-    """The semaphore at *address*, as the pipeline *writer* reaches it."""
+    """The semaphore at *address*, as the pipeline *writer* reaches it.
+
+    Attributes:
+        loop: in which its permits are acquired, refreshed and released.
+    """
+
+    def __init__(
+        self, refresher: Refresher, address: Address, writer: Writer, label: str | None
+    ) -> None:
+        super().__init__(refresher.identity, address, writer, label)
+        self.loop: asyncio.AbstractEventLoop = self.identity.loop
+        self._refresher = refresher
 
     # -- requests
 
@@ -78,7 +90,7 @@ class RemoteSemaphore(SemaphoreState):
         call = AdoptCall(owner, old, 0, terms.lease_ms, request=request)
         call.max_hold_ms, call.slots = terms.max_hold_ms, terms.slots
         call.ask(self)
-        self.deadlines.look_again(request, deadline)
+        self.deadlines.add(request, deadline)
         self.writer.settle(self)
         return request
 
@@ -90,7 +102,10 @@ class RemoteSemaphore(SemaphoreState):
             notifier.ended("abandoned", request, clock() - request.started)
 
     def taken(self, request: Request) -> tuple[Lease, float, float]:
-        """The lease that *request* got, since when, and how many seconds it waited for it."""
+        """The lease that *request* got, since when, and how many seconds it waited for it.
+
+        It is refreshed from now on.
+        """
         lease = request.lease
         if request.error is not None or lease is None or lease.state is LeaseState.ENDED:
             # Without an error it was released by a close before its caller could run.
@@ -107,6 +122,7 @@ class RemoteSemaphore(SemaphoreState):
             notifier.granted(lease, request, waited, **facts)
             if lease.state is LeaseState.LOST:  # before its caller came to know of the grant
                 notifier.permit("lost", lease, reason=lease.lost_reason, cancels=False)
+        self._refresher.add(lease, self, now)
         return lease, now, waited
 
     # -- permits
@@ -115,6 +131,7 @@ class RemoteSemaphore(SemaphoreState):
         self, lease: Lease, now: float, held: float, future: Confirmed | None = None
     ) -> PendingRelease:
         """Release a permit after *held* seconds. *future* gets whether it was held."""
+        self._refresher.remove(lease)
         pending = self.released(lease, now, held, future)
         self.writer.settle(self, asked=future is not None)
         return pending
@@ -147,15 +164,21 @@ class RemoteSemaphore(SemaphoreState):
         # Once it is written, the permit is trusted for no longer than that.
         left = lease.trusted_until - clock()
         bounds = (expires - clock_margin(expires), reply_timeout(self.shortest_lease), left)
-        reply: Reply = await self._answered(call, max(0.0, min(bounds)))
-        if not reply.answers[0]:
-            self.gone(lease, "the server no longer holds it")
+        # A refresh written later would make a short expiry a whole lease again.
+        self._refresher.remove(lease)
+        try:
+            reply: Reply = await self._answered(call, max(0.0, min(bounds)))
+            if not reply.answers[0]:
+                self.gone(lease, "the server no longer holds it")
+                self.writer.settle(self)
+            if lease.state is not LeaseState.HELD:
+                raise lease.loss()
+            lease.end()
+            self.leases.pop(lease.number, None)
             self.writer.settle(self)
-        if lease.state is not LeaseState.HELD:
-            raise lease.loss()
-        lease.end()
-        self.leases.pop(lease.number, None)
-        self.writer.settle(self)
+        finally:
+            if lease.state is LeaseState.HELD:
+                self._refresher.add(lease, self, clock())
         for notifier in observers.notifiers:
             notifier.permit("detached", lease)
 

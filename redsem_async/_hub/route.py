@@ -9,8 +9,6 @@ from redsem_async._core.backoff import delays
 from redsem_async._core.errors import BackendError, BackendUnavailable, unreachable
 from redsem_async._protocol.backend import ConnectionRejected, Link, Node
 
-FRESH = 0.05  # seconds before a deadline in which no reply to an earlier command decides it
-OVERTIME = 0.05  # seconds after a deadline in which a reply that decides it is awaited
 MAX_SUSPENSION = 0.2  # seconds between commands to a server that replies but cannot do as asked
 
 
@@ -47,11 +45,6 @@ class LinkState:
     def uncounted(self) -> bool:
         """Whether scripts are told that no process receives its push messages."""
         return self.link is not None and self.link.uncounted
-
-    @property
-    def lead(self) -> float:
-        """How long before a reply is needed to send the command. 0 where OVERTIME is enough."""
-        return self.round_trip if OVERTIME / 2 < self.round_trip < math.inf else 0.0
 
 
 class Redirect:

@@ -28,7 +28,6 @@ What ties them together:
   was SENT, and `drains` holds back the next acquire, too.
 - `unsure` has waiters that the server may have forgotten or served without a message. They are
   asked about before all others. One that is gone makes all others unsure.
-- A reply decides `overdue`, the requests whose deadline has come, unless time does first.
 """
 
 import heapq
@@ -58,7 +57,7 @@ from .model import (
     Request,
     RequestState,
 )
-from .moments import Deadlines, Heartbeats
+from .moments import Agenda, Heartbeats
 from .route import LinkState, Route
 
 logger = logging.getLogger("redsem_async")
@@ -66,6 +65,9 @@ logger = logging.getLogger("redsem_async")
 MAX_BATCH = 256  # requests or permits in one script, because it holds the server for as long
 MAX_KEYED = 32  # the same where each may have another key, because all of these are looked at
 SOON = 0.05  # seconds, until a lease that a message granted is refreshed
+MAX_LEAD = (
+    0.95  # seconds before a deadline at which the server is asked, unless it is farther away
+)
 AVERAGED = 8  # over about so many, the usual hold is averaged
 
 
@@ -106,10 +108,9 @@ class SemaphoreState(SemaphoreRef):
         drains: the next acquire waits until none is in flight.
         acquires_in_flight: the last number of each acquire that has no reply yet.
         unsure: waiters to be asked about before all others.
-        overdue: requests whose deadline has come, so that the next reply decides.
         deadlines: when to look at which request.
         by_message: leases that a message granted, and when they are refreshed to confirm it.
-        nested: a heap of requests of tasks that may wait for themselves, by when that is logged.
+        nested: requests of tasks that may wait for themselves, by when that is logged.
         logged_at: when a remark was logged last, by what it is about.
         told_back_off_at: when observers were notified of a back-off last.
         overloaded_at: when a permit met an overload that told no time, by key, or None for all.
@@ -152,10 +153,9 @@ class SemaphoreState(SemaphoreRef):
         self.drains: bool = False
         self.acquires_in_flight: deque[int] = deque()
         self.unsure: tuple[Request, ...] = ()
-        self.overdue: dict[Request, None] = {}
-        self.deadlines: Deadlines = Deadlines()
+        self.deadlines: Agenda = Agenda()
         self.by_message: deque[tuple[float, Lease]] = deque()
-        self.nested: list[tuple[float, int, Request]] = []
+        self.nested: Agenda = Agenda()
         self.logged_at: dict[str, float] = {}
         self.told_back_off_at: float = -math.inf
         self.overloaded_at: dict[str | None, float] = {}
@@ -197,10 +197,8 @@ class SemaphoreState(SemaphoreRef):
             while by_message and by_message[0][1].state > LeaseState.HELD:
                 by_message.popleft()
             at = min(at, by_message[0][0]) if by_message else at
-        if nested := self.nested:
-            while nested and not nested[0][2].pending:
-                heapq.heappop(nested)
-            at = min(at, nested[0][0]) if nested else at
+        if self.nested:
+            at = min(at, self.nested.next())
         return size, at
 
     @property
@@ -239,8 +237,11 @@ class SemaphoreState(SemaphoreRef):
         self.longest_lease = max(self.longest_lease, lease)
         self.shortest_lease = min(self.shortest_lease, lease)
         heapq.heappush(self.new, (request.started - request.ahead, request.order, request))
-        if request.deadline < math.inf:
-            self.deadlines.look_again(request, request.deadline)
+        if (deadline := request.deadline) < math.inf:
+            lead = min(MAX_LEAD, (deadline - request.started) / 2)
+            if lead < (far := self.route.link_state.round_trip) < math.inf:
+                lead = far
+            self.deadlines.add(request, deadline - lead if request.waits else deadline)
 
     def beat(self) -> None:
         """Have a heartbeat written."""
@@ -284,7 +285,6 @@ class SemaphoreState(SemaphoreRef):
     def turn_down(self, request: Request, error: Exception) -> None:
         """*request* ends with *error*. The server has nothing of it that has to be undone."""
         self.requests.pop(request.number, None)
-        self.overdue.pop(request, None)
         request.fail(error)
 
     def leave(self, request: Request) -> None:
@@ -296,7 +296,6 @@ class SemaphoreState(SemaphoreRef):
                 # An acquire that is sent after the abandon cannot tell whether this one's has run.
                 self.drains |= state is RequestState.SENT
                 self.undo.append(request)
-        self.overdue.pop(request, None)
         request.end()
         if lease is not None and lease.state is not LeaseState.ENDED:
             self.requests.pop(request.number, None)
@@ -362,14 +361,12 @@ class SemaphoreState(SemaphoreRef):
         lease = Lease(request, token, slots, trusted, since, LeaseState.GRANTED)
         self.leases[request.number] = lease
         self.waiting.pop(request, None)
-        self.overdue.pop(request, None)
         request.accept(lease)
         return lease
 
     def serve(self, request: Request, lease: Lease) -> None:
         """The caller of *request* gets *lease*."""
         self.requests.pop(request.number, None)
-        self.overdue.pop(request, None)
         lease.hand_out()
         request.serve(lease)
 
@@ -438,6 +435,7 @@ class SemaphoreState(SemaphoreRef):
 
     def refresh(self, lease: Lease) -> PendingRefresh:
         """Have a lease refreshed. Callers add to the result who is told of the outcome."""
+        lease.asked_at = clock()
         pending = self.refreshes.get(lease.number)
         if pending is None:
             pending = self.refreshes[lease.number] = PendingRefresh(lease)
@@ -478,7 +476,7 @@ class SemaphoreState(SemaphoreRef):
         )
         if isinstance(verdict, Lost):
             known = outcome is Outcome.GONE
-            self.gone(lease, verdict.reason if known else self.doubt(lease))
+            self.gone(lease, verdict.reason if known else lease.doubt)
         else:
             lease.renew(verdict)
             if outcome is Outcome.RENEWED:
@@ -517,15 +515,8 @@ class SemaphoreState(SemaphoreRef):
     def lose_unless_trusted(self, lease: Lease) -> bool:
         """Whether the permit of *lease* is lost, or ends now because its trust has run out."""
         if lease.state is LeaseState.HELD and clock() >= lease.trusted_until:
-            self.lose(lease, self.doubt(lease))
+            self.lose(lease, lease.doubt)
         return lease.state is not LeaseState.HELD
-
-    def doubt(self, lease: Lease) -> str:
-        """Why *lease* is not trusted, while it is not known to be lost. In any thread."""
-        blocked = self.identity.stalls.blocked_for(lease)
-        return (
-            lease.doubt if blocked is None else f"the event loop was blocked for {blocked:.3g} s"
-        )
 
     # -- time, push messages, connections
 

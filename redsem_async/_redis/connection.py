@@ -3,15 +3,8 @@
 The event loop calls the protocol object with what arrived, which applies it at once. There is no
 reading task that could be late, cancelled or forgotten.
 
-A script is called by its digest, the first time too. Commands are written without waiting for
-replies, except where one that is refused must not be overtaken:
-
-- All wait behind the first call of the first script. If the server does not have it, it is written
-  once more in its place with its text, and the first call of each other script has its text, too.
-- A release waits behind a back-off, because it would serve a waiter.
-
-When an error comes meanwhile, those that wait return to the hub, which writes them again behind
-the one that was refused.
+A script is called by its digest, the first time too. If the server lacks one, the hub writes the
+command again, and from then on the first call of each script has its text.
 """
 
 import asyncio
@@ -24,16 +17,9 @@ from weakref import WeakKeyDictionary
 
 from redis.exceptions import NoScriptError
 
-from redsem_async._core.clock import now as clock
 from redsem_async._protocol.backend import Listener
-from redsem_async._protocol.errors import CommandError, ErrorKind
-from redsem_async._protocol.operations import (
-    AnyOperation,
-    Operation,
-    Release,
-    SemaphoreRef,
-    StartBackOff,
-)
+from redsem_async._protocol.errors import ErrorKind
+from redsem_async._protocol.operations import AnyOperation, Operation, SemaphoreRef
 from redsem_async._protocol.pushes import push_of
 
 from .codec import Codec
@@ -76,12 +62,7 @@ class Connection(asyncio.Protocol):
         self._subscriptions = Subscriptions(self._hub, sharded=opened.sharded)
         self._codecs: WeakKeyDictionary[SemaphoreRef, Codec] = WeakKeyDictionary()
         self._tags = 0
-        self._knows: dict[str, bool] = {}  # whether the server has a script, by digest
-        self._presumed: bool | None = None  # the same of others
-        self._ahead: AnyOperation | None = None  # in flight, and others wait for its reply
-        self._digest = ""  # of its script, if that is the first one
-        self._held: list[AnyOperation] = []  # the commands that wait
-        self._refused = False  # an error came meanwhile
+        self._texts_sent: set[str] | None = None  # by digest, since the server lacked a script
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ending = False
         self._transport.set_protocol(self)
@@ -99,7 +80,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, commands: Sequence[AnyOperation], now: float) -> None:
         parts: list[bytes] = []
-        hub, knows, sharded, slots = self._hub, self._knows, self._sharded, self._slots
+        hub, sent, sharded, slots = self._hub, self._texts_sent, self._sharded, self._slots
         subscriptions = self._subscriptions
         subscribed = subscriptions.known
         while subscriptions.unused:
@@ -108,11 +89,6 @@ class Connection(asyncio.Protocol):
             parts.append(packed)
         for command in commands:
             command.sent_at = now
-            if self._held or (
-                self._ahead is not None and (self._digest or isinstance(command, Release))
-            ):
-                self._held.append(command)
-                continue
             semaphore = command.semaphore
             codec = self._codecs.get(semaphore)
             if codec is None:
@@ -127,16 +103,11 @@ class Connection(asyncio.Protocol):
             slots.append(command)
             self._tags = command.tag = self._tags + 1
             script, arguments = codec.encode(command, command.tag, hub, sharded)
-            known = knows.get(script.sha, self._presumed)
-            if known is False:
-                knows[script.sha] = True  # from then on
-                parts.append(pack(("EVAL", script.text, *arguments)))
-            else:
+            if sent is None or script.sha in sent:
                 parts.append(pack(("EVALSHA", script.sha, *arguments)))
-            if known is None:
-                self._ahead, self._digest = command, script.sha
-            elif isinstance(command, StartBackOff):
-                self._ahead = command
+            else:
+                sent.add(script.sha)
+                parts.append(pack(("EVAL", script.text, *arguments)))
         if parts:
             # A transport that cannot write all of it at once keeps the context until it has.
             Context().run(self._transport.write, b"".join(parts))
@@ -203,47 +174,19 @@ class Connection(asyncio.Protocol):
         if not isinstance(slot, Operation):
             raise invalid_reply("the server replied although no command was in flight")
         self.fresh_at = slot.sent_at
-        digest = ""
-        if slot is self._ahead:
-            digest, self._digest, self._ahead = self._digest, "", None
         if not isinstance(reply, Exception):
-            if digest:
-                self._knows[digest] = self._presumed = True
             decoded = self._codecs[slot.semaphore].reply_to(slot, reply)
             self._listener.reply_received(slot, decoded)
-        elif digest and isinstance(reply, NoScriptError):
-            self._knows[digest] = self._presumed = False
-            self._held.insert(0, slot)
         else:
             self._error_received(slot, reply)
-        if self._held:
-            self._settled()
 
     def _error_received(self, command: AnyOperation, reply: Exception) -> None:
         if isinstance(reply, NoScriptError):
-            self._knows = dict.fromkeys(self._knows, False)
-            self._presumed = False
-        self._refused = bool(self._held)
+            self._texts_sent = set()
         error = command_error(reply)
         self._listener.reply_received(command, error)
         if error.kind is ErrorKind.READ_ONLY:
             self._fail(reply)
-
-    def _settled(self) -> None:
-        """A command has its reply. Write those that waited for it, or return them to the hub."""
-        waits = self._ahead is not None
-        if self._refused:  # they return in their turn
-            waits = any(isinstance(each, Operation) for each in self._slots)
-        if waits or self._ending:
-            return
-        held, refused, self._held, self._refused = self._held, self._refused, [], False
-        if not refused:
-            self.send(held, clock())
-            return
-        unsent = CommandError(ErrorKind.RETRY_NOW, connection_error("it was not sent"))
-        for command in held:
-            command.sent_at = 0.0  # which makes it no round trip
-            self._listener.reply_received(command, unsent)
 
     def _not_subscribed(self, name: str, error: Exception) -> None:
         match command_error(error).kind:
@@ -272,9 +215,6 @@ class Connection(asyncio.Protocol):
             self._listener.connection_lost(error)
 
     def _end(self) -> None:
-        while self._held and not self._ending:  # no reply is read any more: it is the last word
-            held, self._held, self._ahead, self._presumed = self._held, [], None, False
-            self.send(held, clock())
         self._ending, self.writable = True, False
 
     def abort(self) -> None:

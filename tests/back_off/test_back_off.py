@@ -392,7 +392,7 @@ async def test_a_permit_that_met_an_overload_says_nothing_of_the_usual_hold(make
             await asyncio.sleep(hold)
             if seconds is not None:
                 permit.back_off(seconds)
-    assert sem._bound().remote.own_hold == pytest.approx(1.0, abs=0.01)
+    assert sem._bound().own_hold == pytest.approx(1.0, abs=0.01)
 
 
 def test_a_reply_says_when_a_back_off_changes_next() -> None:

@@ -267,82 +267,25 @@ async def test_asking_lets_a_command_in_and_has_no_part_in_its_reply() -> None:
     """Nor does it subscribe where the semaphore has not arrived."""
     ends = Ends(sharded=True)
     ends.jobs.asking = True
-    assert ends.send(op.Reap(), op.Reap()) == ["ASKING", "EVALSHA"], "the other waits for it"
-    assert ends.hear(b"+OK\r\n", reaped(1)) == ["ASKING", "EVALSHA"]
-    ends.hear(error("ERR no cluster"), reaped(2))
+    assert ends.send(op.Reap(), op.Reap()) == ["ASKING", "EVALSHA"] * 2
+    ends.hear(b"+OK\r\n", reaped(1), error("ERR no cluster"), reaped(2))
     assert (ends.kinds, ends.heard.lost) == ([None] * 2, [])
     ends.jobs.asking = False
     assert ends.send(op.Reap()) == ["SSUBSCRIBE", "EVALSHA"]
 
 
-# -- commands that wait for others
+# -- scripts
 
 
 @pytest.mark.fault(29)
 @simulated
-async def test_nothing_overtakes_a_call_that_the_server_has_no_script_for() -> None:
-    """It is written once more in its place, with its text, and so is the first of each other."""
+async def test_after_one_that_the_server_lacks_each_script_has_its_text_once() -> None:
+    """And the calls that found it out return to the hub, which writes them again."""
     ends = Ends(no_push="none")
-    assert ends.send(op.Reap(), release(), op.Reap()) == ["EVALSHA"]
-    assert ends.hear(NO_SCRIPT) == ["EVAL", "EVAL", "EVALSHA"]
-    ends.hear(reaped(2), released(3), reaped(4))
-    assert ends.kinds == [None] * 3
-    assert ends.send(release(), op.StartBackOff(1)) == ["EVALSHA", "EVAL"]
-
-
-@simulated
-async def test_after_a_flush_each_script_has_its_text_once() -> None:
-    """And the call that found it out returns to the hub."""
-    ends = Ends(no_push="none")
-    ends.meet()
-    assert ends.send(release()) == ["EVALSHA"], "it is taken to have all, as it had the first"
-    ends.hear(NO_SCRIPT)
-    assert ends.kinds == [ErrorKind.RETRY_NOW]
+    assert ends.send(release(), op.Reap()) == ["EVALSHA"] * 2, "it is taken to have all"
+    ends.hear(NO_SCRIPT, NO_SCRIPT)
+    assert ends.kinds == [ErrorKind.RETRY_NOW] * 2
     assert ends.send(op.Reap(), release(), release()) == ["EVAL", "EVAL", "EVALSHA"]
-
-
-@simulated
-async def test_a_release_waits_for_a_back_off_and_nothing_else_does() -> None:
-    """It would serve a waiter of a block that backs off."""
-    ends = Ends(no_push="none")
-    ends.meet()
-    assert ends.send(op.StartBackOff(1), op.Reap()) == ["EVALSHA", "EVALSHA"]
-    assert ends.send(release()) == []
-    assert ends.hear(reaped(2)) == ["EVALSHA"]
-    ends.hear(reaped(3), released(4))
-    assert ends.kinds == [None] * 3
-
-
-@simulated
-async def test_what_waits_for_a_command_that_is_refused_returns_behind_it() -> None:
-    """In its order, as something that was never sent: the hub writes all of it again."""
-    ends = Ends(no_push="none")
-    ends.meet()
-    held = release()
-    ends.send(op.StartBackOff(1), op.Reap())
-    ends.send(held)
-    assert ends.hear(error("BUSY a script runs")) == []
-    assert ends.kinds == [ErrorKind.BUSY], "one before it is still in flight"
-    assert ends.hear(reaped(3)) == []
-    assert ends.kinds == [ErrorKind.BUSY, None, ErrorKind.RETRY_NOW]
-    assert held.sent_at == 0.0
-
-
-@pytest.mark.parametrize("end", ["abort", "lost", "closed"])
-@simulated
-async def test_commands_that_wait_are_written_before_the_end(end: str) -> None:
-    """Nobody reads the replies that they wait for: a release, behind a back-off, behind a call."""
-    ends = Ends(no_push="none")
-    ends.send(op.Reap(), op.StartBackOff(1), release())
-    match end:
-        case "abort":
-            ends.link.abort()
-        case "lost":
-            ends.link.eof_received()
-        case _:
-            await ends.link.close()
-    assert ends.wire.names == ["EVAL", "EVAL"]
-    assert len(ends.heard.lost) == (end == "lost")
 
 
 # -- the flow of bytes, and the end

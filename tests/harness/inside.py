@@ -17,7 +17,7 @@ from redsem_async.testing import MemoryBackend
 
 def remote_of(semaphore: AnySemaphore) -> RemoteSemaphore:
     """What the hub of the running loop keeps for *semaphore*."""
-    return semaphore._bound().remote
+    return semaphore._bound()
 
 
 def lease_of(permit: Permit) -> Lease:

@@ -117,8 +117,8 @@ async def test_threads_that_share_a_semaphore_keep_to_their_own_loops(there: InT
             used_last()
             with interrupted(code, step, lambda: there(semaphore._bound)) as reached:
                 bound = semaphore._bound()
-            assert bound.remote.identity.loop is loop
-            assert bound.refresher._loop is loop
+            assert bound.identity.loop is loop
+            assert bound._refresher._loop is loop
             reached, step = reached[step:], step + 1
         assert step > 10, "nothing was interrupted"
 

@@ -92,7 +92,7 @@ async def test_a_hand_over_keeps_to_its_calls(redis: Redis, other_redis: Redis, 
 
     async def queue_up() -> None:
         waiters.append(asyncio.create_task(other.acquire()))
-        waits = other._bound().remote.waiting
+        waits = other._bound().waiting
         await until(lambda: bool(waits), "it waits")
 
     async def hand_over() -> None:

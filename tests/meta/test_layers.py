@@ -32,7 +32,7 @@ HUB = (
     {"commands"},
     {"deadlines"},
     {"state"},
-    {"model", "moments", "stalls", "route", "identity", "introduction"},
+    {"model", "moments", "route", "identity", "introduction"},
 )
 ROW = {module: row for row, modules in enumerate(HUB) for module in modules}
 FRAMEWORKS = {

@@ -33,7 +33,7 @@ async def use(here: AnySemaphore, there: AnySemaphore) -> None:
         waiters.append(asyncio.ensure_future(acquire[there](**key)))
 
         def waits(place: int = place) -> bool:
-            return len(there._bound().remote.waiting) == place
+            return len(there._bound().waiting) == place
 
         await until(waits, "it waits")
     await first.refresh()

@@ -69,7 +69,7 @@ def _of_requests(state: SemaphoreState, own: Iterable[AnyBatch]) -> Iterator[str
     for number, request in state.requests.items():
         if request.number != number or number > state.identity.last_number:
             yield f"{number} is known for request {request.number}"
-    for each in {*new, *numbered, *waiting, *state.overdue}:
+    for each in {*new, *numbered, *waiting}:
         places = new[each], each in numbered, each in waiting
         right = False
         match each.state:
@@ -83,7 +83,7 @@ def _of_requests(state: SemaphoreState, own: Iterable[AnyBatch]) -> Iterator[str
             case RequestState.GRANTED:
                 right = places == (0, True, False) and state.leases.get(each.number) is each.lease
             case RequestState.DONE:
-                right = not places[2] and each not in state.overdue
+                right = not places[2]
                 right &= not places[1] or each in leaving
         if not right:
             yield f"request {each.number} is {each.state.name} and in {places}"

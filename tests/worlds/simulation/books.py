@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 CLOCKS = 1.01  # of two processes, beside each other
 REMEMBERED = 60.0  # seconds for which it is known how everything stood
-NEWS = 0.06  # seconds that the last answer may be old: grace, or a process's turn
+NEWS = 1.06  # seconds that the last answer may be old: the lead, and a process's turn
 LATE = 0.1 + 0.06  # seconds by which a deadline may be missed: a look at an outage, and grace
 RENEWED = 8.1  # trips: the answer that a refresh follows, and its own, by clocks that differ
 FAR = 20  # trips: to connect, and to wait for others' commands and for one's own

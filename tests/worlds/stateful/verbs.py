@@ -24,7 +24,6 @@ from redsem_async._hub.commands import AcquireBatch
 from redsem_async._hub.hub import hub_for
 from redsem_async._hub.model import Confirmed, Lease, LeaseState, Request, RequestState
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
-from redsem_async._hub.route import FRESH
 from redsem_async._protocol.errors import ErrorKind
 from redsem_async._protocol.operations import AnyOperation, KeyTerms
 from redsem_async._protocol.pushes import Deleted, Granted, Push, Recheck, Revoked
@@ -344,7 +343,7 @@ class Verbs(World):
         for process in self.processes:
             for r in process.remotes:
                 queues = (r.new, r.requests, r.waiting, r.releases, r.refreshes, r.undo, r.calls)
-                kept: list[object] = [each for each in (*queues, r.overdue) if each]
+                kept: list[object] = [each for each in queues if each]
                 kept += r.holding()
                 self.unless(not kept, f"{process.name} keeps {kept} of {r.name}")
         self._check()
@@ -436,7 +435,11 @@ class Verbs(World):
             self.holds.append(Hold(process, remote, lease))
         except AcquireTimeout:
             heard = [link.fresh_at for link in process.links if link.fresh_at is not None]
-            since = min(request.deadline, self.now) - FRESH - 0.001 if request.waits else -1
+            since = (
+                min(request.deadline, self.now) - hub_state.MAX_LEAD - 0.001
+                if request.waits
+                else -1
+            )
             self.unless(max(heard, default=-2) >= since, "it timed out, and nothing was heard")
         except SemaphoreError:
             pass
