@@ -8,7 +8,6 @@ import re
 import secrets
 from functools import cached_property
 from typing import Literal, NamedTuple, cast, get_args
-from urllib.parse import quote
 
 from .config import Clock
 
@@ -85,14 +84,13 @@ class Address(_Address):
 
     @property
     def kind(self) -> str:
-        """Mode and clock and the names of the rates, as kept in Redis. One name has one of each."""
-        names = "+".join(quote(name, safe="") for name in self.rates)
-        return f"{self.mode} {self.clock} {names}".rstrip()
+        """Mode, clock and the names of the rates, as kept in Redis. One name has one of each."""
+        return f"{self.mode} {self.clock} {'+'.join(self.rates)}".rstrip()
 
 
-def with_slots(mode: Mode) -> Mode:
-    """The same mode, for permits that stand for slots."""
-    return cast("Mode", f"{mode}+slots")
+def mode_with(mode: Mode, *, rates: bool = False, slots: bool = False) -> Mode:
+    """The same mode, with rates, and for permits that stand for slots."""
+    return cast("Mode", f"{mode}{'+rate' * rates}{'+slots' * slots}")
 
 
 def channel(prefix: str, hub: str) -> str:

@@ -1,21 +1,21 @@
 """How much may be granted in a time, besides how much at once."""
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
-
-from . import config
 
 MOST_RATES = 4
 LONGEST_PER = 3600.0  # seconds
 LONGEST_COST = 86400.0  # seconds, in which a rate allows so much
 
+_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 Cost = float | Mapping[str, float]
 """What a permit costs: a number where there is one rate, or a number for each by its name."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Rate:
     """*amount* may be granted in each *per* seconds, and up to *burst* at once after a pause.
 
@@ -43,6 +43,11 @@ class Rate:
         if self.time_for(self.most) > LONGEST_COST:
             raise ValueError(f"burst of {self} takes more than a day to come back")
 
+    def __repr__(self) -> str:
+        per = f", per={self.per!r}" if self.per != 1.0 else ""
+        burst = f", burst={self.burst!r}" if self.burst is not None else ""
+        return f"Rate({self.amount!r}{per}{burst})"
+
     @property
     def most(self) -> float:
         """The burst, or its default."""
@@ -62,17 +67,23 @@ def rates_of(rate: Rate | Mapping[str, Rate] | None) -> dict[str, Rate]:
     if rate is None:
         return {}
     rates = {"requests": rate} if isinstance(rate, Rate) else rate
-    if not isinstance(rates, Mapping) or not all(isinstance(each, Rate) for each in rates.values()):
+    if not isinstance(rates, Mapping) or not all(
+        isinstance(each, Rate) for each in rates.values()
+    ):
         raise TypeError(f"rate must be a Rate, or a dict of Rates by their names, not {rate!r}")
     if not 1 <= len(rates) <= MOST_RATES:
         raise ValueError(f"rate may name 1 to {MOST_RATES} rates, not {len(rates)}")
-    return {config.text(name, "the name of a rate"): rates[name] for name in sorted(rates)}
+    for name in rates:
+        if not _NAME.fullmatch(name):
+            allowed = "1 to 64 letters, digits, dots, dashes and underscores"
+            raise ValueError(f"the name of a rate must have {allowed}, not {name!r}")
+    return {name: rates[name] for name in sorted(rates)}
 
 
-def costs_of(rates: Mapping[str, Rate], cost: Cost | None) -> tuple[float, ...]:
-    """What a request takes from each of *rates*. One of ``requests``, or the only one, is 1."""
+def costs_of(rates: Mapping[str, Rate], cost: Cost | None) -> list[float]:
+    """What a permit takes from each of *rates*. One of ``requests``, or the only one, is 1."""
     if not rates:
-        raise TypeError("cost= needs a FairSemaphore with rate=")
+        raise TypeError("a cost needs a FairSemaphore with rate=")
     if isinstance(cost, Mapping):
         costs = cast("Mapping[str, float]", cost)
     elif cost is not None and len(rates) > 1:
@@ -82,7 +93,7 @@ def costs_of(rates: Mapping[str, Rate], cost: Cost | None) -> tuple[float, ...]:
         costs = {} if cost is None else dict.fromkeys(rates, cost)
     if unknown := costs.keys() - rates.keys():
         raise ValueError(f"cost names {min(map(repr, unknown))}, and there is no such rate")
-    return tuple(_cost_of(name, rate, costs, alone=len(rates) == 1) for name, rate in rates.items())
+    return [_cost_of(name, rate, costs, alone=len(rates) == 1) for name, rate in rates.items()]
 
 
 def _cost_of(name: str, rate: Rate, costs: Mapping[str, float], *, alone: bool) -> float:
@@ -103,15 +114,28 @@ def _number(value: object, what: str) -> float:
     return float(value)
 
 
-def in_queue(rates: Mapping[str, Rate], costs: tuple[float, ...]) -> str:
-    """*costs* with the burst of each rate, as scripts take them."""
+def in_queue(rates: Mapping[str, Rate], costs: Sequence[float]) -> str:
+    """*costs* with the burst of each rate, as the queue has them: ``:us/us+...``."""
     pairs = zip(rates.values(), costs, strict=True)
     return ":" + "+".join(f"{rate.us(cost)}/{rate.us(rate.most)}" for rate, cost in pairs)
 
 
-def difference(
-    rates: Mapping[str, Rate], actual: tuple[float, ...], asked: tuple[float, ...]
-) -> str:
-    """By how much *actual* costs differ from those that were *asked* for, as scripts take it."""
-    costs = zip(rates.values(), actual, asked, strict=True)
-    return "+".join(str(rate.us(cost) - rate.us(before)) for rate, cost, before in costs)
+def settled(rates: Mapping[str, Rate], costs: Sequence[float], asked: str) -> str:
+    """How much more than *asked* for in the queue, or less, *costs* are: ``us+...``."""
+    before = (int(pair.partition("/")[0]) for pair in asked[1:].split("+"))
+    pairs = zip(rates.values(), costs, before, strict=True)
+    return "+".join(str(rate.us(cost) - us) for rate, cost, us in pairs)
+
+
+def told_rates(rates: Mapping[str, Rate]) -> dict[str, list[float]]:
+    """What a process tells others of its *rates*."""
+    return {name: [rate.amount, rate.per, rate.most] for name, rate in rates.items()}
+
+
+def rates_told(fact: object) -> dict[str, Rate]:
+    """The rates that another process told. None where it is no such fact."""
+    told = cast("dict[str, list[float]]", fact if isinstance(fact, dict) else {})
+    try:
+        return {name: Rate(*each) for name, each in told.items()}
+    except (TypeError, ValueError):
+        return {}

@@ -48,6 +48,10 @@ class Heartbeats:
             self._next_at = now + interval
         self.look_at = self._next_at if moment is None else min(self._next_at, now + moment)
 
+    def look_in(self, moment: float, now: float) -> None:
+        """Something changes by itself in *moment* seconds, if not earlier."""
+        self.look_at = min(self.look_at, now + moment + 0.001)
+
     def stop(self) -> None:
         """No request waits any more, or the time has come."""
         self.look_at = math.inf

@@ -409,7 +409,7 @@ class SemaphoreState(SemaphoreRef):
         if lease.adopted or lease.renewable_after != -math.inf:
             ends = math.inf
         lease.end()
-        pending = PendingRelease(number, now, ends, trusted, future)
+        pending = PendingRelease(number, now, ends, trusted, future, settled=lease.settled)
         self.releases.setdefault(lease.hub_id, []).append(pending)
         return pending
 
@@ -544,9 +544,12 @@ class SemaphoreState(SemaphoreRef):
                 self.revoked(numbers)
             case Deleted():
                 self.deleted()
-            case Recheck():
+            case Recheck(in_ms=0):
                 if self.waiting:
                     self.beat()
+            case Recheck(in_ms=in_ms):
+                if self.waiting:
+                    self.heartbeats.look_in(in_ms / 1000, clock())
 
     def revoked(self, numbers: Iterable[int]) -> None:
         """Another client released or adopted permits of this process."""

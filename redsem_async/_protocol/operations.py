@@ -71,7 +71,7 @@ class RequestOptions(NamedTuple):
             text = f"{number}:{self.permits}:2:{self.asked_us}"
         else:
             text = f"{number}:{self.permits}:{self.waits:d}:{self.ahead_ms or ''}"
-        has_tail = self.key is not None or self.costs and address.keyed
+        has_tail = self.key is not None or (self.costs and address.keyed)
         return f"{text}{self.costs}{_tail(self.key) if has_tail else ''}"
 
 
@@ -176,7 +176,9 @@ class Acquire(Operation[Reply]):
         after: Argument = f"{self.after}:{self.now_us}" if self.now_us else self.after
         requests: Sequence[Argument] = self.numbers
         if options := self.options:
-            requests = [options[n].as_asked(n, address) if n in options else n for n in self.numbers]
+            requests = [
+                options[n].as_asked(n, address) if n in options else n for n in self.numbers
+            ]
         return (self.lease_ms, limit, most, after, *_introduced(self.hub_info), *requests)
 
     def reply(self, raw: Sequence[Any], address: Address) -> Reply:

@@ -23,7 +23,7 @@ class Revoked(NamedTuple):
 
 
 class Recheck(NamedTuple):
-    """Something may change earlier than was said, so ask again: now, or in so many milliseconds."""
+    """Something may change earlier than was said, so ask again: now, or in some ms."""
 
     name: str
     in_ms: int = 0

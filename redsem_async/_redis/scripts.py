@@ -40,7 +40,7 @@ def script(mode: Mode, operation: str, sharded: bool = False) -> Script:  # noqa
     keyed, slotted, rated = "+keys" in mode or "+share" in mode, "+slots" in mode, "+rate" in mode
     tell = _files("tell/shard" if sharded else "tell/hub")
     order = ("keyed", "keyed_order") if keyed else ("order",)
-    quick = [] if slotted or rated and operation == "acquire" else _files(f"quick/{operation}")
+    quick = [] if slotted or (rated and operation == "acquire") else _files(f"quick/{operation}")
     head = linked(_files("head", "refusal"), [*tell, *_files("quick/usual")], quick)
     shared = _files(*_SHARED, *["slots"] * slotted, "queue", *order, "serve", *["rate"] * rated)
     statements = linked(head, [*tell, *shared], _files(operation))

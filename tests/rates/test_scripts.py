@@ -1,12 +1,13 @@
 """What the scripts promise about rates, at instants that the test decides."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 import redsem_async._protocol.operations as op
 from redsem_async._core.keys import Mode
-from redsem_async._core.rates import Rate, difference, in_queue
+from redsem_async._core.rates import Rate, in_queue, settled
 from redsem_async._protocol.pushes import Recheck
 from redsem_async._protocol.replies import FULL, WAITING, Reply
 from redsem_async._redis.scripts import script
@@ -24,7 +25,7 @@ class Rated(InMemory):
         self.address = self.address._replace(rates=tuple("abcd"[: len(rates)]))
         self.rates, self.limit = dict(zip("abcd", rates, strict=False)), limit
 
-    def ask(self, hub: str, number: int, *costs: float, limit: int = 0, **more: object) -> Reply:
+    def ask(self, hub: str, number: int, *costs: float, limit: int = 0, **more: Any) -> Reply:
         """A request that costs this, with other options."""
         options = op.RequestOptions(costs=in_queue(self.rates, costs))._replace(**more)
         slots = "abcdefghi"[: self.limit] if self.address.slotted else None
@@ -33,8 +34,8 @@ class Rated(InMemory):
         return self.call(hub, call)
 
     def settle(self, hub: str, number: int, *, asked: float, cost: float) -> Reply:
-        settled = {number: difference(self.rates, (cost,), (asked,))}
-        return self.call(hub, op.Release(hub, [number], waits=True, settled=settled))
+        more = {number: settled(self.rates, [cost], in_queue(self.rates, [asked]))}
+        return self.call(hub, op.Release(hub, [number], waits=True, settled=more))
 
     def look_again(self, hub: str) -> Reply:
         return self.heartbeat(hub)

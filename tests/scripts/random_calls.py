@@ -113,7 +113,9 @@ class RandomCalls(InMemory):
         own = [each for each in self.requests[caller] if f"{caller}.{each.number}" in line]
         first = () if self.address.fair else own[: len(numbers)]
         hold_ms = 7 if self.is_wild() else None
-        settled = {n: draw.choice(SETTLED) for n in numbers if self.address.rated and self.is_wild()}
+        settled = {
+            n: draw.choice(SETTLED) for n in numbers if self.address.rated and self.is_wild()
+        }
         if numbers:
             more = {"waits": bool(own), "own": first, "settled": settled}
             self.make(caller, op.Release(hub, numbers, hold_ms, **more))

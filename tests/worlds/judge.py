@@ -277,7 +277,9 @@ class Judge:
         for request in granted:
             full_in = [tat - now for tat, _ in buckets]
             if not lets_go(full_in, request):
-                yield Broken(RATE, f"{request} was granted, and the rates are full in {full_in} us")
+                yield Broken(
+                    RATE, f"{request} was granted, and the rates are full in {full_in} us"
+                )
             buckets = spent(buckets, [cost for cost, _ in costs_in(request)], now)
         due, found = ([max(tat, now) for tat, _ in rates] for rates in (buckets, after.rates))
         if any(one != other for one, other in zip_longest(due, found, fillvalue=now)):

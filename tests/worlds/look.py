@@ -313,7 +313,9 @@ def costs_in(request: QueuedRequest) -> list[tuple[int, int]]:
 
 def lets_go(full_in: Sequence[int], request: QueuedRequest) -> bool:
     """Whether each rate has what *request* costs, or is full."""
-    costs = zip(full_in, costs_in(request), strict=False)  # one that nothing was taken from is full
+    costs = zip(
+        full_in, costs_in(request), strict=False
+    )  # one that nothing was taken from is full
     return all(left <= max(0, burst - cost) for left, (cost, burst) in costs)
 
 
