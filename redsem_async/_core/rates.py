@@ -66,10 +66,8 @@ def rates_of(rate: Rate | Mapping[str, Rate] | None) -> dict[str, Rate]:
     """The rates that a semaphore declares, in the order of their names."""
     if rate is None:
         return {}
-    rates = {"requests": rate} if isinstance(rate, Rate) else rate
-    if not isinstance(rates, Mapping) or not all(
-        isinstance(each, Rate) for each in rates.values()
-    ):
+    rates: Mapping[str, object] = rate if isinstance(rate, Mapping) else {"requests": rate}
+    if not all(isinstance(each, Rate) for each in rates.values()):
         raise TypeError(f"rate must be a Rate, or a dict of Rates by their names, not {rate!r}")
     if not 1 <= len(rates) <= MOST_RATES:
         raise ValueError(f"rate may name 1 to {MOST_RATES} rates, not {len(rates)}")
@@ -77,15 +75,16 @@ def rates_of(rate: Rate | Mapping[str, Rate] | None) -> dict[str, Rate]:
         if not _NAME.fullmatch(name):
             allowed = "1 to 64 letters, digits, dots, dashes and underscores"
             raise ValueError(f"the name of a rate must have {allowed}, not {name!r}")
-    return {name: rates[name] for name in sorted(rates)}
+    return {name: cast("Rate", rates[name]) for name in sorted(rates)}
 
 
 def costs_of(rates: Mapping[str, Rate], cost: Cost | None) -> list[float]:
     """What a permit takes from each of *rates*. One of ``requests``, or the only one, is 1."""
     if not rates:
         raise TypeError("a cost needs a FairSemaphore with rate=")
+    costs: Mapping[str, float]
     if isinstance(cost, Mapping):
-        costs = cast("Mapping[str, float]", cost)
+        costs = cost
     elif cost is not None and len(rates) > 1:
         names = ", ".join(map(repr, rates))
         raise TypeError(f"cost must be a dict, because there are several rates: {names}")

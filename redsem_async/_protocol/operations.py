@@ -237,7 +237,7 @@ class Release(Operation[Reply]):
     def arguments(self, address: Address) -> Sequence[Argument]:
         numbers: Sequence[Argument] = self.numbers
         if settled := self.settled:
-            numbers = [f"{n}:{settled[n]}" if n in settled else n for n in numbers]
+            numbers = [f"{n}:{settled[n]}" if n in settled else n for n in self.numbers]
         own = "1" * self.waits
         if self.own:
             own = ",".join([request.as_queued(address) for request in self.own])

@@ -117,8 +117,7 @@ class RandomCalls(InMemory):
             n: draw.choice(SETTLED) for n in numbers if self.address.rated and self.is_wild()
         }
         if numbers:
-            more = {"waits": bool(own), "own": first, "settled": settled}
-            self.make(caller, op.Release(hub, numbers, hold_ms, **more))
+            self.make(caller, op.Release(hub, numbers, hold_ms, bool(own), first, settled))
 
     def make_another(self, hub: str) -> None:
         draw, requests, held = self.draw, self.requests[hub], self.held_by(hub)

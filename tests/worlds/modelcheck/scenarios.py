@@ -115,7 +115,10 @@ def _options(line: str) -> tuple[tuple[str, ...], dict[str, Any]]:
 
 def _longer(scenario: Scenario) -> Iterator[Scenario]:
     budget = Budget(*(count + 1 if count else 0 for count in scenario.budget))
-    modes = {scenario.mode, mode_with(cast("Mode", scenario.mode.removesuffix("+slots")))}
+    modes = {
+        scenario.mode,
+        mode_with(cast("Mode", scenario.mode.removesuffix("+slots")), slots=True),
+    }
     for mode in sorted(modes):
         yield replace(scenario, mode=mode, budget=budget)
 
