@@ -139,7 +139,7 @@ class ModeMismatch(SemaphoreError):
     Attributes:
         name (str): the semaphore's name.
         wanted (str): mode and clock of this client, such as ``"fair server"``, and the names of
-            its rates. The mode ``"fair"`` means ``FairSemaphore``, and ``"zset"`` means ``Semaphore``.
+            its rates. The mode ``"fair"`` means ``FairSemaphore``, ``"zset"`` means ``Semaphore``.
         found (str): mode and clock in use. Of a ``LayoutMismatch``, both are numbers of layouts.
         held (bool | None): whether a permit is held. None when not known.
         unused (bool): whether no permit is held, no request waits, and no process has sent a

@@ -76,7 +76,7 @@ class Pipeline:
     ) -> None:
         self.identity: HubIdentity = identity
         self.semaphores: WeakValueDictionary[Address, SemaphoreState] = WeakValueDictionary()
-        self._kinds: set[tuple[Mode, Clock]] = set()  # of these semaphores
+        self._kinds: set[tuple[Mode, Clock, tuple[str, ...]]] = set()  # of these semaphores
         self.link_state: LinkState = LinkState(node)
         self.window: int = WINDOW
         self.batch_target: int = MAX_BATCH
@@ -106,7 +106,7 @@ class Pipeline:
         """*semaphore* is written here from now on."""
         address = semaphore.address
         self.semaphores[address] = semaphore
-        self._kinds.add((address.mode, address.clock))
+        self._kinds.add((address.mode, address.clock, address.rates))
 
     # -- for the semaphores
 
@@ -285,8 +285,8 @@ class Pipeline:
     def push_received(self, prefix: str, push: Push) -> None:
         link = self.link_state.link
         fresh_at = None if link is None else link.fresh_at
-        for mode, kept_by in self._kinds:
-            semaphore = self.semaphores.get(Address(mode, prefix, push.name, kept_by))
+        for mode, clock, rates in self._kinds:
+            semaphore = self.semaphores.get(Address(mode, prefix, push.name, clock, rates))
             if semaphore is not None:
                 semaphore.pushed(push, fresh_at)
                 self.settle(semaphore)

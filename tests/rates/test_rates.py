@@ -11,6 +11,9 @@ import pytest
 
 from redsem_async import AcquireTimeout, FairSemaphore, ModeMismatch, Mutex, Rate, Semaphore
 from redsem_async.testing import MemoryBackend
+from tests.harness.clients import Client
+from tests.harness.wait import give_back, queue_up, soon
+from tests.worlds.simulated_time import simulated
 
 TWO = {"requests": Rate(500, per=60), "tokens": Rate(90_000, per=60)}
 
@@ -167,3 +170,16 @@ async def test_a_wait_that_is_given_up_costs_nothing() -> None:
         await waiting
     async with held, sem.acquire() as permit:
         assert permit.waited < 0.09
+
+
+@simulated
+async def test_no_process_waits_for_a_heartbeat_where_another_was_the_head_before(
+    client: Client, other: Client
+) -> None:
+    """Heartbeats are ten seconds apart, and each waiter goes when the rate lets it go."""
+    here, there = (FairSemaphore(each, "n", 9, rate=Rate(2), lease=30) for each in (client, other))
+    held = [await here.acquire(), await there.acquire()]
+    waiting = [await queue_up(each) for each in (here, there, there, here, there, here)]
+    permits = [await soon(each) for each in waiting]
+    assert [round(permit.waited, 1) for permit in permits] == [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
+    await give_back(*held, *permits)
