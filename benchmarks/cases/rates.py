@@ -42,7 +42,7 @@ def _ours(client: Redis, name: str) -> Callable[[], Entry]:
 
 
 def _peer(client: Redis, name: str) -> Callable[[], Entry]:
-    from throttled.asyncio import Throttled, rate_limiter, store  # pyright: ignore
+    from throttled.asyncio import Throttled, rate_limiter, store  # pyright: ignore[reportMissingImports]
 
     address = client.connection_pool.connection_kwargs
     url = f"redis://{address['host']}:{address['port']}"

@@ -285,8 +285,8 @@ class Pipeline:
     def push_received(self, prefix: str, push: Push) -> None:
         link = self.link_state.link
         fresh_at = None if link is None else link.fresh_at
-        for mode, clock, rates in self._kinds:
-            semaphore = self.semaphores.get(Address(mode, prefix, push.name, clock, rates))
+        for mode, kept_by, rates in self._kinds:
+            semaphore = self.semaphores.get(Address(mode, prefix, push.name, kept_by, rates))
             if semaphore is not None:
                 semaphore.pushed(push, fresh_at)
                 self.settle(semaphore)
