@@ -10,8 +10,9 @@ from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, QueueFull
 from redsem_async._hub.calls import BackOffCall
 from redsem_async.observer import Event, observe
 from tests.harness.clients import Client, Make, MakePair
+from tests.harness.inside import remote_of
 from tests.harness.memory import Distant
-from tests.harness.wait import cancelled, give_back, in_background, queue_up, soon
+from tests.harness.wait import cancelled, give_back, queue_up, soon
 from tests.scripts.in_memory import HUBS, InMemory
 from tests.worlds.simulated_time import simulated
 
@@ -83,39 +84,6 @@ async def test_grants_begin_when_a_back_off_ends_and_rise_to_the_limit(
 
 
 @simulated
-async def test_a_heavy_request_starts_when_the_pause_ends(pair: MakePair) -> None:
-    """It would else wait until the limit in force is as high: a step is for requests."""
-    here, there = pair(16)
-    async with there.acquire(permits=8):
-        await asyncio.sleep(PAUSE)
-    ends = await back_off(there, permits=8)
-    upstream = Upstream()
-    await asyncio.gather(*(upstream.call(sem, PAUSE, permits=8) for sem in (here, there)))
-    assert ends <= upstream.began[0] < ends + 0.01
-
-
-@simulated
-async def test_one_overload_of_many_permits_counts_once(pair: MakePair) -> None:
-    """Twenty answers of one moment are one signal, and one that comes late makes it no shorter."""
-    here, there = pair(20)
-    permits = [await sem.acquire() for sem in (here, there) for _ in range(10)]
-    events: list[Event] = []
-    with observe(events.append):
-        for permit in permits:
-            permit.back_off(30.0)
-        await there.status()
-        permits[0].back_off(1.0)
-        await give_back(*permits)
-        told = (await here.status()).back_off
-    assert told is not None
-    assert told.seconds_left == pytest.approx(30.0, abs=0.1)
-    assert told.limit == 0
-    [said] = [event for event in events if event.kind == "backed_off"]
-    assert said.seconds == pytest.approx(30.0)
-    assert said.limit == 10
-
-
-@simulated
 async def test_the_latest_end_counts(pair: MakePair) -> None:
     here, there = pair(8)
     async with here.acquire() as one, there.acquire() as other:
@@ -148,28 +116,6 @@ async def test_errors_and_status_say_that_a_back_off_holds_up(pair: MakePair) ->
     for seconds in (full.value.retry_after, status.retry_after, status.back_off.seconds_left):
         assert 29 < seconds <= 31
     await cancelled(waiter)
-
-
-@simulated
-async def test_a_cut_limit_is_like_a_lower_one_and_told_where_it_holds_up(
-    client: Client, other: Client
-) -> None:
-    here, low = (FairSemaphore(client, "jobs", limit, key_limit=4) for limit in (8, 3))
-    for _ in range(2):
-        async with here.acquire(key=None):
-            await asyncio.sleep(0.8)
-    permits = [await here.acquire(key=key) for key in (*"aaaab", None, None, None)]
-    permits[0].back_off(0)
-    told = (await here.status()).back_off
-    assert told is not None and told[:2] == (0.0, 4)
-    cases = ((here, "b", "back_off", 4), (here, "a", "key", 4), (low, "b", "limit", 3))
-    for sem, key, by, most in cases:
-        with pytest.raises(AcquireTimeout) as refused:
-            await sem.acquire(timeout=0, key=key)
-        assert refused.value.blocked_by == by
-        assert refused.value.retry_after == pytest.approx(0.8 / most)
-    assert (await here.status()).retry_after == pytest.approx(0.8 / 4)
-    await give_back(*permits)
 
 
 @simulated
@@ -215,29 +161,6 @@ async def test_the_end_of_a_back_off_tells_waiters_when_a_permit_expires(pair: M
     assert loop_time() == pytest.approx(expires, abs=0.1), "not with the next heartbeat"
 
 
-async def test_a_pause_a_limit_and_a_back_off_are_three_things(pair: MakePair) -> None:
-    here, there = pair(2)
-
-    async def blocked_by() -> str | None:
-        with pytest.raises(AcquireTimeout) as caught:
-            await here.acquire(timeout=0)
-        return caught.value.blocked_by
-
-    await here.back_off(30.0)
-    await there.pause()
-    assert await blocked_by() == "paused"
-    await there.resume()
-    await there.set_limit(3)
-    assert await blocked_by() == "back_off"
-    await here.pause()
-    await here.back_off(0)
-    assert await blocked_by() == "paused"
-    await there.resume()
-    await here.back_off(30.0)
-    await there.delete()
-    await give_back(await here.acquire(timeout=0))
-
-
 @pytest.mark.parametrize("threaded", [False, True], ids=["in the loop", "in a thread"])
 async def test_a_waiter_of_the_process_is_not_served_before_the_back_off_of_a_block(
     make: Make, threaded: bool
@@ -279,46 +202,6 @@ async def test_other_than_seconds_is_refused_at_once(make: Make, seconds: Any) -
 
 
 # -- keys
-
-
-async def test_a_full_line_tells_the_pause_of_its_key(client: Client) -> None:
-    """Whoever comes back sooner is refused again."""
-    sem = FairSemaphore(client, "jobs", 9, key_limit=9, max_waiters_per_key=0)
-    await back_off(sem, 30.0, key="a")
-    with pytest.raises(QueueFull) as full:
-        await sem.acquire(key="a")
-    assert 25 < full.value.retry_after <= 31
-
-
-@pytest.mark.parametrize("share", [False, True])
-@simulated
-async def test_a_back_off_of_a_key_holds_up_no_other(
-    client: Client, other: Client, share: bool
-) -> None:
-    """Nor does the end of one of all keys end it."""
-    here, there = (FairSemaphore(c, "jobs", 8, key_limit=4, share=share) for c in (client, other))
-    ends = await back_off(here, PAUSE, key="a")
-    upstream = Upstream()
-    calls = [in_background(upstream.call(sem, 1.0, key="a")) for sem in (here, there) * 3]
-    with pytest.raises(AcquireTimeout) as refused:
-        await there.acquire(timeout=0, key="a")
-    assert refused.value.blocked_by == "back_off"
-    assert 0 < refused.value.retry_after <= PAUSE + 1
-    async with here.acquire(key="b", timeout=0), there.acquire(key=None, timeout=0):
-        await here.back_off(0)
-    status = await here.status()
-    told = {key.key: key.back_off for key in status.keys}
-    assert told["a"] is not None and told["a"].limit == 0
-    assert status.back_off is None
-    await asyncio.gather(*calls)
-    assert upstream.rose(ends)
-    assert (await there.status()).keys == ()
-    async with here.acquire(key="a") as one, here.acquire(key="b") as two:
-        for permit in (one, two, one):  # in one turn of the loop
-            permit.back_off(3600, key=True)
-    assert {key.key for key in (await there.status()).keys if key.back_off} == {"a", "b"}
-    await here.back_off(0, key="a")
-    await give_back(await there.acquire(timeout=0, key="a"))
 
 
 @simulated
@@ -381,6 +264,9 @@ async def test_a_process_sends_an_overload_once() -> None:
             permit.back_off(0)
         await give_back(*permits)
         assert far.asked("back_off") == sent
+    remote = remote_of(sem)
+    assert all(remote.is_overload(str(key), 0.0, 0.0) for key in range(2000))
+    assert len(remote.overloaded_at) <= 1000, "of keys without end"
 
 
 @simulated

@@ -250,6 +250,8 @@ async def test_what_no_node_carries_out_now_is_asked_again_in_a_moment(
             await asyncio.wait_for(semaphore.try_acquire(), AT_ONCE)
         with pytest.raises(BackendUnavailable, match=text):
             await semaphore.acquire(timeout=0.5)
+        with pytest.raises(BackendUnavailable, match=text):
+            await asyncio.wait_for(semaphore.acquire(), 2 * LEASE)
 
 
 @simulated

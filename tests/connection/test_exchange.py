@@ -158,13 +158,14 @@ async def test_a_message_that_is_not_for_it_takes_no_replys_place(parts: Sequenc
     assert (ends.heard.pushes, ends.kinds, ends.heard.lost) == ([], [None], [])
 
 
+@pytest.mark.parametrize("text", ["READONLY You can't write", "MASTERDOWN Link with MASTER is"])
 @simulated
-async def test_a_server_that_only_reads_is_left_when_the_command_knows() -> None:
+async def test_a_server_that_only_reads_is_left_when_the_command_knows(text: str) -> None:
     """The next connection is to the new master."""
     ends = Ends(no_push="none")
     ends.meet()
     ends.send(op.Reap(), op.Reap())
-    ends.hear(error("READONLY You can't write against a read only replica."), reaped(3))
+    ends.hear(error(text), reaped(3))
     assert ends.kinds == [ErrorKind.READ_ONLY]
     assert len(ends.heard.lost) == 1
 

@@ -41,6 +41,7 @@ def test_what_a_hub_did_not_say_of_itself_is_no_facts() -> None:
 @example(b"granted 1:%b:1 jobs" % LONG.encode())
 @example(b"granted %b:1:1 jobs" % LONG.encode())
 @example(b"revoked %b jobs" % LONG.encode())
+@example(b"granted 0:1:1 jobs")
 def test_numbers_of_messages_are_bounded(raw: bytes) -> None:
     """A hub computes with them: one that no float holds would end its connection."""
     match push_of(raw):

@@ -95,7 +95,8 @@ def test_a_url_of_sentinels_may_ask_for_tls_by_an_option() -> None:
 def test_a_url_of_sentinels_may_hold_settings() -> None:
     """As that of a server, and the sentinels' own password."""
     client = from_url(
-        "rediss+sentinel://me:p%40ss@one,[::1]:7000/main/3?sentinel_password=word&ssl_cert_reqs=none"
+        "rediss+sentinel://me:p%40ss@one,[::1]:7000/main/3?sentinel_password=word&ssl_cert_reqs=none",
+        db=5,
     )
     pool: Any = client.connection_pool
     settings = pool.connection_kwargs

@@ -1,7 +1,5 @@
 """What the process of a semaphore has of it, which no caller sees: its leases, its connection."""
 
-import asyncio
-
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, Permit
@@ -37,12 +35,6 @@ def state_of(semaphore: AnySemaphore) -> SemaphoreState:
 def requests_of(semaphore: AnySemaphore) -> list[Request]:
     """What waits in this process, as the server told it."""
     return [*state_of(semaphore).waiting]
-
-
-async def is_in_flight(semaphore: AnySemaphore) -> None:
-    """Wait for the very turn of the loop in which an acquire is written."""
-    while not state_of(semaphore).acquires_in_flight:  # noqa: ASYNC110
-        await asyncio.sleep(0)
 
 
 def beat(semaphore: AnySemaphore) -> None:

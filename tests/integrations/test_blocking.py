@@ -9,7 +9,7 @@ import threading
 import types
 from collections.abc import Generator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -22,10 +22,10 @@ from redsem_async import (
     Permit,
     PermitLost,
     SemaphoreClosed,
-    blocking,
 )
 from redsem_async.blocking import BlockingSemaphore, Portal
 from redsem_async.testing import MemoryBackend
+from tests.harness.memory import Distant
 from tests.harness.servers import complaints
 from tests.harness.wait import all_free
 
@@ -85,6 +85,19 @@ def test_the_limit_holds_among_threads_and_portals(backend: MemoryBackend) -> No
     assert max(most) <= 2
     assert len(set(tokens)) == 80
     assert refused.value.blocked_by == "back_off"
+
+
+def test_the_end_of_a_block_has_released() -> None:
+    """However far the server is: what the program does next may need the permit."""
+    far = Distant()
+    with Portal(far) as one, Portal(far.peer()) as two:
+        here, there = one.fair("jobs", limit=1), two.fair("jobs", limit=1)
+        with there.acquire():
+            pass
+        with here.acquire(timeout=SOON):
+            far.delay = 0.1
+        with there.acquire(timeout=0):
+            pass
 
 
 def test_a_semaphore_of_either_class(portal: Portal) -> None:
@@ -189,6 +202,29 @@ def test_closing_ends_what_waits_and_what_holds(portal: Portal, sem: BlockingSem
         portal.close()
 
 
+def test_a_wait_that_the_loop_cancels_is_refused(portal: Portal, sem: BlockingSemaphore) -> None:
+    """By a coroutine that cancels all others, say. The thread would wait for ever."""
+
+    async def cancel_others() -> None:
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            if "hold" in repr(task.get_coro()):
+                task.cancel()
+
+    refused: Future[Any] = Future()
+
+    def wait() -> None:
+        with pytest.raises(SemaphoreClosed) as closed, sem.acquire():
+            pass
+        refused.set_result(closed.value)
+
+    portal.run(sem.wrapped.pause())
+    threading.Thread(target=wait, daemon=True).start()
+    until_waiting(portal, sem)
+    portal.run(cancel_others())
+    refused.result(SOON)
+    portal.run(sem.wrapped.resume())
+
+
 class Interrupted(Exception):
     pass
 
@@ -241,29 +277,6 @@ def test_an_interrupted_wait_ends_what_it_waits_for(
     monkeypatch.undo()
     go_on.set()
     assert futures[0].cancelled()
-
-
-class ClosesNot(closing[Any]):
-    def __exit__(self, *_: object) -> None:
-        raise Interrupted
-
-
-def test_two_exceptions_while_it_waits_leave_no_request(
-    portal: Portal, sem: BlockingSemaphore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C pressed twice: the second one comes where the first one ends the wait."""
-
-    def wait(_: object) -> None:
-        monkeypatch.undo()
-        until_waiting(portal, sem)
-        raise KeyboardInterrupt
-
-    with sem.acquire():
-        monkeypatch.setattr(blocking, "closing", ClosesNot)
-        monkeypatch.setattr(portal, "wait", wait)
-        with suppress(Interrupted), sem.acquire():
-            pytest.fail("it was free")
-        gc.collect()
 
 
 @pytest.mark.parametrize("error", [None, KeyError], ids=["normally", "by an error"])

@@ -6,9 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import Mock
@@ -37,20 +35,6 @@ with embedded_redis() as server:
         print("interrupted", flush=True)
         sys.stdin.read()
 """
-
-
-def test_many_start_at_once() -> None:
-    together = threading.Barrier(8)
-
-    def start_and_ask(_: int) -> tuple[int, bool]:
-        with embedded_redis() as server:
-            together.wait(20)
-            return server.port, ask(server.port, "INFO server").count(f":{server.pid}") == 1
-
-    with ThreadPoolExecutor(8) as threads:
-        ports, right = zip(*threads.map(start_and_ask, range(8)), strict=True)
-    assert len(set(ports)) == 8
-    assert all(right), "a server answered on another's port"
 
 
 def test_as_a_command_it_runs_until_ctrl_c() -> None:

@@ -98,17 +98,6 @@ async def outcome(run: Run, job: Job) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-async def test_closed_raises(form: Make, sem: FairSemaphore, backend: MemoryBackend) -> None:
-    """As it is unless something else is said."""
-    load = Load()
-    backend.down()
-    for options in ({}, {"on_outage": "closed"}):
-        with pytest.raises(BackendUnavailable):
-            await outcome(form(sem, timeout=0.05, **options), load.stays)
-    assert not load.began
-
-
-@pytest.mark.parametrize("form", FORMS)
 async def test_open_goes_without_one(
     form: Make, sem: FairSemaphore, backend: MemoryBackend
 ) -> None:

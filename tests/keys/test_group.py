@@ -23,16 +23,6 @@ def group(client: Client, name: str) -> SemaphoreGroup:
     return SemaphoreGroup(client, name, 1)
 
 
-async def test_each_key_has_a_limit_of_its_own(group: SemaphoreGroup) -> None:
-    async with group["acme"]:
-        assert await group["acme"].locked()
-        with pytest.raises(AcquireTimeout):
-            await group["acme"].acquire(timeout=0)
-        async with group["umbrella"] as permit:
-            assert permit.name == group.name_of("umbrella")
-    assert await group["acme"].available() == 1
-
-
 @pytest.mark.parametrize("key", ODD, ids=ascii)
 async def test_any_text_is_a_key(group: SemaphoreGroup, key: str) -> None:
     """Header values come from outside: they must neither raise nor hit the name of another key."""
@@ -45,6 +35,11 @@ async def test_any_text_is_a_key(group: SemaphoreGroup, key: str) -> None:
 def test_different_keys_never_share_a_name(first: str, second: str) -> None:
     names = {SemaphoreGroup(MemoryBackend(), "g", 1).name_of(key) for key in (first, second)}
     assert len(names) == len({first, second})
+
+
+def test_a_key_is_a_part_of_the_name_as_it_is_while_there_is_room() -> None:
+    group = SemaphoreGroup(MemoryBackend(), "g", 1)
+    assert [len(group["x" * size].name) for size in (510, 511)] == [512, 131]
 
 
 @given(key=st.text(min_size=1).map(lambda part: part * 200))

@@ -18,8 +18,7 @@ from redsem_async import (
 from redsem_async.blocking import Portal
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client
-from tests.harness.inside import state_of
-from tests.harness.wait import cancelled, give_back, queue_up, soon, waiting
+from tests.harness.wait import give_back, queue_up, soon, waiting
 from tests.worlds.simulated_time import simulated
 
 
@@ -44,18 +43,6 @@ async def hold(semaphore: FairSemaphore, *keys: str | None) -> list[Permit]:
 
 
 # -- both limits
-
-
-async def test_a_key_has_a_limit_of_its_own(keyed: MakeKeyed) -> None:
-    here, there = keyed(3)
-    held = await hold(here, "a", "b")
-    assert await there.try_acquire(key="a") is None
-    assert await here.try_acquire(key="b") is None
-    held += await hold(there, "c")
-    assert await there.try_acquire(key="d") is None, "the overall limit"
-    await held.pop().release()
-    held += await hold(there, None)  # without a key there is only the overall limit
-    await give_back(*held)
 
 
 async def test_a_full_key_holds_up_no_other_key(keyed: MakeKeyed) -> None:
@@ -196,17 +183,6 @@ async def test_status_shows_the_use_the_limit_and_the_line_of_each_key(keyed: Ma
     assert (shown.key, shown.limit, shown.held, shown.set_limit) == ("c", 3, 3, 3)
     await give_back(*held, waiter)
     assert (await there.status()).keys == ()
-
-
-@simulated
-async def test_status_leaves_out_a_key_whose_permits_have_expired(keyed: MakeKeyed) -> None:
-    """Although nothing has removed them yet."""
-    here, there = keyed(3)
-    gone, kept = await hold(here, "a", "b")
-    await gone.detach(0.1)
-    await asyncio.sleep(0.2)
-    assert [key.key for key in (await there.status(1)).keys] == ["b"]
-    await kept.release()
 
 
 async def test_a_request_too_heavy_for_the_lowered_limit_of_its_key_holds_it_up(
@@ -374,23 +350,6 @@ async def test_bad_keys_are_refused(
     sem = FairSemaphore(client, "jobs", 3, key_limit=1)
     with pytest.raises(error, match=message):
         await sem.acquire(**given)
-
-
-@simulated
-async def test_without_patience_retry_after_goes_by_the_whole_queue(keyed: MakeKeyed) -> None:
-    """A request whose patience has ended goes by its age, whatever its key has."""
-    here, there = keyed(1, key_limit=None, share=True, patience=0.0)
-    async with there.acquire(key="b"):
-        await asyncio.sleep(0.05)  # a hold that is measured
-    held = await hold(here, "a")
-    waiters = [await queue_up(here, key=key) for key in ("a", "a", "b", "c")]
-    with pytest.raises(AcquireTimeout) as full:
-        await there.acquire(key="a", timeout=0)
-    usual = state_of(there).own_hold
-    assert usual is not None
-    assert full.value.retry_after == pytest.approx(5 * usual), "not six or more, as in turns"
-    await cancelled(*waiters)
-    await give_back(*held)
 
 
 @pytest.mark.parametrize("options", [{"key_limit": 2}, {"share": True}])

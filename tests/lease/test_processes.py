@@ -39,11 +39,11 @@ async def test_a_killed_holder_is_in_the_way_for_a_lease_at_most(
 
 
 @pytest.mark.fault(1)
-@pytest.mark.parametrize("killed", [2, 1])
+@pytest.mark.parametrize(("killed", "own"), [(2, False), (1, False), (1, True)])
 @pytest.mark.parametrize("kind", [Semaphore, FairSemaphore])
 @simulated
 async def test_no_retry_is_advised_before_a_killed_process_loses_all_permits(
-    kind: Kind, killed: int
+    kind: Kind, killed: int, own: bool
 ) -> None:
     """The 50 ms for which they are usually held say nothing then, unless another is released."""
     dead = Distant()
@@ -54,8 +54,9 @@ async def test_no_retry_is_advised_before_a_killed_process_loses_all_permits(
     dead.cut_off()
     await asyncio.sleep(5.0)
     for _ in range(killed, 2):
-        await give_back(await lives.acquire())
-        held.append(await other.acquire())
+        if not own:
+            await give_back(await lives.acquire())
+        held.append(await (lives if own else other).acquire())
     with pytest.raises(SemaphoreFull) as full:
         await lives.acquire(timeout=0)
     later = [full.value.retry_after]

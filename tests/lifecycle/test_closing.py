@@ -11,7 +11,7 @@ from redsem_async import FairSemaphore, SemaphoreClosed, aclose
 from redsem_async.testing import MemoryBackend
 from tests.harness.inside import remote_of
 from tests.harness.memory import Gated
-from tests.harness.wait import cancelled, in_background, soon, until
+from tests.harness.wait import soon
 from tests.worlds.simulated_time import simulated
 
 
@@ -24,36 +24,6 @@ async def test_acquiring_works_after_a_close_that_came_at_once(client: MemoryBac
     with pytest.raises(SemaphoreClosed):
         await first
     await (await soon(sem.acquire())).release()
-
-
-async def test_a_grant_that_a_close_takes_back_is_not_handed_out() -> None:
-    """Its caller was woken, and had not run yet."""
-    backend = Gated()
-    sem = FairSemaphore(backend, "jobs", 1)
-    backend.shut = True
-    acquiring = asyncio.create_task(sem.acquire())
-    await until(lambda: backend.kept)
-    backend.open()
-    assert not acquiring.done()
-    await aclose(backend)
-    with pytest.raises(SemaphoreClosed):
-        await soon(acquiring)
-    await (await sem.acquire()).release()
-
-
-async def test_of_two_closes_at_once_both_come_to_an_end(client: MemoryBackend) -> None:
-    """Until the slower one has ended, nothing new is granted."""
-    sem = FairSemaphore(client, "jobs", 1)
-    permit = await sem.acquire()
-    slow = asyncio.create_task(aclose(client, drain=0.2))
-    await asyncio.sleep(0)  # it waits for the permit
-    await aclose(client)
-    assert permit.lost
-    assert not slow.done(), "both have ended: nothing is shown"
-    with pytest.raises(SemaphoreClosed):
-        await sem.acquire()
-    await slow
-    await (await sem.acquire()).release()
 
 
 @simulated
@@ -93,31 +63,6 @@ async def test_after_a_detach_nothing_is_left_of_a_semaphore(client: MemoryBacke
     gc.collect()
     assert remote() is None
     await aclose(client)
-
-
-@simulated
-async def test_aclose_does_not_wait_for_a_permit_that_is_detached(client: MemoryBackend) -> None:
-    permit = await FairSemaphore(client, "jobs", 1).acquire()
-    async with asyncio.timeout(1.0):
-        closing = in_background(aclose(client, drain=30.0))
-        await asyncio.sleep(0)
-        await permit.detach(30.0)
-        await closing
-
-
-async def test_what_is_given_up_during_an_outage_keeps_no_timer_and_no_hub(
-    client: MemoryBackend,
-) -> None:
-    client.down()
-    semaphore = FairSemaphore(client, "jobs", 1)
-    remote = remote_of(semaphore)
-    waiter = in_background(semaphore.acquire(timeout=3600))
-    adopting = in_background(semaphore.adopt("0" * 32 + ".7"))
-    await until(lambda: remote.timer is not None and remote.calls, "it is to be written")
-    assert remote.active
-    await cancelled(waiter, adopting)
-    assert remote.timer is None
-    assert not remote.active
 
 
 async def test_deadlines_of_the_past_are_cleaned_up(client: MemoryBackend) -> None:

@@ -362,15 +362,6 @@ async def test_aclose_closes_the_connection(admin: Redis, client_a: Redis) -> No
     assert await client_a.ping()
 
 
-async def test_aclose_leaves_other_clients_alone(pair: MakePair, client: Client) -> None:
-    here, there = pair(2, lease=60.0)
-    async with there as permit:
-        ours = await here.acquire()
-        await aclose(client)
-        assert ours.lost
-        await permit.refresh()
-
-
 async def test_aclose_with_a_server_that_is_gone_is_bounded(
     server: EmbeddedRedis, connect: Connect
 ) -> None:

@@ -9,36 +9,11 @@ from types import CodeType, FrameType
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, FairSemaphore, Permit
 from redsem_async.testing import MemoryBackend
 
 InThread = Callable[[Callable[[], Any]], Any]
-
-
-def test_one_client_in_several_loops_at_once(server_url: str, name: str) -> None:
-    """A loop in each thread: the limit holds among them, and in each loop that comes later."""
-    sem = FairSemaphore(Redis.from_url(server_url), name, 2)
-    inside: list[int] = []
-    most: list[int] = []
-
-    async def work() -> None:
-        for _ in range(30):
-            async with sem:
-                inside.append(1)
-                most.append(len(inside))
-                await asyncio.sleep(0.001)
-                inside.pop()
-
-    threads = [threading.Thread(target=lambda: asyncio.run(work())) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    asyncio.run(work())
-    assert len(most) == 150
-    assert max(most) == 2
 
 
 def test_a_permit_belongs_to_one_loop(client: MemoryBackend) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from redsem_async import AcquireTimeout, AnySemaphore, BackendUnavailable, Permit, Semaphore
+from redsem_async import AcquireTimeout, AnySemaphore, Permit, Semaphore
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Make, MakePair, key_of
 from tests.harness.wait import cancelled, give_back, queue_up, soon, until
@@ -28,31 +28,7 @@ async def test_a_waiter_goes_by_its_own_limit(make: Make, other: Client) -> None
         await give_back(second)
 
 
-async def test_a_declared_limit_of_zero_waits_for_a_set_one(make: Make) -> None:
-    """Zero is a limit, and any weight may be asked for under it."""
-    sem = make(0)
-    assert await sem.try_acquire() is None
-    waiter = await queue_up(sem, permits=3)
-    await sem.set_limit(3)
-    await (await soon(waiter, 0.5)).release()
-
-
 # -- the set limit
-
-
-async def test_the_set_limit_wins_over_every_clients_own(make: Make, other: Client) -> None:
-    """Whether it is higher or lower; and it can be taken away."""
-    here, there = make(1), make(5, client=other)
-    await here.set_limit(2)
-    assert here.limit == 1  # the declared one
-    for sem in (here, there):
-        assert (await sem.status()).limit == 2
-        assert await sem.available() == 2
-    async with here, here:
-        assert await there.try_acquire() is None
-    await there.set_limit(None)
-    assert await here.available() == 1
-    assert await there.available() == 5
 
 
 @pytest.mark.fault(41)
@@ -112,19 +88,6 @@ async def test_resume_gives_back_the_limit_that_pause_found(make: Make, found: i
     assert (await sem.status()).set_limit == 3
 
 
-@simulated
-async def test_a_limit_that_could_not_be_set_is_not_set_later() -> None:
-    """After the error no program expects it, minutes later."""
-    backend = MemoryBackend()
-    sem, there = Semaphore(backend, "jobs", 1), Semaphore(backend.peer(), "jobs", 1)
-    backend.down()
-    with pytest.raises(BackendUnavailable):
-        await sem.set_limit(0)
-    backend.up()
-    assert (await sem.status()).limit == 1
-    await give_back(await there.acquire())
-
-
 # -- how long things are kept
 
 
@@ -166,22 +129,41 @@ async def test_different_leases_and_limits_leave_one_another_alone(
     await give_back(permit)
 
 
-CHANGES: list[tuple[Callable[[AnySemaphore], Awaitable[None]], str]] = [
-    (lambda sem: sem.set_limit(3), "the set limit of 3"),
-    (lambda sem: sem.pause(), "the pause"),
-    (lambda sem: sem.back_off(600.0), "the back-off"),
+async def cut(sem: AnySemaphore) -> None:
+    """The next overload cuts again: only a pause was asked for."""
+    async with sem as permit, sem:
+        permit.back_off(0)
+
+
+async def remove(sem: AnySemaphore) -> None:
+    await sem.set_limit(3)
+    await let_go(await sem.try_acquire())
+    await sem.set_limit(None)
+
+
+async def delete(sem: AnySemaphore) -> None:
+    await sem.set_limit(3)
+    await let_go(await sem.try_acquire())
+    await sem.delete()
+
+
+CHANGES: list[tuple[Callable[[AnySemaphore], Awaitable[None]], list[str]]] = [
+    (lambda sem: sem.set_limit(3), ["the set limit of 3"]),
+    (lambda sem: sem.pause(), ["the pause"]),
+    (lambda sem: sem.back_off(600.0), ["the back-off"]),
+    *((nothing, list[str]()) for nothing in (cut, remove, delete)),
 ]
 
 
 @pytest.mark.parametrize(("change", "lost"), CHANGES)
 async def test_what_redis_lost_of_a_limit_is_logged_once(
     change: Callable[[AnySemaphore], Awaitable[None]],
-    lost: str,
+    lost: list[str],
     make: Make,
     client: MemoryBackend,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The clients' own limits apply again, which an operator has to know."""
+    """The clients' own limits apply again, which an operator has to know. Or has ended it."""
     sem = make(5)
     await change(sem)
     for _ in range(2):  # an operator may have ended it before the second one
@@ -189,35 +171,7 @@ async def test_what_redis_lost_of_a_limit_is_logged_once(
         client._store.redis.restore({})
         await until(lambda: gets_one(sem))
     said = [record.getMessage() for record in caplog.records if event_of(record) == "limit lost"]
-    assert said == [f"{sem.name!r}: {lost} was lost with Redis's data"]
-
-
-async def test_a_cut_limit_that_is_lost_is_no_news(
-    make: Make, client: MemoryBackend, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The next overload cuts again. Only a pause was asked for."""
-    sem = make(5)
-    async with sem as permit, sem:
-        permit.back_off(0)
-    await let_go(await sem.try_acquire())
-    client._store.redis.restore({})
-    await until(lambda: gets_one(sem))
-    assert "limit lost" not in map(event_of, caplog.records)
-
-
-async def test_a_limit_that_an_operator_removed_was_not_lost(
-    make: Make, client: MemoryBackend, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Also where Redis loses its data later, and where a deletion removes it."""
-    sem = make(5)
-    for end in (sem.delete, lambda: sem.set_limit(None)):
-        await sem.set_limit(3)
-        await let_go(await sem.try_acquire())
-        await end()
-        await let_go(await sem.try_acquire())
-        client._store.redis.restore({})
-        await until(lambda: gets_one(sem))
-    assert "limit lost" not in map(event_of, caplog.records)
+    assert said == [f"{sem.name!r}: {each} was lost with Redis's data" for each in lost]
 
 
 def event_of(record: logging.LogRecord) -> str:

@@ -159,16 +159,6 @@ async def test_a_cancellation_from_outside_wins(holder: Holder, first: str) -> N
         await holder.lose_during(work, both, cancelling=1)
 
 
-async def test_loss_and_cancellation_in_the_same_turn(holder: Holder) -> None:
-    async def both(permit: Permit) -> None:
-        await holder.take_at_once(permit)
-        holder.task.cancel()
-
-    with pytest.raises(asyncio.CancelledError):
-        await holder.lose_during(holder.block, both, cancelling=1)
-    assert holder.cancellations == 1
-
-
 # -- beside what else cancels
 
 Block = Callable[[Holder], Awaitable[object]]

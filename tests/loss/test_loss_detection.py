@@ -18,7 +18,7 @@ from redsem_async.observer import observe
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Make, MakePair, key_of
 from tests.harness.holder import Holder, forever, nothing_is_left
-from tests.harness.inside import is_in_flight, remote_of
+from tests.harness.inside import lease_of, remote_of
 from tests.harness.wait import all_free, cancelled, queue_up, soon, until
 from tests.status.test_observer import Recorder
 from tests.worlds.simulated_time import TimedLoop, simulated
@@ -37,22 +37,6 @@ def blocked_for(reason: str) -> float:
 
 
 # -- a permit outside of a block
-
-
-async def test_the_loss_of_a_permit_outside_of_a_block_cancels_nothing(pair: MakePair) -> None:
-    """`await sem.acquire()` arms nothing: there is no block to leave."""
-    sem, elsewhere = pair(1, lease=60.0)
-    permit = await sem.acquire()
-    assert await elsewhere.release(permit.id)
-    lost = await soon(permit.wait_lost())
-    assert isinstance(lost, PermitLost)
-    assert (lost.permit_id, permit.lost, permit.expires_in <= 0) == (permit.id, True, True)
-    with pytest.raises(PermitLost):
-        permit.check()
-    with pytest.raises(PermitLost):
-        await permit.refresh()
-    assert await permit.release() is False
-    await nothing_is_left()
 
 
 async def test_wait_lost_serves_many_and_can_be_cancelled(pair: MakePair) -> None:
@@ -114,6 +98,7 @@ async def test_a_held_permit_outlives_its_lease(pair: MakePair) -> None:
     for _ in range(2):
         await asyncio.sleep(2.2)
         assert not waiter.done()
+        assert [each.get_name() for each in asyncio.all_tasks()].count("redsem-refresh") == 1
         task.cancel()
     clean.set()
     with pytest.raises(asyncio.CancelledError):
@@ -191,39 +176,6 @@ async def test_all_permits_that_a_blocked_loop_loses_say_so(make: Make) -> None:
 
 
 @simulated
-async def test_a_reply_that_lay_in_the_socket_of_a_blocked_loop(make: Make) -> None:
-    """A refresh was on its way when the loop stood still: its reply is read before all else."""
-    sem = make(1, lease=3.0)
-    async with sem.acquire(cancel_on_loss=False) as permit:
-        refreshing = asyncio.create_task(permit.refresh())
-        writer: Any = remote_of(sem).writer
-        while not writer._in_flight:  # noqa: ASYNC110 the very turn of the loop
-            await asyncio.sleep(0)
-        stand_still(6.0)
-        with pytest.raises(PermitLost) as lost:
-            await refreshing
-    assert blocked_for(lost.value.reason) >= 6.0
-
-
-@simulated
-async def test_a_grant_that_was_lost_while_the_loop_stood_still_is_not_handed_out(
-    make: Make,
-) -> None:
-    """The answer lay in the socket for longer than the lease: it is asked again."""
-    sem = make(1, lease=1.0)
-    async with sem as first:
-        pass
-    acquiring = asyncio.create_task(sem.acquire(timeout=50.0))
-    await is_in_flight(sem)
-    stand_still(2.0)
-    permit = await acquiring
-    assert not permit.lost
-    numbers = [int(p.id.partition(".")[2]) for p in (first, permit)]
-    assert numbers[1] - numbers[0] > 1, "the first grant was not lost: nothing is shown"
-    await permit.release()
-
-
-@simulated
 async def test_entering_what_is_lost_says_so_when_it_cannot_be_given_back(
     make: Make, client: MemoryBackend
 ) -> None:
@@ -234,6 +186,16 @@ async def test_entering_what_is_lost_says_so_when_it_cannot_be_given_back(
     with pytest.raises(PermitLost):
         async with permit:
             pytest.fail("the body runs")
+
+
+async def test_what_is_lost_when_it_is_entered_is_given_back(make: Make) -> None:
+    sem = make(1)
+    permit = await sem.acquire()
+    remote_of(sem).lose(lease_of(permit), "it was not trusted any more")
+    with pytest.raises(PermitLost):
+        async with permit:
+            pytest.fail("the body runs")
+    assert await sem.available() == 1
 
 
 # -- dropped

@@ -5,34 +5,11 @@ import time
 
 import pytest
 
-from redsem_async import BackendUnavailable, FairSemaphore, PermitLost
+from redsem_async import FairSemaphore, PermitLost
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Make, MakePair
 from tests.harness.wait import give_back, queue_up, soon
 from tests.worlds.simulated_time import simulated
-
-
-async def test_lose_cancels_the_block(make: Make, client: MemoryBackend) -> None:
-    """Losing a permit is rare, and has to be tried on purpose."""
-    sem = make(1)
-    with pytest.raises(PermitLost):
-        async with sem as permit:
-            client.lose(permit)
-            await asyncio.sleep(60)
-    assert await sem.available() == 1
-
-
-async def test_down_is_unreachable_and_up_goes_on(pair: MakePair, client: MemoryBackend) -> None:
-    """A waiter rides out an outage, which costs it nothing."""
-    sem, there = pair(1)
-    holder = await there.acquire()
-    waiter = await queue_up(sem)
-    client.down()
-    with pytest.raises(BackendUnavailable):
-        await sem.try_acquire()
-    assert not waiter.done()
-    client.up()
-    await give_back(holder, waiter)
 
 
 @simulated

@@ -1,16 +1,13 @@
 """Which waiter is served next, and how soon."""
 
 import asyncio
-from typing import cast
 
 import pytest
 
 from redsem_async import FairSemaphore, Permit, QueueFull, Semaphore
-from redsem_async._core.clock import now
-from redsem_async._hub import state
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, Make, MakePair, key_of
-from tests.harness.memory import Distant, Gated
+from tests.harness.memory import Distant
 from tests.harness.wait import all_free, cancelled, give_back, queue_up, soon, until, waiting
 from tests.worlds.simulated_time import simulated
 
@@ -60,16 +57,6 @@ async def test_a_head_start_is_finite(make: Make, client: MemoryBackend) -> None
     client.advance(2.5)
     late = await queue_up(sem, ahead=2.0)
     await give_back(first, plain, late)
-
-
-async def test_requests_of_one_turn_are_sent_in_the_order_of_their_places(pair: MakePair) -> None:
-    here, there = pair(1)
-    later = asyncio.create_task(here.acquire())
-    sooner = asyncio.create_task(cast("FairSemaphore", here).acquire(ahead=1.0))
-    permit = await soon(sooner)
-    assert not later.done()
-    assert await there.try_acquire() is None
-    await give_back(permit, later)
 
 
 @pytest.mark.fault(19)
@@ -190,9 +177,6 @@ async def test_the_bound_holds_for_requests_made_together(make: Make) -> None:
         await cancelled(*tasks)
 
 
-# -- waiters that leave
-
-
 # -- how soon
 
 
@@ -232,41 +216,3 @@ async def test_a_permit_that_is_given_back_at_once_needs_no_refresh() -> None:
         permit = await here.acquire()
         await give_back(permit, await queue_up(there))
     assert (far.asked("release"), far.asked("refresh")) == (5, 0)
-
-
-async def test_a_request_sent_beside_it_does_not_hide_a_waiter() -> None:
-    """One that does not wait, and whose reply comes before the waiter's."""
-    backend = Gated()
-    sem, there = Semaphore(backend, "jobs", 1), Semaphore(backend.peer(), "jobs", 1)
-    hasty = Semaphore(backend, "jobs", 1, lease=9.0)  # so it goes by another command
-    async with there:
-        backend.shut = True
-        waiter = asyncio.create_task(sem.acquire())
-        other = asyncio.create_task(hasty.try_acquire())
-        await until(lambda: len(backend.kept) == 2, "both are sent, and none is answered")
-        backend.open()
-        assert await other is None
-    await give_back(await soon(waiter, 1.0))  # long before a heartbeat would find it
-
-
-async def test_a_permit_that_is_confirmed_too_late_is_given_back(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """An exhaustive search found it: the server renewed it, and trust ended before the answer."""
-    backend = MemoryBackend()
-    holder = await FairSemaphore(backend, name, 1).acquire()
-    here = FairSemaphore(backend.peer(), name, 1)
-    waiter = await queue_up(here)
-    late: list[float] = []
-
-    def clock() -> float:
-        late.append(now() + 60)
-        return late[-1]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(state, "clock", clock)
-        await holder.release()
-        permit = await soon(waiter)
-    assert late, "no confirmation was judged"
-    await give_back(permit)
-    await all_free(here)

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import redsem_async._protocol.operations as op
 from redsem_async._core.config import Clock
@@ -23,8 +23,6 @@ SETTLED = "-9+0", "3000+1", "-40000+-9"
 
 class RandomCalls(InMemory):
     """A semaphore in memory, and what its hubs do."""
-
-    batches: ClassVar[Sequence[int]] = (1, 1, 1, 2, 3)  # requests of a call
 
     def __init__(self, mode: Mode, seed: int, clock: Clock = "server") -> None:
         super().__init__(mode, clock)
@@ -73,7 +71,7 @@ class RandomCalls(InMemory):
 
     def ask(self, hub: str) -> None:
         draw, wild, first = self.draw, self.is_wild(), self.numbers[hub] + 1
-        numbers = range(first, first + draw.choice(self.batches))
+        numbers = range(first, first + draw.choice((1, 1, 1, 2, 3)))
         self.numbers[hub] = numbers[-1]
         drawn = {number: self.options() for number in numbers}
         options = {n: asked for n, asked in drawn.items() if asked != op.DEFAULT_OPTIONS}

@@ -106,32 +106,24 @@ HELD = Held(0, 7, 1)
 
 
 @pytest.mark.parametrize(
-    ("trusted", "since", "until", "rule"),
+    ("trusted", "since", "until", "flushed", "rule"),
     [
-        (HELD, 10.0, 12.0, None),
-        (HELD, 10.0, 12.2, TRUSTED),
-        (HELD, 9.0, 11.0, EARLY),
-        (HELD._replace(token=8), 10.0, 11.0, GRANTED),
-        (HELD._replace(slots=(1,)), 10.0, 11.0, GRANTED),
+        (HELD, 10.0, 12.0, False, None),
+        (HELD, 10.0, 12.2, False, TRUSTED),
+        (HELD, 9.0, 11.0, False, EARLY),
+        (HELD._replace(token=8), 10.0, 11.0, False, GRANTED),
+        (HELD._replace(slots=(1,)), 10.0, 11.0, False, GRANTED),
+        (HELD, 10.0, 12.0, True, None),
+        (HELD, 10.0, 12.2, True, TRUSTED),
     ],
 )
 def test_a_stay_beside_its_tenure(
-    trusted: Held, since: float, until: float, rule: str | None
+    trusted: Held, since: float, until: float, flushed: bool, rule: str | None
 ) -> None:
-    """A client trusts what was granted, from then on, and not for longer than it was held."""
+    """A client trusts what was granted, from then on, and no longer than it was held or taken."""
     checker = JournalChecker()
     checker.granted(f"{HUB}.1", HELD, 9.99, 12.1)
+    checker.feed([Flushed(10_500_000)] * flushed)
     checker.left(Stay("w", f"{HUB}.1", trusted, since, until))
     checker.advance(20.0)
     assert rule in checker.counts if rule else not checker.counts
-
-
-def test_who_is_cut_off_may_trust_what_was_taken_until_its_lease_ends() -> None:
-    """No other end in the journal is an excuse."""
-    checker = JournalChecker()
-    for ends, wrong in ((11.9, 0), (12.2, 1)):
-        checker.granted(f"{HUB}.1", HELD, 10.0, 12.0)
-        checker.feed([Flushed(10_500_000)])
-        checker.left(Stay("w", f"{HUB}.1", HELD, 10.0, ends))
-        checker.advance(20.0)
-        assert checker.counts[TRUSTED] == wrong

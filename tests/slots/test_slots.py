@@ -116,19 +116,6 @@ async def test_a_shorter_list_does_not_replace_the_longer(
     await give_back(first, long.adopt(handed_over))
 
 
-async def test_a_set_limit_says_how_many_and_never_which(slotted: MakeSlotted) -> None:
-    here, there = slotted()
-    await here.set_limit(1)
-    async with there:
-        assert await here.try_acquire() is None
-    await here.set_limit(30)
-    assert (await there.status()).limit == 3
-    held = [await here.acquire() for _ in GPUS]
-    assert {permit.slot for permit in held} == {*GPUS}
-    assert await there.try_acquire() is None
-    await give_back(*held)
-
-
 async def test_any_text_is_a_slot(redis: Redis, name: str) -> None:
     """As Redis keeps it, in its own bytes."""
     names = ["a,b", "a:b", "a+b", "%2C", "ü {x}", "list", "0"]
@@ -138,9 +125,6 @@ async def test_any_text_is_a_slot(redis: Redis, name: str) -> None:
     listed = {holder.slots for holder in (await semaphore.status()).holders}
     assert listed == {(each,) for each in names}
     await give_back(*held)
-
-
-# -- with other options
 
 
 # -- state that is lost, on Redis
@@ -181,36 +165,6 @@ async def test_a_holder_whose_slots_are_lost_is_told_with_its_next_refresh(
     assert await there.try_acquire() is None
     async with there.acquire(timeout=5) as next_one:
         assert next_one.slot in GPUS
-
-
-@pytest.mark.parametrize("each", [1, 2])
-@simulated
-async def test_slots_of_many_that_expired_at_once_are_given_again(
-    slotted: MakeSlotted, each: int
-) -> None:
-    """More of them than one call removes."""
-    sem, _ = slotted(range(80 * each), key_limit=80 * each)
-    permits = [await sem.acquire(key="a", permits=each) for _ in range(80)]
-    await asyncio.gather(*(permit.detach(0.8) for permit in permits))
-    await asyncio.sleep(1.0)
-    async with sem.acquire(permits=60 * each, timeout=5, key=None) as permit:
-        assert set(permit.slots) <= set(range(80 * each))
-        assert len(set(permit.slots)) == 60 * each
-        assert (await sem.status()).held == 60 * each
-
-
-async def test_slots_of_evicted_holders_are_free(
-    slotted: MakeSlotted, client: MemoryBackend
-) -> None:
-    here, there = slotted(["a", "b"])
-    permits = [await here.acquire(), await here.acquire()]
-    redis = client._store.redis
-    assert redis.command("DEL", "redsem:{gpu}:holders") == 1
-    async with there.acquire(permits=2, timeout=5) as both:
-        assert both.slots == ("a", "b")
-        assert redis.command("HLEN", "redsem:{gpu}:facts") == 1
-    for permit in permits:
-        assert not await permit.release()
 
 
 @pytest.mark.parametrize(

@@ -59,23 +59,6 @@ async def test_at_debug_the_life_of_a_permit_can_be_followed(
         assert not AN_ID.search(record.getMessage() + repr(facts(record)))
 
 
-async def test_the_level_may_change_later(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    """An event whose beginning was not logged is left out."""
-    sem = make(2)
-    before = await sem.acquire()
-    caplog.set_level(logging.DEBUG, "redsem_async")
-    async with sem:
-        pass
-    await before.release()
-    assert events(caplog) == ["granted", "released"]
-    caplog.clear()
-    caplog.set_level(logging.INFO, "redsem_async")
-    for _ in range(2):
-        async with sem:
-            pass
-    assert events(caplog) == []
-
-
 async def test_a_loss_is_logged_and_a_warning_where_it_cancels_a_block(
     make: Make, client: MemoryBackend, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,6 +1,5 @@
 """What a semaphore tells of itself, and what operators do to it."""
 
-import asyncio
 import operator
 import os
 import socket
@@ -9,12 +8,12 @@ from typing import Any, cast
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import FairSemaphore, Permit, PermitLost
+from redsem_async import FairSemaphore, PermitLost
 from redsem_async._hub.introduction import signature
 from redsem_async._redis.stored import as_text
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Make, MakePair, hub_of, key_of, keys_of
-from tests.harness.wait import all_free, cancelled, queue_up, soon, waiting
+from tests.harness.wait import all_free, cancelled, queue_up, soon
 
 
 async def test_locked_is_whether_acquire_would_wait(make: Make) -> None:
@@ -35,20 +34,6 @@ async def test_locked_is_whether_acquire_would_wait(make: Make) -> None:
         await cancelled(heavy)
     await all_free(sem)
     assert await sem.locked() is False
-
-
-async def test_exists_is_whether_anything_is_kept(pair: MakePair) -> None:
-    """Held, waited for, or limited by an operator."""
-    here, there = pair(1)
-    assert await there.exists() is False
-    async with here:
-        assert await there.exists() is True
-    await all_free(there)
-    assert await there.exists() is False
-    await here.set_limit(0)
-    assert await there.exists() is True
-    await here.set_limit(None)
-    assert await there.exists() is False
 
 
 async def test_asking_leaves_nothing_behind(make_on_redis: Make, redis: Redis) -> None:
@@ -108,63 +93,7 @@ async def test_status_shows_the_waiters(make: Make, client: MemoryBackend, other
     await all_free(here)
 
 
-async def test_status_is_bounded(make: Make) -> None:
-    """It lists a part of ten thousand holders, and counts them all."""
-    sem = make(20)
-    permits = await asyncio.gather(*(sem.acquire() for _ in range(20)))
-    waiters = [asyncio.create_task(sem.acquire()) for _ in range(15)]
-    await waiting(sem, 15)
-    for most in (0, 1, 7):
-        status = await sem.status(max_entries=most)
-        assert (status.held, status.waiting, status.available) == (20, 15, 0)
-        assert len(status.holders) == len(status.waiters) == most
-    assert len((await sem.status()).holders) == 20
-    await cancelled(*waiters)
-    await asyncio.gather(*(permit.release() for permit in permits))
-    await all_free(sem)
-
-
-@pytest.mark.parametrize("clock", ["server", "local"])
-async def test_either_clock_counts_the_life_of_a_permit(
-    pair: MakePair, client: MemoryBackend, clock: str
-) -> None:
-    """The age from the grant, and not from the last refresh."""
-    here, there = pair(1, clock=clock, lease=20.0)
-    async with here as permit:
-        waiter = await queue_up(there)
-        for _ in range(2):
-            client.advance(15.0)
-        permit.check()
-        assert not waiter.done()
-        (holder,) = (await there.status()).holders
-        assert 30 <= holder.age < 35
-        assert 0 < holder.expires_in <= 20
-    successor = await soon(waiter)
-    await successor.detach(10.0)
-    client.advance(11.0)
-    await (await soon(here.acquire())).release()
-
-
 HERE = f"{socket.gethostname()}:{os.getpid()}"
-
-
-@pytest.mark.parametrize(
-    ("label", "by"), [("api", f"api@{HERE}"), (None, HERE)], ids=["api", "none"]
-)
-async def test_it_says_who_set_the_limit(
-    make: Make, other: Client, label: str | None, by: str
-) -> None:
-    here, there = make(3, label=label), make(3, client=other, label="another")
-    for change in (here.set_limit(2), here.pause(), here.resume()):
-        await there.set_limit(1)
-        await change
-        status = await there.status()
-        assert status.set_limit_by == by
-        assert status.set_limit_age is not None
-        assert 0 <= status.set_limit_age < 5
-    await here.set_limit(None)
-    status = await there.status()
-    assert (status.set_limit_age, status.set_limit_by) == (None, None)
 
 
 async def test_status_says_who_began_the_back_off(make: Make, other: Client) -> None:
@@ -183,36 +112,6 @@ async def test_status_says_who_began_the_back_off(make: Make, other: Client) -> 
         back_off = (await there.status()).back_off
         assert back_off is not None
         assert back_off.by == f"worker@{HERE}"
-
-
-async def test_status_says_who_set_the_limit_of_a_key_or_began_its_back_off(make: Make) -> None:
-    sem = make(3, label="api", key_limit=2)
-    await sem.set_limit(1, key="a")
-    await sem.back_off(10, key="b")
-    async with sem.acquire(key="a"):
-        set_for, backing_off = (await sem.status()).keys
-    assert (set_for.key, set_for.set_limit, set_for.set_limit_by) == ("a", 1, f"api@{HERE}")
-    assert set_for.set_limit_age is not None
-    assert 0 <= set_for.set_limit_age < 5
-    assert (backing_off.key, backing_off.set_limit_by) == ("b", None)
-    assert backing_off.back_off is not None
-    assert backing_off.back_off.by == f"api@{HERE}"
-
-
-@pytest.mark.parametrize("clock", ["server", "local"])
-async def test_the_age_of_a_set_limit_counts_from_when_it_was_set(
-    make_on_redis: Make, redis: Redis, clock: str
-) -> None:
-    """And not from when a process first read it."""
-    sem = make_on_redis(3, clock=clock)
-    key = key_of(sem, "limit")
-    await sem.set_limit(2)
-    value = as_text(await redis.get(key) or "")
-    limit, before, since, by = value.split(":", 3)
-    await redis.set(key, f"{limit}:{before}:{int(since) - 60_000}:{by}")
-    age = (await sem.status()).set_limit_age
-    assert age is not None
-    assert 60 <= age < 65
 
 
 @pytest.mark.parametrize(
@@ -290,22 +189,6 @@ async def test_delete_takes_permits_from_their_holders(pair: MakePair) -> None:
         assert isinstance(await soon(permit.wait_lost(), 0.5), PermitLost)
         assert await permit.release() is False
     assert await there.available() == 2
-
-
-async def test_delete_lets_waiters_start_again(pair: MakePair) -> None:
-    """There is room now, and none of them is forgotten; those behind the first neither."""
-    here, there = pair(1, lease=60.0)
-    permit = await here.acquire()
-    waiters = [await queue_up(sem) for sem in (here, here, here, there, there)]
-    await there.delete()
-    await soon(permit.wait_lost(), 0.5)
-
-    async def work(waiter: asyncio.Task[Permit]) -> None:
-        async with await waiter:
-            await asyncio.sleep(0)
-
-    await soon(asyncio.gather(*map(work, waiters)))
-    await all_free(here)
 
 
 async def test_delete_deletes_everything(make_on_redis: Make, redis: Redis) -> None:

@@ -12,6 +12,14 @@ from redsem_async._core import clock, keys
 from redsem_async._hub import introduction
 
 
+class Even:
+    """Chance that is always the same, so that a process has no input but what comes to it."""
+
+    @staticmethod
+    def random() -> float:
+        return 0.5
+
+
 def _nobody(**_: object) -> str:
     return "a process of a world"
 

@@ -3,7 +3,6 @@
 import asyncio
 import random
 import statistics
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -21,35 +20,6 @@ pytestmark = pytest.mark.timeout(300)  # no time is measured, and a busy machine
 TASKS = 22
 THREE_KEYS: Mapping[str | None, int] = {"greedy": TASKS, "small": 4, "other": 2}
 TEN_KEYS: Mapping[str | None, int] = dict.fromkeys(("key", *"abcdefghi"), 6)
-
-
-@pytest.mark.parametrize(("exponential", "seconds"), [(False, 1.5), (True, 15.0)])
-@pytest.mark.parametrize("limit", [1, 8])
-@pytest.mark.parametrize("kind", [FairSemaphore, Semaphore], ids=["fair", "zset"])
-def test_processes_get_equal_shares(
-    kind: type[AnySemaphore], limit: int, exponential: bool, seconds: float
-) -> None:
-    """Also where what they send arrives in an order that always favours the same one."""
-    source = random.Random(0)
-    memory = MemoryBackend()
-    uses: Counter[int] = Counter()
-
-    async def work(process: int, semaphore: AnySemaphore) -> None:
-        while True:
-            async with semaphore:
-                uses[process] += 1
-                await asyncio.sleep(source.expovariate(20.0) if exponential else 0.002)
-
-    async def measure() -> None:
-        tasks: list[asyncio.Task[None]] = []
-        for process, client in enumerate([memory, memory.peer(), memory.peer()]):
-            semaphore = kind(client, "jobs", limit)
-            tasks += [asyncio.create_task(work(process, semaphore)) for _ in range(TASKS)]
-        await asyncio.sleep(seconds)
-        await cancelled(*tasks)
-
-    in_simulated_time(measure)
-    assert max(uses.values()) < 1.5 * min(uses.values()), uses
 
 
 @pytest.mark.parametrize(("limit", "set_to"), [(2, None), (8, None), (8, 2)])

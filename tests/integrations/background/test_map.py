@@ -50,13 +50,6 @@ async def test_a_map_gives_each_result_once_and_as_it_is_ready(sem: FairSemaphor
     assert load.most == 2
 
 
-@pytest.mark.parametrize("items", [(), iter(())], ids=["tuple", "iterator"])
-async def test_a_map_over_nothing_is_over(sem: FairSemaphore, items: Any) -> None:
-    async with throttled_map(sem, echo, items) as results:
-        assert await all_of(results) == []
-        assert await all_of(results) == []
-
-
 async def test_progress_counts_what_is_done(sem: FairSemaphore) -> None:
     """With a total where there is one; before the result is given."""
     calls: list[tuple[int, int | None]] = []

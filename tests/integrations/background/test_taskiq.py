@@ -1,6 +1,5 @@
 """taskiq tasks hold a permit while they run, here in memory."""
 
-import asyncio
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -50,20 +49,6 @@ async def outcome(task: Any, **labels: str) -> TaskiqResult[Any]:
     return result
 
 
-async def test_tasks_stay_within_the_limit(
-    sem: FairSemaphore, limited: InMemoryBroker, load: Load
-) -> None:
-    @limited.task
-    async def visit() -> int:
-        await load.job()
-        return await sem.available()
-
-    results = await asyncio.gather(*(outcome(visit) for _ in range(10)))
-    assert {result.is_err for result in results} == {False}
-    assert load.most == 2
-    assert max(result.return_value for result in results) < 2, "each held a permit"
-
-
 async def test_a_task_without_a_permit_has_that_as_its_error(
     sem: FairSemaphore, broker: InMemoryBroker, load: Load
 ) -> None:
@@ -95,19 +80,6 @@ async def test_the_message_chooses_from_a_group(broker: InMemoryBroker) -> None:
     assert (await outcome(ask, model="large")).return_value == (0, 1)
     assert (await outcome(ask, model="small")).return_value == (1, 0)
     assert (await outcome(ask)).return_value == (1, 1)
-
-
-async def test_the_message_has_the_key_of_a_semaphore_with_keys(broker: InMemoryBroker) -> None:
-    """Here too, a task without one needs no permit."""
-    jobs = FairSemaphore(MemoryBackend(), "jobs", 5, key_limit=1)
-    broker.add_middlewares(SemaphoreMiddleware(jobs, key=lambda task: task.labels.get("tenant")))
-
-    @broker.task
-    async def job() -> list[tuple[str, int]]:
-        return [(key.key, key.held) for key in (await jobs.status()).keys]
-
-    assert (await outcome(job, tenant="acme")).return_value == [("acme", 1)]
-    assert (await outcome(job)).return_value == []
 
 
 def no_text(_: TaskiqMessage) -> Any:

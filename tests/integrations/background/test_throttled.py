@@ -71,28 +71,6 @@ async def test_methods_may_be_throttled(backend: MemoryBackend) -> None:
         assert await called == ["key", "self", "sem", "args"]
 
 
-@pytest.mark.parametrize("key", ["", "x" * 513, "\udc80", "é" * 300])
-async def test_any_text_is_a_key(backend: MemoryBackend, key: str) -> None:
-    """It may come from a request. Keys stay apart, in a group and in a semaphore with keys."""
-    sem = FairSemaphore(backend, "keyed", 3, key_limit=1)
-
-    for source in (sem, SemaphoreGroup(backend, "tenant", 1)):
-
-        @throttled(source, timeout=0, key=lambda: key)
-        async def held() -> None:
-            with pytest.raises(AcquireTimeout):
-                await held()
-            assert await other() == "done"
-
-        @throttled(source, timeout=0, key=f"{key}x")
-        async def other() -> str:
-            return "done"
-
-        await held()
-    with pytest.raises(ValueError, match="key must"):
-        await sem.acquire(key=key)
-
-
 async def test_a_key_function_that_gives_none_is_an_error(backend: MemoryBackend) -> None:
     """As for a group: a header that is missing is no way round the limit of a key."""
     headers: dict[int, str] = {}

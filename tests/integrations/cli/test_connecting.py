@@ -8,11 +8,10 @@ from redis.asyncio import Redis, RedisCluster
 
 import redsem_async
 from redsem_async import FairSemaphore
-from redsem_async._redis.acl import acl_rules
 from redsem_async.cli._target import Target
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.topologies import embedded_cluster
-from tests.integrations.cli.commands import PASSWORD, as_user, command, execute, program
+from tests.integrations.cli.commands import PASSWORD, command, program
 
 
 async def test_the_server_is_given_by_an_option_or_in_the_environment(
@@ -118,28 +117,6 @@ async def test_a_url_is_quoted_without_its_password(url: str, code: int, says: s
 def test_another_server_is_reached_in_the_same_way(url: str, there: str) -> None:
     """As `doctor` reaches the replicas and the nodes of a cluster."""
     assert Target(url, "redsem").at("two", 7).url == there
-
-
-async def test_the_documented_user_can_do_all_but_list(url: str, redis: Redis) -> None:
-    limited = await as_user(redis, url, *acl_rules())
-    semaphore = FairSemaphore(redis, "jobs", 2)
-    permit = await semaphore.acquire()
-    for arguments in (
-        ("status", "jobs"),
-        ("watch", "jobs", "--count", "1"),
-        ("set-limit", "jobs", "5"),
-        ("pause", "jobs"),
-        ("resume", "jobs"),
-        ("revoke", "jobs", permit.id),
-        ("delete", "jobs", "--yes"),
-    ):
-        result = await command(*arguments, url=limited)
-        assert (result.code, result.err) == (0, ""), arguments
-    result = await command("ls", url=limited)
-    assert result.code == 1
-    assert "scan" in result.error_line.lower()
-    await execute(redis, "ACL", "SETUSER", "semaphores", "+scan")
-    assert (await command("ls", url=limited)).code == 0
 
 
 async def completions(word: str, url: str, *words: str) -> list[str]:

@@ -12,11 +12,10 @@ from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, Permit, Semaphore, __version__
 from redsem_async._core.keys import MODES, parse_permit_id
-from redsem_async._integrations.discovery import find
 from redsem_async._redis.scripts import layout
 from tests.harness.clients import Connect, Kind
 from tests.harness.servers import StartServer
-from tests.harness.wait import cancelled, queue_up, soon, until
+from tests.harness.wait import cancelled, queue_up, soon
 from tests.integrations.cli.commands import (
     COMMAND,
     CTRL_C,
@@ -352,34 +351,6 @@ async def test_facts_of_a_client_that_cannot_be_read_are_unknown(
         assert f"client {known[0][:8]}" in (await cli("status", "jobs")).out
         [row] = await cli.json("ls")
         assert (row["declared"], row["key_limit"], row["held"]) == ([], None, 1)
-
-
-async def test_versions_are_those_of_processes(
-    cli: Cli, url: str, redis: Redis, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They say if an upgrade is over. A process that was idle has a new id, and counts once."""
-    monkeypatch.setattr("redsem_async._hub.hub.IDLE", 0.05)
-    semaphore = FairSemaphore(redis, "jobs", 3)
-    async with semaphore.acquire() as permit:
-        idle = permit.id.partition(".")[0]
-
-    async def is_left() -> bool:
-        return (await redis.pubsub_numsub(f"redsem:@{idle}"))[0][1] == 0
-
-    await until(is_left)
-    async with semaphore.acquire() as permit, FairSemaphore(connect(url), "jobs", 3) as other:
-        assert not permit.id.startswith(idle), "it is the same hub"
-        found = await find(redis, "redsem", "jobs")
-        assert found is not None
-        assert len(found.clients) == 3
-        assert f"versions: {__version__} (1 process)\n" in (await cli("status", "jobs")).out
-        meta, field = "redsem:{jobs}:meta", f"{other.id.partition('.')[0]}:client"
-        facts = json.loads(await redis.hget(meta, field) or "")
-        await redis.hset(meta, field, json.dumps(facts | {"version": "98.0", "pid": 1}))
-        [row] = await cli.json("ls")
-        assert row["versions"] == [__version__, "98.0"]
-        shown = (await cli("status", "jobs")).out
-        assert f"versions: {__version__} (1 process), 98.0 (1 process)" in shown
 
 
 @pytest.mark.parametrize("command", ["status", "revoke", "delete", "resume", "set-limit", "pause"])

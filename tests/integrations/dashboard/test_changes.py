@@ -1,6 +1,5 @@
 """What an operator changes, who may, and what is refused."""
 
-import asyncio
 import logging
 import os
 import socket
@@ -11,12 +10,12 @@ from redis.asyncio import Redis
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from redsem_async import FairSemaphore, PermitLost, Semaphore
+from redsem_async import FairSemaphore, PermitLost
 from redsem_async.dashboard import _changes
 from redsem_async.dashboard._access import CHANGES, COOKIE
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.servers import stopped
-from tests.harness.wait import is_served, soon, waiting
+from tests.harness.wait import soon
 from tests.integrations.dashboard.conftest import Serve
 from tests.integrations.dashboard.site import TOKEN, Site, always
 
@@ -66,18 +65,6 @@ async def test_a_limit_is_set_and_removed(
     assert "'openai': set_limit 2 by 'ada'" in first.getMessage()
 
 
-async def test_it_is_paused_and_resumed(writable: Site, redis: Redis) -> None:
-    """The limit that the pause found comes back, and those who wait are served."""
-    sem = Semaphore(redis, "openai", 4)
-    await sem.set_limit(3)
-    assert (await writable.post("pause", "openai")).json()["ok"]
-    waiter = asyncio.create_task(sem.acquire())
-    await waiting(sem, 1)
-    done = await writable.post("resume", "openai")
-    assert done.json()["text"] == "Resumed; limit 3, which was set before the pause."
-    await is_served(waiter)
-
-
 async def test_it_backs_off_for_some_seconds(
     writable: Site, gpu: FairSemaphore, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -116,12 +103,10 @@ async def test_a_permit_is_revoked_and_a_semaphore_deleted(
 async def test_the_limit_of_a_key_is_set(writable: Site, redis: Redis) -> None:
     """And not that of a semaphore whose requests have no keys."""
     sem = FairSemaphore(redis, "llm", 9, key_limit=3)
-    async with sem.acquire(key="acme"):
+    async with sem.acquire(key="acme"), FairSemaphore(redis, "plain", 1):
         done = await writable.post("set_limit", "llm", limit=1, key="acme")
         assert done.json()["text"] == "Key acme: limit 1."
-        [key] = (await sem.status()).keys
-        assert key.set_limit == 1
-    async with FairSemaphore(redis, "plain", 1):
+        assert (await sem.status()).keys[0].set_limit == 1
         refused = await writable.post("set_limit", "plain", limit=1, key="acme")
     assert refused.status_code == 400
 

@@ -1,7 +1,5 @@
 """The last minutes of semaphores on a server, and processes that have stalled."""
 
-import asyncio
-
 import pytest
 from redis.asyncio import Redis
 
@@ -9,10 +7,9 @@ from redsem_async import FairSemaphore
 from redsem_async.dashboard import _history, _reader, dashboard
 from redsem_async.dashboard._reader import Reader
 from redsem_async.testing import EmbeddedRedis
-from tests.harness.children import StartWorker
 from tests.harness.clients import Connect
 from tests.harness.wait import until
-from tests.integrations.dashboard.site import Site, serving
+from tests.integrations.dashboard.site import serving
 
 
 async def test_what_a_restart_of_redis_lost_is_shown(
@@ -102,40 +99,3 @@ async def test_the_last_minutes_are_there_when_a_page_is_opened(
     [_, event] = view["history"]["events"]
     assert event[1] == "limit"
     assert event[2].startswith("The limit was set to 2 by ")
-
-
-async def test_a_stalled_process_comes_first(site: Site, redis: Redis, start: StartWorker) -> None:
-    """What it holds and what it waits for: marked, then gone."""
-    options = {"kind": FairSemaphore, "lease": 2.0, "label": "doomed"}
-    holder = await start("hold", name="held", **options)
-    await holder.heard("held")
-    lives = await FairSemaphore(redis, "waited-for", 1, label="lives").acquire()
-    waiter = await start("wait", name="waited-for", **options)
-    await waiter.heard("waits")
-    await site.view(lambda view: view["waiting"] == 1 and view["held"] == 2)
-    for process in (holder, waiter):
-        process.stop()
-
-    async def list_shows(name: str) -> None:
-        view = await site.view(
-            lambda view: (
-                view["rows"][0]["state"]
-                == "stalled"
-                == (next(row["state"] for row in view["rows"] if row["name"] == name))
-            )
-        )
-        assert view["attention"]["stalled"] >= 1
-
-    async def page_shows(name: str, entries: str) -> None:
-        view = await site.view(
-            lambda view: any(entry["stalled"] for entry in view.get(entries, ())), name=name
-        )
-        assert view["words"].startswith("doomed has stopped ")
-
-    async with asyncio.TaskGroup() as group:
-        for name, entries in (("held", "holders"), ("waited-for", "waiters")):
-            _ = group.create_task(list_shows(name))
-            _ = group.create_task(page_shows(name, entries))
-    view = await site.view(lambda view: view.get("waiting") == 0, name="waited-for")
-    assert (view["waiters"], view["oldest"]) == ([], None)
-    await lives.release()

@@ -192,22 +192,6 @@ async def test_a_name_that_is_not_in_use_is_no_error(site: Site, redis: Redis) -
             await first(events, lambda view: view["found"])
 
 
-async def test_a_name_may_change_its_class(site: Site, redis: Redis) -> None:
-    """After a deletion, another class may use the name."""
-    old = FairSemaphore(redis, "moved", 1)
-    permit = await old.acquire()
-    async with site.stream() as events, asyncio.timeout(10):
-        await first(
-            events, lambda view: view["rows"] and view["rows"][0]["class"] == "FairSemaphore"
-        )
-        await permit.release()
-        await old.delete()
-        async with Semaphore(redis, "moved", 1):
-            await first(
-                events, lambda view: view["rows"] and view["rows"][0]["class"] == "Semaphore"
-            )
-
-
 async def test_what_is_no_semaphore_is_said(site: Site, redis: Redis) -> None:
     """Keys of another program under the same prefix do not hide the others."""
     async with FairSemaphore(redis, "newer", 1):
@@ -234,13 +218,6 @@ async def test_without_the_right_to_list_names(
     async with FairSemaphore(redis, "known", 1):
         assert "scan" in (await site.view(lambda view: view["refusal"]))["refusal"].lower()
         assert (await site.view(name="known"))["held"] == 1
-
-
-async def test_other_prefixes_are_left_out(serve: Serve, redis: Redis) -> None:
-    site = await serve(prefix="app:*")
-    async with FairSemaphore(redis, "ours", 1, prefix="app:*"), FairSemaphore(redis, "not", 1):
-        view = await site.view(lambda view: view["total"])
-    assert [row["name"] for row in view["rows"]] == ["ours"]
 
 
 # -- text from outside
@@ -337,17 +314,6 @@ def test_invalid_arguments(wrong: dict[str, Any], error: str, redis: Redis) -> N
     options: dict[str, Any] = {"redis": redis, **wrong}
     with pytest.raises((ValueError, TypeError), match=error):
         dashboard(options.pop("redis"), **options)
-
-
-@pytest.mark.parametrize("options", [{"decode_responses": True}, {"protocol": 3}], ids=str)
-async def test_any_client_will_do(
-    options: dict[str, Any], serve: Serve, connect: Connect, server: EmbeddedRedis
-) -> None:
-    site = await serve(connect(server.url, **options))
-    async with FairSemaphore(connect(server.url), "é", 1, key_limit=1).acquire(key="ü"):
-        view = await site.view(name="é")
-        assert [(key["key"], key["held"]) for key in view["keys"]] == [("ü", 1)]
-        assert [row["name"] for row in (await site.view())["rows"]] == ["é"]
 
 
 @pytest.mark.parametrize("path", ["events", "events?name=x", ""])

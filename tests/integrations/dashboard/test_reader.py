@@ -2,7 +2,6 @@
 
 import asyncio
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -100,22 +99,6 @@ async def test_what_was_read_long_ago_is_not_shown(
         assert reader.readings == {}
 
 
-async def test_it_ends_with_the_last_page_in_whatever_moment(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next page, which is opened at once, has a task of its own."""
-    reader = Reader(redis, "redsem", 0.003)
-    reader.complete = True
-    monkeypatch.setattr(reader, "tick", partial(asyncio.sleep, 0))
-    ended: set[asyncio.Task[None] | None] = set()
-    for spread in range(800):  # about when a pause between two ticks ends
-        async with reader.watching(Watch()):
-            await asyncio.sleep(0.003 + spread % 8 * 0.00005)
-            ended.add(reader._task)
-    await asyncio.wait([task for task in ended if task], timeout=5)
-    assert [task for task in ended if task and not task.done()] == []
-
-
 async def test_it_ends_in_whatever_moment_of_a_read(own_client: Any, redis: Redis) -> None:
     """A cancellation that is swallowed below leaves no second reader behind."""
     for number in range(6):
@@ -156,20 +139,6 @@ async def test_a_client_that_does_not_read_is_dropped(
     await soon(task)
     assert len(sent) == 3  # its head, one event, its end
     assert await scripts_run(admin) == 0
-
-
-async def test_what_a_page_shows_is_read_in_every_tick(redis: Redis) -> None:
-    """The others have their turns; these do not wait for one."""
-    for number in range(20):
-        await FairSemaphore(redis, f"name-{number:02}", 1).set_limit(1)
-    reader = Reader(redis, "redsem", 60.0)
-    while not reader.complete:
-        await reader.tick()
-    reader._watches = {Watch(rows=["name-07"])}
-    for _ in range(3):
-        before = reader.readings["name-07"]
-        await reader.tick()
-        assert reader.readings["name-07"] is not before
 
 
 async def test_a_line_of_thousands_is_read_in_part(site: Site, redis: Redis, admin: Redis) -> None:
@@ -231,18 +200,6 @@ async def test_a_server_that_stays_silent_is_an_outage(
             view = await first(events, lambda view: view["outage"])
             assert view["at"] - view["outage"]["since"] >= 0.3, "it was silent before"
         await first(events, lambda view: view["outage"] is None)
-
-
-async def test_names_go_when_they_are_not_used_any_more(site: Site, redis: Redis) -> None:
-    """A tenant that was served leaves no row."""
-    stays, goes = FairSemaphore(redis, "stays", 1), FairSemaphore(redis, "goes", 1)
-    await stays.set_limit(1)
-    await goes.set_limit(1)
-    async with site.stream() as events, asyncio.timeout(PATIENCE):
-        await first(events, lambda view: view["total"] == 2)
-        await goes.set_limit(None)
-        view = await first(events, lambda view: view["total"] == 1)
-    assert [row["name"] for row in view["rows"]] == ["stays"]
 
 
 async def test_the_shards_of_a_cluster_are_all_read(serve: Serve, cluster: Cluster) -> None:

@@ -26,18 +26,6 @@ from tests.integrations.outbound.upstream import Upstream
 EITHER_PART = pytest.mark.parametrize("path", ["/silent", "/slow"], ids=["headers", "body"])
 
 
-async def test_no_more_requests_run_than_there_are_permits(
-    client_of: ClientOf, backend: MemoryBackend, upstream: Upstream
-) -> None:
-    """The upstream counts, and it knows nothing of semaphores."""
-    sem = FairSemaphore(backend, "upstream", 3)
-    client = client_of(sem)
-    answers = await asyncio.gather(*(client.get("/quick") for _ in range(30)))
-    assert {answer.status_code for answer in answers} == {200}
-    assert upstream.most == 3
-    await all_free(sem)
-
-
 async def test_a_streamed_body_holds_the_permit_until_it_was_read(
     client: Any, sem: AnySemaphore, upstream: Upstream
 ) -> None:
@@ -197,20 +185,6 @@ async def test_a_loss_between_chunks_is_raised_by_the_next(client: Any, sem: Any
         with pytest.raises(PermitLost):
             await anext(chunks)
     await all_free(sem)
-
-
-@pytest.mark.parametrize(("own", "chosen"), [(False, None), (True, False)])
-async def test_without_cancel_on_loss_a_response_is_read_to_its_end(
-    client_of: ClientOf, backend: MemoryBackend, upstream: Upstream, own: bool, chosen: bool | None
-) -> None:
-    """Where the limit caps load, half an answer would help nobody."""
-    sem = Semaphore(backend, "upstream", 1, cancel_on_loss=own)
-    client = client_of(sem, cancel_on_loss=chosen)
-    request = asyncio.create_task(client.get("/slow"))
-    await until(sem.locked)
-    await sem.delete()
-    upstream.go.set()
-    assert (await request).json() == {"answer": "a"}
 
 
 async def test_a_body_whose_close_fails_gives_the_permit_back(

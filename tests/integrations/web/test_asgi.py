@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from redsem_async import FairSemaphore, Permit, PermitLost
-from redsem_async.asgi import ConcurrencyLimitMiddleware
+from redsem_async.asgi import ClientLeft, ConcurrencyLimitMiddleware
 from redsem_async.testing import MemoryBackend
 from tests.harness.wait import all_free, soon, until, waiting
 from tests.integrations.web.exchange import Exchange, Message
@@ -53,6 +53,7 @@ class App:
     async def trailers(self, receive: Receive, send: Send) -> None:
         await send({**START, "trailers": True})
         await send(END)
+        await send({"type": "http.response.trailers", "headers": [], "more_trailers": True})
         await self.go.wait()
         await send({"type": "http.response.trailers", "headers": [], "more_trailers": False})
 
@@ -67,6 +68,34 @@ class App:
         await send(START)
         await send(PART)
         await send(END)
+
+    async def file(self, receive: Receive, send: Send) -> None:
+        await send(START)
+        await send({"type": "http.response.pathsend", "path": "/"})
+        await self.go.wait()
+
+    async def file_trailers(self, receive: Receive, send: Send) -> None:
+        await send({**START, "trailers": True})
+        await send({"type": "http.response.pathsend", "path": "/"})
+        await self.go.wait()
+        await send({"type": "http.response.trailers", "headers": []})
+
+    async def denies(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "websocket.http.response.start", "status": 403, "headers": []})
+        await self.go.wait()
+        await send({"type": "websocket.http.response.body", "body": b"."})
+
+    async def listens(self, receive: Receive, send: Send) -> None:
+        await receive()
+        left = asyncio.ensure_future(receive())
+        await send(START)
+        while not left.done():
+            await send(PART)
+        await send(END)
+
+    async def left(self, receive: Receive, send: Send) -> None:
+        raise ClientLeft
 
     async def loss(self, receive: Receive, send: Send) -> None:
         raise PermitLost("another", "id", "for a test")
@@ -130,7 +159,7 @@ async def test_a_stream_whose_client_left_is_ended(
     await all_free(sem)
 
 
-@pytest.mark.parametrize("path", ["/plain", "/hears"])
+@pytest.mark.parametrize("path", ["/plain", "/hears", "/listens"])
 async def test_an_answer_after_the_client_left_is_no_error(
     app: App, limited: ConcurrencyLimitMiddleware, sem: FairSemaphore, path: str
 ) -> None:
@@ -146,7 +175,11 @@ async def test_an_answer_after_the_client_left_is_no_error(
 
 @pytest.mark.parametrize(
     ("path", "kind", "last"),
-    [("/afterwards", "http", "http.response.body"), ("/closes", "websocket", "websocket.close")],
+    [
+        ("/afterwards", "http", "http.response.body"),
+        ("/file", "http", "http.response.pathsend"),
+        ("/closes", "websocket", "websocket.close"),
+    ],
 )
 async def test_what_an_application_does_afterwards_is_not_counted(
     limited: ConcurrencyLimitMiddleware, sem: FairSemaphore, path: str, kind: str, last: str
@@ -158,11 +191,24 @@ async def test_what_an_application_does_afterwards_is_not_counted(
         assert not exchange.task.done()
 
 
+@pytest.mark.parametrize(
+    ("path", "kind", "first"),
+    [
+        ("/trailers", "http", "http.response.trailers"),
+        ("/file_trailers", "http", "http.response.pathsend"),
+        ("/denies", "websocket", "websocket.http.response.start"),
+    ],
+)
 async def test_trailers_belong_to_the_response(
-    app: App, limited: ConcurrencyLimitMiddleware, sem: FairSemaphore
+    app: App,
+    limited: ConcurrencyLimitMiddleware,
+    sem: FairSemaphore,
+    path: str,
+    kind: str,
+    first: str,
 ) -> None:
-    async with Exchange(limited, "/trailers") as exchange:
-        await exchange.heard("http.response.body")
+    async with Exchange(limited, path, kind=kind) as exchange:
+        await exchange.heard(first)
         assert await sem.locked()
         app.go.set()
         await exchange.done()
@@ -170,12 +216,29 @@ async def test_trailers_belong_to_the_response(
     await all_free(sem)
 
 
-async def test_an_applications_own_loss_stays_its_own(
-    app: App, limited: ConcurrencyLimitMiddleware, sem: FairSemaphore
+@pytest.mark.parametrize("path", ["/denies", "/idle"])
+async def test_a_websocket_that_is_over_is_not_closed_again(
+    limited: ConcurrencyLimitMiddleware, sem: FairSemaphore, path: str
 ) -> None:
-    """It may use other semaphores: their errors are for its own handlers."""
-    async with Exchange(limited, "/loss") as exchange:
-        with pytest.raises(PermitLost) as raised:
+    """It was denied, or its client has left: a loss is an error for the server's log."""
+    async with Exchange(limited, path, kind="websocket") as socket:
+        await until(lambda: socket.sent)
+        if path == "/idle":
+            socket.hang_up()
+            await until(lambda: not socket.unread)
+        await sem.delete()
+        with pytest.raises(PermitLost):
+            await socket.done()
+    assert len(socket.sent) == 1
+
+
+@pytest.mark.parametrize("path", ["/loss", "/left"])
+async def test_an_applications_own_loss_stays_its_own(
+    app: App, limited: ConcurrencyLimitMiddleware, sem: FairSemaphore, path: str
+) -> None:
+    """It may use other semaphores and middlewares: their errors are for its own handlers."""
+    async with Exchange(limited, path) as exchange:
+        with pytest.raises((PermitLost, ClientLeft)) as raised:
             await exchange.done()
     assert raised.value is app.error
     assert exchange.sent == []

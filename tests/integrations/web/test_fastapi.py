@@ -86,6 +86,26 @@ async def test_a_disconnect_that_the_handler_finds_is_its_own(
     await all_free(sem)
 
 
+async def test_who_waits_behind_an_accepted_websocket_reads_none_of_its_messages(
+    app: FastAPI, sem: FairSemaphore, limit: Any
+) -> None:
+    """They are for the handler."""
+
+    async def accept(websocket: WebSocket) -> None:
+        await websocket.accept()
+
+    @app.websocket("/", dependencies=[Depends(accept), limit])
+    async def ws(websocket: WebSocket) -> None:
+        await websocket.send_text(await websocket.receive_text())
+
+    async with Exchange(app, kind="websocket") as socket:
+        async with sem:
+            socket.say({"type": "websocket.receive", "text": "one"})
+            await waiting(sem, 1)
+        await socket.done()
+    assert "one" in [message.get("text") for message in socket.sent]
+
+
 async def test_one_object_is_one_permit_in_a_request(app: FastAPI, sem: FairSemaphore) -> None:
     """With security scopes or without a cache FastAPI calls it again: it must not wait then."""
     require = RequirePermit(sem, timeout=0.5)

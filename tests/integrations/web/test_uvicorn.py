@@ -33,20 +33,6 @@ async def test_the_limit_holds_across_processes(uvicorn: OnUvicorn) -> None:
     await all_free(sem)
 
 
-async def test_a_client_that_resets_its_connection_gives_all_back(uvicorn: OnUvicorn) -> None:
-    """In the queue and in a stream."""
-    async with uvicorn.serve() as service:
-        stream = await RawClient.get(service.server, "/stream")
-        assert await stream.status() == 200
-        in_queue = await RawClient.get(service.server, "/wait")
-        await waiting(uvicorn.sem, 1)
-        await in_queue.hang_up(reset=True)
-        await waiting(uvicorn.sem, 0)
-        await stream.hang_up(reset=True)
-        await all_free(uvicorn.sem)
-        assert await service.entered() == 1
-
-
 async def test_sigterm_lets_requests_finish(uvicorn: OnUvicorn) -> None:
     """Those in flight and those that wait: uvicorn waits, and permits pass on meanwhile."""
     async with uvicorn.serve(graceful=10) as service:
@@ -55,9 +41,9 @@ async def test_sigterm_lets_requests_finish(uvicorn: OnUvicorn) -> None:
         await waiting(uvicorn.sem, 1)
         service.server.terminate()
         await until(lambda: "Shutting down" in service.server.log)
-        await clients[0].hang_up(reset=False)
+        await clients[0].hang_up()
         assert await clients[1].status() == 200, "it was served in its turn"
-        await clients[1].hang_up(reset=False)
+        await clients[1].hang_up()
         assert await service.server.ended() == -15
         assert "Application shutdown complete" in service.server.log
         status = await uvicorn.sem.status()
@@ -79,7 +65,7 @@ async def test_sigterm_gives_back_what_is_held_too_long(uvicorn: OnUvicorn, path
         status = await uvicorn.sem.status()
         assert (status.held, status.waiting) == (0, 0)
         for client in (stuck, in_queue):
-            await client.hang_up(reset=False)
+            await client.hang_up()
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ async def test_retry_after_is_what_the_function_says_in_whole_seconds(
     async with front.serve(timeout=0, retry_after=later) as service, front.sem:
         answer = await service.answer("/wait")
     assert answer.status == 503
-    assert answer.retry_after == 8 if said == 7.2 else answer.retry_after >= 1
+    assert answer.retry_after == 8 if said == 7.2 else 1 <= answer.retry_after <= 1e9
     warned = [record for record in caplog.records if getattr(record, "event", "") == "retry_after"]
     assert len(warned) == (said not in (7.2, 1e300, -5.0))
 

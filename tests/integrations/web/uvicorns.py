@@ -5,7 +5,6 @@ import contextlib
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
@@ -87,18 +86,10 @@ class RawClient:
         self._writer = writer
 
     @classmethod
-    async def get(cls, server: Uvicorn, path: str, *headers: bytes) -> "RawClient":
+    async def get(cls, server: Uvicorn, path: str) -> "RawClient":
         """Send a request and do not wait for an answer."""
-        return await cls.send(server, b"GET", path, *headers)
-
-    @classmethod
-    async def send(
-        cls, server: Uvicorn, method: bytes, path: str, *headers: bytes, body: bytes = b""
-    ) -> "RawClient":
-        """Send a request with a body, or with a part of it."""
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        head = [method + b" " + path.encode() + b" HTTP/1.1", b"Host: x", *headers, b"", body]
-        writer.write(b"\r\n".join(head))
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         await writer.drain()
         return cls(reader, writer)
 
@@ -107,11 +98,7 @@ class RawClient:
         line = await asyncio.wait_for(self.reader.readline(), 15)
         return int(line.split()[1])
 
-    async def hang_up(self, *, reset: bool) -> None:
-        """Go, politely or not."""
-        if reset:
-            raw: socket.socket = self._writer.get_extra_info("socket")
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    async def hang_up(self) -> None:
         self._writer.close()
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()

@@ -9,7 +9,7 @@ import gc
 from collections.abc import Sequence
 
 from tests.worlds.server import Memory
-from tests.worlds.stand_ins import in_place, uncollected
+from tests.worlds.stand_ins import Even, in_place, uncollected
 from tests.worlds.world import Event, Violation
 
 from .path import Path
@@ -19,14 +19,6 @@ HORIZON = 90.0  # seconds in which everything has ended once nothing goes wrong 
 ROUND = 400  # events in a row in which no time passes
 DEEPEST = 150  # events of a path
 COLLECT = 400  # runs between two collections of garbage
-
-
-class _Even:
-    """Chance that is always the same, so that a process has no input but what comes to it."""
-
-    @staticmethod
-    def random() -> float:
-        return 0.5
 
 
 class Search:
@@ -54,7 +46,7 @@ class Search:
         """Explore up to *most* states, or to the first that is wrong."""
         gc.freeze()
         try:
-            with uncollected(), in_place(lambda: self._world.now, _Even, self):
+            with uncollected(), in_place(lambda: self._world.now, Even, self):
                 self._explore(most)
         finally:
             gc.unfreeze()

@@ -47,13 +47,27 @@ def test_without_messages_every_waiter_is_asked_about() -> None:
 
 
 def test_one_waiter_that_is_gone_makes_all_others_doubtful() -> None:
-    """With the queue went all of them, however many a heartbeat asks about."""
+    """With the queue went all of them, however many. They ask again in their order."""
     with Verbs() as verbs:
-        verbs.ask(count=150)
+        verbs.ask(count=550)
         verbs.calm()
         verbs.server.lose(verbs.address("a"), "queue")
         verbs.pass_time(4)
-        assert len(verbs.looks["a"].line) == 148
+        line = [waiter.request.number for waiter in verbs.looks["a"].line]
+        assert line == [request.number for _, _, request in verbs.asks]
+        assert len(line) == 548
+
+
+def test_what_is_sent_again_keeps_its_number_beside_one_that_waits() -> None:
+    """The heartbeat that comes first says which numbers are not sent any more."""
+    with Verbs() as verbs:
+        verbs.ask(count=3)
+        verbs.calm()
+        asked = verbs.ask() + verbs.ask()
+        numbers = [request.number for request in asked]
+        verbs.cut(lost=2)
+        verbs.pass_time(1)
+        assert [request.number for request in asked] == numbers
 
 
 def test_a_release_behind_a_detach_outlasts_an_outage() -> None:
@@ -170,6 +184,22 @@ def test_no_request_passes_one_whose_command_is_refused(cancelled: bool) -> None
         line = [waiter.id for waiter in verbs.looks["a"].line]
         of_calls = [f"{request.hub_id}.{request.number}" for _, _, request in verbs.asks]
         assert line == of_calls
+
+
+def test_no_request_passes_one_that_is_sent_again_behind_an_abandon() -> None:
+    """The server knows its number as a used one then, and it asks for its place anew."""
+    with Verbs() as verbs:
+        verbs.ask()
+        verbs.calm()
+        [first] = verbs.ask()
+        verbs.ask()
+        verbs.cut(lost=2)
+        verbs.cancel(1)
+        verbs.ask()
+        verbs.pass_time(1)
+        [(_, remote, second)] = verbs.asks
+        assert (first.lease is not None, second.lease) == (True, None)
+        assert not remote.drains, "nothing that is new waits for a reply"
 
 
 def test_a_release_that_is_sent_again_is_no_yes_unless_it_was_trusted() -> None:

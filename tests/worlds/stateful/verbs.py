@@ -34,7 +34,7 @@ from tests.worlds.judge import Judge
 from tests.worlds.look import Permit, Ran
 from tests.worlds.loop import running
 from tests.worlds.process import Link, Process
-from tests.worlds.stand_ins import in_place
+from tests.worlds.stand_ins import Even, in_place
 from tests.worlds.world import PREFIX, Event, Made, Violation, World
 
 NAMES = "a", "b"
@@ -99,7 +99,7 @@ class Verbs(World):
 
     def __enter__(self) -> Self:
         enter = self._stack.enter_context
-        enter(in_place(lambda: self.now, _Even, self))
+        enter(in_place(lambda: self.now, Even, self))
         if self.small:
             for module, bounds in OF_HUBS:
                 for bound, most in bounds.items():
@@ -497,14 +497,6 @@ class Verbs(World):
 def _is_before(one: Request, other: Request) -> bool:
     """Whether it was asked for first, and has the earlier place."""
     return one.order < other.order and one.started - one.ahead <= other.started - other.ahead
-
-
-class _Even:
-    """Chance that is always the same."""
-
-    @staticmethod
-    def random() -> float:
-        return 0.5
 
 
 @cache
