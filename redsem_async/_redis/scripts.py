@@ -40,9 +40,12 @@ def script(mode: Mode, operation: str, sharded: bool = False) -> Script:  # noqa
     keyed, slotted, rated = "+keys" in mode or "+share" in mode, "+slots" in mode, "+rate" in mode
     tell = _files("tell/shard" if sharded else "tell/hub")
     order = ("keyed", "keyed_order") if keyed else ("order",)
-    quick = [] if slotted or (rated and operation == "acquire") else _files(f"quick/{operation}")
-    head = linked(_files("head", "refusal"), [*tell, *_files("quick/usual")], quick)
-    shared = _files(*_SHARED, *["slots"] * slotted, "queue", *order, "serve", *["rate"] * rated)
+    rates = _files("buckets") if rated else []
+    is_quick = not slotted and not (rated and keyed and operation == "acquire")
+    quick = _files(f"quick/{operation}") if is_quick else []
+    head = linked(_files("head", "refusal"), [*tell, *_files("quick/usual"), *rates], quick)
+    shared = [*rates, *_files(*_SHARED, *["slots"] * slotted, "queue", *order, "serve")]
+    shared += _files("rate") if rated else []
     statements = linked(head, [*tell, *shared], _files(operation))
     text = "\n".join(each.text for each in statements)
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

@@ -130,7 +130,7 @@ end
 -- Whether *request* would fit, and its place in the queue may be before those that do not.
 local function may_overtake(request, blocked_by)
   local fits = state.used + request.permits <= most and not (keyed and keyed.is_full(request))
-    and not (rated and rated.lets_at(request))
+    and not (rated and rated.lets_at(request.costs))
   local takes_turns = string.find(mode, '^fair%+share') and blocked_by == 'limit'
   return fits and (request.ahead > 0 or takes_turns)
 end
@@ -140,7 +140,7 @@ local function enqueue(request, blocked_by)
   append(queued, { ticket_for(request), request.text })
   overtakes = overtakes or request.ahead > 0 or may_overtake(request, blocked_by)
   if keyed then keyed.queued(request, blocked_by == 'key' and 'key' or 'limit', too_heavy) end
-  if blocked_by == 'rate' then rated.next_is(request, rated.lets_at(request)) end
+  if blocked_by == 'rate' then rated.next_is(request, rated.lets_at(request.costs)) end
   if fair and blocked_by ~= 'key' and not too_heavy then
     state.blocked_until = state.blocked_until or math.huge
   end

@@ -22,7 +22,7 @@ local state = {
 }
 local keyed    -- functions of a semaphore whose requests have keys: see keyed.lua
 local slotted  -- and of one whose permits have slots: see slots.lua
-local rated    -- and of one with rates: see rate.lua
+local rated    -- and of one with rates: see buckets.lua and rate.lua
 
 -- *number* as text with all its digits: tostring() keeps 14, and a token has 16.
 local function exact(number)
@@ -165,7 +165,7 @@ end
 local function occupy(grant)
   state.used = state.used + grant.permits
   if keyed then keyed.occupy(grant.key, grant.permits) end
-  if rated then rated.spend(grant, 1) end
+  if rated then rated.spend(grant.costs, 1) end
 end
 -- Writes *grants*, whose permits are counted as in use, with one command for each key. The counter is
 -- first, so that no token is issued again if a later command fails.

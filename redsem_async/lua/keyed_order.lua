@@ -144,7 +144,7 @@ local function held_up(permits, most, request)
   if state.blocked_until or state.used + permits > room_in(most, state.used, state.ramp) then
     return 'limit'
   end
-  if rated and rated.lets_at(request) then return 'rate' end
+  if rated and rated.lets_at(request.costs) then return 'rate' end
   if key ~= '' then keyed.advance(request) end  -- one without a key has waited for no turn
 end
 -- *request* is queued at the end of the call, because of *by*.

@@ -110,7 +110,7 @@ local function held_up(permits, most, request)
   if state.blocked_until or state.used + permits > room_in(most, state.used, state.ramp) then
     return 'limit'
   end
-  return rated and rated.lets_at(request) and 'rate'
+  return rated and rated.lets_at(request.costs) and 'rate'
 end
 -- The answer where the queue is as long as it may be, *queued* requests of this call included.
 local function queue_is_full(max_waiters, queued)

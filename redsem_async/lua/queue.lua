@@ -2,7 +2,7 @@
 --
 -- queue    ZSET, request -> ticket. A request is '<hub>.<number>:<lease_ms>:<limit>:<permits>', which
 --          is all that a script of another hub needs to grant it; with rates,
---          ':<costs>' of rate.lua follow, and with keys a tail,
+--          ':<costs>' of buckets.lua follow, and with keys a tail,
 --          ':<key limit>:<weight>:<patience_ms>:<key>'. The key limit is '' for none, the key is
 --          encoded, and '' for a request without one.
 --
@@ -62,7 +62,7 @@ end
 local function may_be_next(request)
   local most = limit_for(request.declared)
   local fits = state.used + request.permits <= room_in(most, state.used, state.ramp)
-  local lets_at = fits and rated and rated.lets_at(request) or nil
+  local lets_at = fits and rated and rated.lets_at(request.costs) or nil
   if rated then rated.next_is(request, lets_at) end
   if fits and not lets_at then return true end
   state.blocked_until = hub_state(request.owner).alive_until

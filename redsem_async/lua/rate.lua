@@ -1,43 +1,14 @@
--- rate: from when on the rates let a request have its permits.
+-- rate: the gate of the rates: who is next, and who looks when. buckets.lua says when a request goes.
 --
--- Each rate is the generic cell rate algorithm (ITU-T I.371): a bucket that is full again at `tat`, in
--- us of the semaphore's clock. A request says for each rate, in the order of their names, what it costs
--- and how much the bucket holds (the burst): '<cost>/<burst>+...', both as the us in which the rate
--- allows so much. So Redis keeps no configuration. A request goes when the bucket has what it costs,
--- and one that costs more than the burst goes when the bucket is full, and leaves a debt.
---
--- meta     rates      '<tat>:<full>+...', full being when the bucket was last seen to be full
---          rate_told  '<id> <ms> <hub>': which request its hub knows to be the next, and when the rates
+-- meta     rate_told  '<id> <ms> <hub>': which request its hub knows to be the next, and when the rates
 --                     let it go; and which other hub looks STAGGER later, in case the first stands still
 
-rated = {}
 local STAGGER = 1000  -- ms
 local SAMPLE = 20     -- requests that stand for all that wait
-local tats, fulls = {}, {}
 local head      -- the next request, where only the rates hold it up
 local refused   -- one that the rates hold up, and that does not wait
 local deputy    -- the other hub that looks
 
-function rated.load_state()
-  tats, fulls = {}, {}
-  for tat, full in string.gmatch(call('HGET', meta, 'rates') or '', '(%d+):(%d+)') do
-    tats[#tats + 1], fulls[#fulls + 1] = tonumber(tat), tonumber(full)
-  end
-end
--- Notes that bucket *i* is full, if it is.
-local function look_into(i)
-  if (tats[i] or 0) <= now_us then tats[i], fulls[i] = now_us, now_us end
-end
-
--- When the rates let *request* go, in ms; nil where they do now.
-function rated.lets_at(request)
-  local at, i = 0, 0
-  for cost, burst in string.gmatch(request.costs, '(%d+)/(%d+)') do
-    i = i + 1
-    at = math.max(at, (tats[i] or 0) - math.max(0, burst - cost))
-  end
-  return at > now_us and math.ceil(at / 1000) or nil
-end
 -- *request* is the next one, and goes *at* that time; nil for none.
 function rated.next_is(request, at)
   head = at and request
@@ -46,35 +17,18 @@ end
 function rated.refuse(request)
   refused = request
 end
-
--- *request* gets its permits, *sign* being 1, or does not after all, -1.
-function rated.spend(request, sign)
-  local i = 0
-  for cost in string.gmatch(request.costs, '(%d+)/') do
-    i = i + 1
-    look_into(i)
-    tats[i] = tats[i] + sign * cost
-  end
-end
--- A permit with this *token* cost *more* than its request said, or less, in us of each rate. What it
--- cost less comes back, unless the bucket was full since its grant: it was the bucket's loss then.
+-- A permit with this *token* cost *more* than its request said, or less, in us of each rate.
 function rated.settle(more, token)
   local i = 0
-  for text in string.gmatch(more, '-?%d+') do
+  for us in string.gmatch(more, '-?%d+') do
     i = i + 1
-    local by = tonumber(text)
-    look_into(i)
-    if by > 0 or token >= fulls[i] then tats[i] = math.max(now_us, tats[i] + by) end
+    take_from(i, tonumber(us), token)
   end
 end
 -- Saves the rates with the counter, for at least *need* ms.
 function rated.save(need)
-  local texts = {}
-  for i, tat in ipairs(tats) do
-    texts[i] = exact(tat) .. ':' .. exact(fulls[i])
-    need = math.max(need, (tat - now_us) / 1000)
-  end
-  save_counter(need, 'rates', table.concat(texts, '+'))
+  local text, last = rated.left()
+  save_counter(math.max(need, (last - now_us) / 1000), 'rates', text)
 end
 
 -- Tells the hub of the next request when it goes, once: that hub alone looks then, and another one

@@ -64,7 +64,7 @@ local function take_back(grants)
   for i, grant in ipairs(grants) do
     ids[i] = grant.id
     state.used = state.used - grant.permits
-    if rated then rated.spend(grant, -1) end
+    if rated then rated.spend(grant.costs, -1) end
   end
   remove_holders(ids)
   if rated then rated.save(0) end

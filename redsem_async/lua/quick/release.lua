@@ -87,7 +87,7 @@ local function give_back_all()
   if not ids then return end
   if call('EXISTS', unpack({ queue, ramps })) > 0 then
     used, waiting = usual_state()
-    plan = used and not uses and not has_rates and hand_over(#ids, used)
+    plan = used and not uses and not rated and hand_over(#ids, used)
     if not used or not uses and not plan then return end
   end
   if uses then in_use = uses_without(ids, waiting) end

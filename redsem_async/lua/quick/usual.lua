@@ -1,6 +1,6 @@
 -- usual: the conditions that quick paths share.
 
-local has_rates = string.find(mode, '^%S+%+rate')
+local rated  -- functions of a semaphore with rates: see buckets.lua
 
 -- The mark of the hub, where an acquire may be quick: the batch before has run, the hub has a mark, is
 -- known and alive for long enough, so that meta has an expiry that is far enough away, the call has no
