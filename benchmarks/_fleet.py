@@ -19,6 +19,7 @@ from redis.asyncio import Redis
 from benchmarks._bench import LimitExceeded, LoopName
 from benchmarks._children import Child, Context, child
 from benchmarks._comparison import name_for
+from benchmarks._stats import scripts_run
 from benchmarks._upstream import OK, Event, Phase, Upstream, listen, most_inside, recorded
 from redsem_async import AnySemaphore, FairSemaphore, Semaphore
 from redsem_async.httpx import SemaphoreTransport
@@ -215,23 +216,16 @@ async def run(scenario: Scenario, how: str, redis: str, processes: Sequence[Chil
     upstream, *workers = processes
     async with Redis.from_url(redis) as client:
         url = await upstream.run(listen, scenario.phases, scenario.hold, begin)
-        result, before = Result([]), await _scripts(client)
+        result, before = Result([]), await scripts_run(client)
         pairs = zip(workers, fleets, strict=False)
         jobs = (worker.run(_work, redis, process, url, begin) for worker, process in pairs)
         await asyncio.gather(*jobs)
-        after, result.events = await _scripts(client), await upstream.run(recorded)
+        after, result.events = await scripts_run(client), await upstream.run(recorded)
         result.scripts = after[0] - before[0]
         result.script_us = (after[1] - before[1]) / max(1, result.scripts)
         for process in fleets[: len(scenario.limits)] if how in OURS else ():
             await process.semaphore(client).delete()
     return _checked(scenario, how, result)
-
-
-async def _scripts(client: Redis) -> tuple[float, float]:
-    """How many scripts the server ran, and the time that it took for them, in µs."""
-    stats: dict[str, dict[str, float]] = await client.info("commandstats")
-    ran = [of for name, of in stats.items() if name.endswith(("_eval", "_evalsha"))]
-    return sum(of["calls"] for of in ran), sum(of["usec"] for of in ran)
 
 
 def simulate(scenario: Scenario, how: str) -> Result:

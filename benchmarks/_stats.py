@@ -40,6 +40,13 @@ async def traffic(url: str, seconds: float) -> tuple[float, float]:
     return sent / seconds, (sent + within) / seconds
 
 
+async def scripts_run(client: Redis) -> tuple[float, float]:
+    """How many scripts the server ran, and the time that it took for them, in µs."""
+    stats: dict[str, dict[str, float]] = await client.info("commandstats")
+    ran = [of for name, of in stats.items() if name.endswith(("_eval", "_evalsha"))]
+    return sum(of["calls"] for of in ran), sum(of["usec"] for of in ran)
+
+
 @contextmanager
 def script_times(url: str, name: str) -> Generator[list[tuple[float, float]]]:
     """Begin and end of each script with *name* in its keys, known after the block.

@@ -18,8 +18,17 @@ from ._core.errors import (
     SemaphoreFull,
     SlotsMismatch,
 )
+from ._core.rates import Rate
 from ._core.version import __version__ as __version__
-from ._protocol.status import BackOff, Client, Holder, KeyStatus, SemaphoreStatus, Waiter
+from ._protocol.status import (
+    BackOff,
+    Client,
+    Holder,
+    KeyStatus,
+    RateStatus,
+    SemaphoreStatus,
+    Waiter,
+)
 
 # A traceback names an error as programs import it.
 for _error in (
@@ -44,6 +53,8 @@ __all__ = [
     "Permit",
     "PermitLost",
     "QueueFull",
+    "Rate",
+    "RateStatus",
     "Semaphore",
     "SemaphoreClosed",
     "SemaphoreError",

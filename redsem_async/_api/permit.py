@@ -17,6 +17,7 @@ from redsem_async._core.clock import now as clock
 from redsem_async._core.config import Slot
 from redsem_async._core.errors import BackendError, PermitLost, SemaphoreError
 from redsem_async._core.lease import Outcome, reply_timeout
+from redsem_async._core.rates import Cost, costs_of, settled
 from redsem_async._hub.calls import BackOffCall
 from redsem_async._hub.model import Confirmed, Lease, LeaseState
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
@@ -160,6 +161,31 @@ class Permit:
             finally:
                 lease.wakes_on_loss.remove(future)
         return lease.loss()
+
+    def settle(self, cost: Cost) -> None:
+        """Say what the work of this permit really cost, instead of the ``cost`` of its request.
+
+        Nothing is sent: the release tells it, so call it before the block ends. The last call
+        counts. What the work cost more becomes a debt of the rate. What it cost less can be
+        granted again, unless the rate was full at any moment since the grant. A permit that is
+        lost or detached has cost what its request said.
+
+        Args:
+            cost: as for ``acquire``.
+
+        Raises:
+            TypeError: the semaphore has no rate, or the permit was adopted: only the process that
+                acquired it knows what its request cost.
+            ValueError, TypeError: for an invalid cost.
+            RuntimeError: the permit was released or detached.
+        """
+        lease = self._lease
+        costs = costs_of(lease.terms.rates, cost)
+        if not lease.costs:
+            raise TypeError("an adopted permit cannot be settled: settle it before it is detached")
+        if lease.state is LeaseState.ENDED:
+            raise RuntimeError("the permit is released: settle it before its block ends")
+        lease.settled = settled(lease.terms.rates, costs, lease.costs)
 
     def back_off(self, seconds: float, *, key: bool = False) -> None:
         """Lower the limit in force in all processes, because an upstream is overloaded.

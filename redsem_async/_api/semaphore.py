@@ -10,7 +10,8 @@ from redsem_async._core import config
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import FairOptions, Terms
 from redsem_async._core.errors import AcquireTimeout
-from redsem_async._core.keys import Address, Mode, parse_permit_id, with_slots
+from redsem_async._core.keys import Address, Mode, mode_with, parse_permit_id
+from redsem_async._core.rates import Cost
 from redsem_async._hub.calls import BackOffCall, DeleteCall, ReapCall, SetLimitCall, StatusCall
 from redsem_async._hub.estimates import usual_hold
 from redsem_async._hub.hub import hub_for
@@ -100,6 +101,8 @@ class AnySemaphore:
                 Without a key it is always a lease.
             max_waiters_per_key: number of waiting requests of one ``key`` at which ``acquire``
                 raises ``QueueFull``.
+            rate: how much may be granted in a time, for all keys together: a `Rate`, or up to four
+                by their names. All clients of a name must declare the same names.
 
         Raises:
             ValueError, TypeError: for invalid arguments. The message says what to do.
@@ -116,9 +119,9 @@ class AnySemaphore:
         mode = self._mode
         if terms.keyed:
             mode = "fair+share" if terms.share else "fair+keys"
-        if terms.slots is not None:
-            mode = with_slots(mode)
-        self._address = Address(mode, terms.prefix, config.text(name, "name"), terms.clock)
+        mode = mode_with(mode, rates=bool(terms.rates), slots=terms.slots is not None)
+        name, rates = config.text(name, "name"), tuple(terms.rates)
+        self._address = Address(mode, terms.prefix, name, terms.clock, rates)
         self._last_bound: RemoteSemaphore | None = None  # in the loop that used it last
         self._entered = EnteredPermits()
 
@@ -163,6 +166,7 @@ class AnySemaphore:
         cancel_on_loss: bool | None = None,
         ahead: float = 0.0,
         key: str | EllipsisType | None = ...,
+        cost: Cost | None = None,
     ) -> Acquisition:
         """Wait for a permit: ``await`` it, or use it as ``async with sem.acquire() as permit``.
 
@@ -181,6 +185,9 @@ class AnySemaphore:
                 limit and against this key's. A request blocked only by its key's limit does not
                 block other keys. A semaphore with ``key_limit`` or ``share`` requires it, or
                 ``None`` for a request without a key. Other semaphores have no keys.
+            cost: what the permit takes from the rate, or a dict of what it takes from each by its
+                name. A rate named ``requests``, or the only one, costs 1 unless told. Others must
+                be told. ``permit.settle`` corrects it.
 
         Raises:
             AcquireTimeout: no permit became free in time. ``blocked_by`` says which limit was
@@ -191,8 +198,8 @@ class AnySemaphore:
             BackendUnavailable: Redis was unavailable at the deadline, or without a deadline for
                 longer than a lease.
             SemaphoreError: see `AnySemaphore`.
-            ValueError, TypeError: for invalid arguments, or if a required *key* is missing. Raised
-                by the call itself, before it is awaited.
+            ValueError, TypeError: for invalid arguments, or if a required *key* or *cost* is
+                missing. Raised by the call itself, before it is awaited.
         """
         terms = self._terms
         most = terms.timeout if timeout is ... else config.timeout_of(timeout)
@@ -205,7 +212,8 @@ class AnySemaphore:
                 raise TypeError("ahead= needs a FairSemaphore: only its queue has head starts")
             ahead = config.duration_of(ahead, "ahead", config.MOST_AHEAD)
         of_key = None if key is None else key_terms(terms, key, permits)
-        return Acquisition(self._acquire(cancel, most, permits, ahead, of_key))
+        costs = terms.costs(cost)
+        return Acquisition(self._acquire(cancel, most, permits, ahead, of_key, costs))
 
     async def _acquire(
         self,
@@ -214,12 +222,13 @@ class AnySemaphore:
         permits: int = 1,
         ahead: float = 0.0,
         key: KeyTerms | None = None,
+        costs: str = "",
         adopted: str | None = None,
     ) -> Permit:
         """Acquire a permit, or take over *adopted*."""
         remote, terms = self._bound(), self._terms
         if adopted is None:
-            request = remote.acquire(terms, timeout, permits, ahead, key)
+            request = remote.acquire(terms, timeout, permits, ahead, key, costs)
             if timeout is None and ENTERED.get():
                 note_nested(remote, request)
         else:
@@ -234,7 +243,11 @@ class AnySemaphore:
     _acquire.__qualname__ = "acquire"  # as Python reports one that was not awaited
 
     async def try_acquire(
-        self, *, permits: int = 1, key: str | EllipsisType | None = ...
+        self,
+        *,
+        permits: int = 1,
+        key: str | EllipsisType | None = ...,
+        cost: Cost | None = None,
     ) -> Permit | None:
         """Return a permit if one is free now, or ``None`` when the semaphore, or *key*, is full.
 
@@ -245,7 +258,7 @@ class AnySemaphore:
             SemaphoreError, ValueError, TypeError: as for ``acquire``.
         """
         try:
-            return await self.acquire(timeout=0, permits=permits, key=key)
+            return await self.acquire(timeout=0, permits=permits, key=key, cost=cost)
         except AcquireTimeout:
             return None
 
@@ -261,7 +274,7 @@ class AnySemaphore:
             key_terms(terms, ..., 1)  # raises
         # As `_acquire` does, which would be one more coroutine for each waiter.
         remote = self._bound()
-        request = remote.acquire(terms, terms.timeout)
+        request = remote.acquire(terms, terms.timeout, costs=terms.costs(None))
         if terms.timeout is None and ENTERED.get():
             note_nested(remote, request)
         try:
@@ -395,7 +408,7 @@ class AnySemaphore:
     ) -> StatusReply:
         remote, terms = self._bound(), self._terms
         usual, of_key = usual_hold(remote), terms.declared_limit
-        viewer = Viewer(terms.limit, terms.slots, terms.lease, usual, of_key)
+        viewer = Viewer(terms.limit, terms.slots, terms.lease, usual, of_key, terms.rates)
         reply: StatusReply = await remote.call(StatusCall(max_entries, after, viewer, begin))
         return reply
 

@@ -6,11 +6,12 @@ meaning for users is in the constructor of `AnySemaphore`.
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Literal, TypedDict, cast
 
 from .lease import clock_margin
+from .rates import Cost, Rate, costs_of, in_queue, rates_of
 
 Clock = Literal["server", "local"]
 """Whose clock measures leases. The server's, or the clients' own."""
@@ -58,6 +59,7 @@ class FairOptions(Options, total=False):
     weight: Weight
     patience: float | None
     max_waiters_per_key: int | None
+    rate: Rate | Mapping[str, Rate] | None
 
 
 class Terms:
@@ -92,6 +94,7 @@ class Terms:
         weight: Weight = 1.0,
         patience: float | None = None,
         max_waiters_per_key: int | None = None,
+        rate: Rate | Mapping[str, Rate] | None = None,
     ) -> None:
         self.slots: tuple[Slot, ...] | None = None if slots is None else slots_of(slots)
         if self.slots is not None and limit is not None:
@@ -143,6 +146,15 @@ class Terms:
         if most is not None and not self.keyed:
             raise ValueError("max_waiters_per_key needs key_limit or share=True")
         self.max_waiters_per_key: int | None = most
+        self.rates: Mapping[str, Rate] = rates_of(rate)
+        if self.rates and clock == "local":
+            raise ValueError("rate needs clock='server': the clocks of clients differ")
+
+    def costs(self, cost: Cost | None) -> str:
+        """What a request costs, as the queue has it. '' where there are no rates."""
+        if not self.rates and cost is None:
+            return ""
+        return in_queue(self.rates, costs_of(self.rates, cost))
 
     def checked_key(self, key: str) -> str:
         """*key*, where requests may have it."""

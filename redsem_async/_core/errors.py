@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-BlockedBy = Literal["limit", "key", "paused", "back_off"]
+BlockedBy = Literal["limit", "key", "paused", "back_off", "rate"]
 """What held a request up."""
 _BLOCKED_BY: dict[BlockedBy, str] = {
     "limit": "",
     "key": ": its key is at its limit",
     "paused": ": the semaphore is paused",
     "back_off": ": a back-off is in progress",
+    "rate": ": the rate is used up",
 }
 
 
@@ -65,8 +66,8 @@ class AcquireTimeout(SemaphoreFull, TimeoutError):
         waited (float): how long the caller waited, in seconds. 0 with ``timeout=0``.
         retry_after (float): an estimate of the seconds until a retry may succeed. Never negative.
         blocked_by (BlockedBy): what blocked the request. ``"limit"`` is the semaphore's limit,
-            ``"key"`` is the key's, ``"paused"`` is a set limit of 0, and ``"back_off"`` the
-            pause of a back-off or its limit in force.
+            ``"key"`` is the key's, ``"paused"`` is a set limit of 0, ``"back_off"`` the pause of
+            a back-off or its limit in force, and ``"rate"`` a rate that is used up.
         nested (bool): whether the calling task holds a permit itself, and may wait for it forever.
     """
 
@@ -137,8 +138,8 @@ class ModeMismatch(SemaphoreError):
 
     Attributes:
         name (str): the semaphore's name.
-        wanted (str): mode and clock of this client, such as ``"fair server"``. The mode ``"fair"``
-            means ``FairSemaphore``, and ``"zset"`` means ``Semaphore``.
+        wanted (str): mode and clock of this client, such as ``"fair server"``, and the names of
+            its rates. The mode ``"fair"`` means ``FairSemaphore``, ``"zset"`` means ``Semaphore``.
         found (str): mode and clock in use. Of a ``LayoutMismatch``, both are numbers of layouts.
         held (bool | None): whether a permit is held. None when not known.
         unused (bool): whether no permit is held, no request waits, and no process has sent a
@@ -156,8 +157,8 @@ class ModeMismatch(SemaphoreError):
     def __post_init__(self) -> None:
         found, wanted = str(self.found), str(self.wanted)
         advice = (
-            "all clients of a name need the same class and clock, and either all or none of them"
-            " use keys or slots"
+            "all clients of a name need the same class and clock, either all or none of them use"
+            " keys or slots, and their rates have the same names"
         )
         if self.held is False:
             advice = f"no permit is held{' and no request waits' if self.unused else ''} now: "
@@ -244,18 +245,23 @@ _CLASSES = {
 
 def _class_of(kind: str, *, other: str) -> str:
     """The class for *kind*, and its clock if it is another than that of *other*."""
-    mode, _, clock = kind.partition(" ")
-    base = mode.removesuffix("+slots")
+    (mode, clock, *rates), (_, other_clock, *_) = (text.split(" ") for text in (kind, other))
+    base, *more = re.split(r"\+(?=rate|slots)", mode)
     known = _CLASSES.get(base, base)
-    if base != mode:
-        known += " and slots" if "with" in known else " with slots"
-    return known if clock == other.partition(" ")[2] else f"{known} with clock={clock!r}"
+    parts = known.split(" with ", 1)[1:]
+    if rates:
+        names = rates[0].split("+")
+        parts.append(f"the rate{'s' * (len(names) > 1)} {', '.join(map(repr, names))}")
+    parts += ["slots"] * ("slots" in more)
+    parts += [f"clock={clock!r}"] * (clock != other_clock)
+    named = known.partition(" with ")[0]
+    return f"{named} with {' and '.join(parts)}" if parts else named
 
 
 def _call(kind: str) -> str:
-    mode, _, clock = kind.partition(" ")
+    mode, clock = kind.split(" ")[:2]
     options = "..., clock='local'" if clock == "local" else "..."
-    return f"{_CLASSES.get(mode.removesuffix('+slots'), mode).partition(' ')[0]}({options})"
+    return f"{_CLASSES.get(mode.partition('+')[0], mode).partition(' ')[0]}({options})"
 
 
 class SemaphoreClosed(SemaphoreError):

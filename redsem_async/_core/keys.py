@@ -20,9 +20,15 @@ Mode = Literal[
     "fair+keys+slots",
     "fair+share+slots",
     "zset+slots",
+    "fair+rate",
+    "fair+keys+rate",
+    "fair+share+rate",
+    "fair+rate+slots",
+    "fair+keys+rate+slots",
+    "fair+share+rate+slots",
 ]
 """Fair without keys, fair with a limit for each key, fair with keys that also share the overall
-limit, and zset. Each of them also with slots."""
+limit, and zset. Each of them also with slots, and the fair ones also with rates."""
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
@@ -34,10 +40,11 @@ class _Address(NamedTuple):
     prefix: str
     name: str
     clock: Clock
+    rates: tuple[str, ...] = ()
 
 
 class Address(_Address):
-    """Where a semaphore lives, and in which mode and by which clock it is kept."""
+    """Where a semaphore lives, in which mode and by which clock it is kept, and its *rates*."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -70,15 +77,20 @@ class Address(_Address):
         """Whether permits stand for slots."""
         return self.mode.endswith("+slots")
 
+    @cached_property
+    def rated(self) -> bool:
+        """Whether rates hold up requests."""
+        return "+rate" in self.mode
+
     @property
     def kind(self) -> str:
-        """Mode and clock, as kept in Redis. One name has one of each."""
-        return f"{self.mode} {self.clock}"
+        """Mode, clock and the names of the rates, as kept in Redis. One name has one of each."""
+        return f"{self.mode} {self.clock} {'+'.join(self.rates)}".rstrip()
 
 
-def with_slots(mode: Mode) -> Mode:
-    """The same mode, for permits that stand for slots."""
-    return cast("Mode", f"{mode}+slots")
+def mode_with(mode: Mode, *, rates: bool = False, slots: bool = False) -> Mode:
+    """The same mode, with rates, and for permits that stand for slots."""
+    return cast("Mode", f"{mode}{'+rate' * rates}{'+slots' * slots}")
 
 
 def channel(prefix: str, hub: str) -> str:

@@ -180,6 +180,7 @@ class AcquireBatch(Batch[Reply, Request], Acquire):
                     or request.ahead
                     or request.key
                     or request.again
+                    or request.costs
                 ):
                     if request.again:
                         state.fix_place(request)
@@ -366,6 +367,8 @@ class ReleaseBatch(Batch[Reply, PendingRelease], Release):
         if hold is not None and now >= state.hold_told_at + TELL_HOLD:
             state.hold_told_at, hold_ms = now, math.ceil(1000 * max(hold, 0.0))
         batch = cls(owner, numbers, hold_ms, waits, own)
+        if state.address.rated:
+            batch.settled = {each.number: each.settled for each in pending if each.settled}
         batch.items, batch.semaphore, batch.state = pending, state, state
         return batch
 

@@ -44,6 +44,8 @@ def retry_after_of(state: SemaphoreState, request: Request) -> float:
         retry_after(ahead, limit, hold, moment, terms.lease),
         retry_after(ahead_of_key, own, hold, moment, terms.lease),
     )
+    if report.rated_ms is not None:
+        estimate = max(estimate, report.rated_ms / 1000)
     pauses = [ramp.lasts_ms / 1000 for ramp in _ramps_of(request) if ramp and not ramp.permits]
     if not pauses:
         return max(estimate, _stalled_for(state, terms, sent_at, moment))
@@ -106,4 +108,6 @@ def blocked_by_of(request: Request) -> BlockedBy:
         return "paused"
     if _backs_off(request):
         return "back_off"
-    return "key" if request.waits_for_key else "limit"
+    if request.waits_for_key:
+        return "key"
+    return "limit" if request.report is None or request.report.reply.rated_ms is None else "rate"

@@ -12,6 +12,7 @@ from weakref import WeakSet
 
 from redsem_async._core.config import Terms
 from redsem_async._core.keys import new_hub_id
+from redsem_async._core.rates import told_rates
 from redsem_async._core.version import __version__
 from redsem_async._protocol.hub_info import NO_PUSH, UNCHANGED, UNCOUNTED, HubInfo, describe
 
@@ -105,6 +106,7 @@ class Introduction:
             lease=terms.lease,
             refresh_interval=round(terms.refresh_interval, 3),
             **({"key_limit": of_keys} if isinstance(of_keys, int) else {}),
+            **({"rates": told_rates(terms.rates)} if terms.rates else {}),
         )
         link = self._route.link_state
         messages = NO_PUSH if link.no_push else link.uncounted * UNCOUNTED

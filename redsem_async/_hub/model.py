@@ -115,6 +115,8 @@ class Lease:
         ends_with: the task of its block, after whose end nothing refreshes it.
         wakes_on_loss: futures of those that wait for its loss.
         met_overload: an upstream refused the work, so it says nothing of the usual hold.
+        costs: what it took from each rate, as the queue has it. '' for nothing, or if adopted.
+        settled: how much more the work cost, or less, as a release tells it.
         noted_at: when the refresher looks at it next.
     """
 
@@ -131,6 +133,8 @@ class Lease:
     hold_ends: float
     adopted: bool
     met_overload: bool
+    costs: str
+    settled: str
     renewable_after: float
     unsettled: int
     asked_at: float
@@ -151,6 +155,7 @@ class Lease:
         """The lease was granted at *since*, or later."""
         self.address, self.terms = request.address, (terms := request.terms)
         self.permits, self.key = request.permits, request.key
+        self.costs, self.settled = request.costs, ""
         self.hub_id, self.number = request.hub_id, request.number
         self.token, self.slots, self.state = token, slots, LeaseState.GRANTED
         self.trusted_until, self.hold_ends = trusted_until, math.inf
@@ -284,6 +289,7 @@ class Request(asyncio.Future[None]):
         deadline: of the caller. Infinite where there is none.
         ahead: seconds by which its place in the queue is that of an earlier request (fair).
         key: the key that it also counts against, with its terms (fair).
+        costs: what it takes from each rate, as the queue has it.
         number: half of the permit's id. 0 until it is drawn, which is when it is written.
         call: the number of the adopt that asks for it, if one does.
         was_sent: sent before under this number, without a reply.
@@ -320,6 +326,7 @@ class Request(asyncio.Future[None]):
     asked_at: float = -math.inf
     order: int = field(default_factory=_calls.__next__)
     overlong: Callable[[], None] | None = None
+    costs: str = ""
 
     def __post_init__(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.Future.__init__(self, loop=loop)  # pyright: ignore[reportUnknownMemberType]
@@ -367,15 +374,16 @@ class Request(asyncio.Future[None]):
     @property
     def queued(self) -> QueuedRequest:
         """The request as the queue of the server has it."""
-        terms = self.terms
-        return QueuedRequest(self.number, terms.lease_ms, terms.limit, self.permits, self.key)
+        terms, of_key = self.terms, self.key
+        declared = terms.lease_ms, terms.limit
+        return QueuedRequest(self.number, *declared, self.permits, of_key, self.costs)
 
     @property
     def options(self) -> RequestOptions:
         """What the request asks for, unless it is for one permit and nothing else."""
         ahead_ms = math.ceil(1000 * self.ahead)
         asked_us = self.asked_us if self.again else None
-        return RequestOptions(self.permits, self.waits, ahead_ms, self.key, asked_us)
+        return RequestOptions(self.permits, self.waits, ahead_ms, self.key, asked_us, self.costs)
 
     @property
     def pending(self) -> bool:
@@ -460,6 +468,7 @@ class PendingRelease:
         lease_ends: when the permit has surely expired, so that it need not be released.
         trusted: whether the permit was trusted at the time of the release.
         was_sent: sent before, without a reply.
+        settled: how much more its work cost than it had asked for, or less.
     """
 
     number: int
@@ -469,6 +478,7 @@ class PendingRelease:
     future: Confirmed | None
     answer: bool | SemaphoreError | None = None
     was_sent: bool = False
+    settled: str = ""
 
     def settle(self, answer: bool | SemaphoreError) -> None:  # noqa: FBT001 - the answer it is
         """Pass on whether the permit was held until then, or why that is not known."""

@@ -77,7 +77,7 @@ class Pipeline:
         self.identity: HubIdentity = identity
         self.changed: Changed = Changed(identity.loop, self.settle)
         self.semaphores: WeakValueDictionary[Address, SemaphoreState] = WeakValueDictionary()
-        self._kinds: set[tuple[Mode, Clock]] = set()  # of these semaphores
+        self._kinds: set[tuple[Mode, Clock, tuple[str, ...]]] = set()  # of these semaphores
         self.link_state: LinkState = LinkState(node)
         self.window: int = WINDOW
         self.batch_target: int = MAX_BATCH
@@ -108,7 +108,7 @@ class Pipeline:
         """*semaphore* is written here from now on."""
         address = semaphore.address
         self.semaphores[address] = semaphore
-        self._kinds.add((address.mode, address.clock))
+        self._kinds.add((address.mode, address.clock, address.rates))
 
     # -- for the semaphores
 
@@ -300,8 +300,8 @@ class Pipeline:
     def push_received(self, prefix: str, push: Push) -> None:
         link = self.link_state.link
         fresh_at = None if link is None else link.fresh_at
-        for mode, kept_by in self._kinds:
-            semaphore = self.semaphores.get(Address(mode, prefix, push.name, kept_by))
+        for mode, kept_by, rates in self._kinds:
+            semaphore = self.semaphores.get(Address(mode, prefix, push.name, kept_by, rates))
             if semaphore is not None:
                 semaphore.pushed(push, fresh_at)
                 self.changed.add(semaphore)

@@ -73,6 +73,7 @@ class RemoteSemaphore(SemaphoreState):
         permits: int = 1,
         ahead: float = 0.0,
         key: KeyTerms | None = None,
+        costs: str = "",
     ) -> Request:
         """Ask for permits. Await the result, and then call `taken`, or else `abandon`."""
         started = clock()
@@ -81,6 +82,7 @@ class RemoteSemaphore(SemaphoreState):
             deadline = started + (timeout if waits else reply_timeout(terms.lease))
         address, loop = self.address, self.identity.loop
         request = Request(address, terms, permits, started, waits, loop, deadline, ahead, key)
+        request.costs = costs
         if self.identity.closing:
             raise _refused(request, SemaphoreClosed(self.name))
         if terms.lease < self.shortest_lease:

@@ -110,6 +110,10 @@ class Heartbeats:
             self._next_at = now + interval
         self.look_at = self._next_at if moment is None else min(self._next_at, now + moment)
 
+    def look_in(self, moment: float, now: float) -> None:
+        """Something changes by itself in *moment* seconds, if not earlier."""
+        self.look_at = min(self.look_at, now + moment + 0.001)
+
     def stop(self) -> None:
         """No request waits any more, or the time has come."""
         self.look_at = math.inf
@@ -484,7 +488,7 @@ class SemaphoreState(SemaphoreRef):
         if lease.adopted or lease.renewable_after != -math.inf:
             ends = math.inf
         lease.end()
-        pending = PendingRelease(number, now, ends, trusted, future)
+        pending = PendingRelease(number, now, ends, trusted, future, settled=lease.settled)
         self.releases.setdefault(lease.hub_id, []).append(pending)
         return pending
 
@@ -629,9 +633,12 @@ class SemaphoreState(SemaphoreRef):
                 self.revoked(numbers)
             case Deleted():
                 self.deleted()
-            case Recheck():
+            case Recheck(in_ms=0):
                 if self.waiting:
                     self.beat()
+            case Recheck(in_ms=in_ms):
+                if self.waiting:
+                    self.heartbeats.look_in(in_ms / 1000, clock())
 
     def revoked(self, numbers: Iterable[int]) -> None:
         """Another client released or adopted permits of this process."""

@@ -38,6 +38,7 @@ _REASONS: dict[BlockedBy, str] = {
     "key": "all permits of this key are in use",
     "paused": "paused",
     "back_off": "backing off",
+    "rate": "the rate is used up",
 }
 LONGEST = 10**9  # seconds in Retry-After
 

@@ -25,7 +25,7 @@ UNCHANGED = HubInfo("")
 """Of a command whose server has been told."""
 
 
-def describe(**facts: str | float | None) -> str:
+def describe(**facts: object) -> str:
     """Return the text in which Redis keeps *facts* about a hub."""
     return json.dumps(facts, separators=(",", ":"))
 

@@ -55,6 +55,7 @@ class RequestOptions(NamedTuple):
         ahead_ms: how much longer than in truth it counts as waiting.
         asked_us: when it was made, by the caller's clock, if it has waited before. `max_waiters`
             does not refuse it then.
+        costs: for each rate, and its burst, as the queue has them.
     """
 
     permits: int = 1
@@ -62,14 +63,16 @@ class RequestOptions(NamedTuple):
     ahead_ms: int = 0
     key: KeyTerms | None = None
     asked_us: int | None = None
+    costs: str = ""
 
-    def as_asked(self, number: int) -> str:
+    def as_asked(self, number: int, address: Address) -> str:
         """The request as an acquire names it."""
         if self.asked_us is not None:
             text = f"{number}:{self.permits}:2:{self.asked_us}"
         else:
             text = f"{number}:{self.permits}:{self.waits:d}:{self.ahead_ms or ''}"
-        return text if self.key is None else text + _tail(self.key)
+        has_tail = self.key is not None or (self.costs and address.keyed)
+        return f"{text}{self.costs}{_tail(self.key) if has_tail else ''}"
 
 
 DEFAULT_OPTIONS = RequestOptions()
@@ -83,9 +86,10 @@ class QueuedRequest(NamedTuple):
     limit: int
     permits: int = 1
     key: KeyTerms | None = None
+    costs: str = ""
 
     def as_queued(self, address: Address) -> str:
-        text = f"{self.number}:{self.lease_ms}:{self.limit}:{self.permits}"
+        text = f"{self.number}:{self.lease_ms}:{self.limit}:{self.permits}{self.costs}"
         return text + _tail(self.key) if address.keyed else text
 
 
@@ -172,7 +176,9 @@ class Acquire(Operation[Reply]):
         after: Argument = f"{self.after}:{self.now_us}" if self.now_us else self.after
         requests: Sequence[Argument] = self.numbers
         if options := self.options:
-            requests = [options[n].as_asked(n) if n in options else n for n in self.numbers]
+            requests = [
+                options[n].as_asked(n, address) if n in options else n for n in self.numbers
+            ]
         return (self.lease_ms, limit, most, after, *_introduced(self.hub_info), *requests)
 
     def reply(self, raw: Sequence[Any], address: Address) -> Reply:
@@ -216,6 +222,8 @@ class Release(Operation[Reply]):
         waits: a request of the caller's hub waits, or may, so the reply describes the queue.
         own: the oldest of those, as many as numbers at most. They may come before older ones of
             other hubs, if those have not waited for long (`Semaphore` only).
+        settled: how much more the permits of some numbers cost than their requests said, or less:
+            ``us+us``, for each rate.
     """
 
     script = "release"
@@ -224,12 +232,16 @@ class Release(Operation[Reply]):
     hold_ms: int | None = None
     waits: bool = False
     own: Sequence[QueuedRequest] = ()
+    settled: Mapping[int, str] = field(default_factory=dict[int, str])
 
     def arguments(self, address: Address) -> Sequence[Argument]:
+        numbers: Sequence[Argument] = self.numbers
+        if settled := self.settled:
+            numbers = [f"{n}:{settled[n]}" if n in settled else n for n in self.numbers]
         own = "1" * self.waits
         if self.own:
             own = ",".join([request.as_queued(address) for request in self.own])
-        return (self.owner, "" if self.hold_ms is None else self.hold_ms, own, *self.numbers)
+        return (self.owner, "" if self.hold_ms is None else self.hold_ms, own, *numbers)
 
     def reply(self, raw: Sequence[Any], address: Address) -> Reply:
         count = len(self.numbers)

@@ -23,9 +23,10 @@ class Revoked(NamedTuple):
 
 
 class Recheck(NamedTuple):
-    """Something may change earlier than was said, so ask again."""
+    """Something may change earlier than was said, so ask again: now, or in some ms."""
 
     name: str
+    in_ms: int = 0
 
 
 class Deleted(NamedTuple):
@@ -47,7 +48,7 @@ def push_of(raw: bytes) -> Push | None:
             case "revoked":
                 return Revoked(name, [_whole(number) for number in facts.split(",")])
             case "recheck":
-                return Recheck(name)
+                return Recheck(name, 0 if facts == "-" else _whole(facts, at_most=_MAX_MS))
             case "deleted":
                 return Deleted(name)
             case _:

@@ -72,6 +72,8 @@ class Reply(NamedTuple):
         competing_keys: if there are any, how many keys wait for the overall limit.
         ramp: of the back-off that runs, if one does (acquire, heartbeat).
         forgotten: no limit is set, and nothing was known of the caller's hub (acquire, heartbeat).
+        rated_ms: in how many milliseconds the rates let the last of those go that wait. ``None``
+            where they hold nobody up (acquire, heartbeat).
     """
 
     answers: Sequence[Answer] = ()
@@ -85,6 +87,7 @@ class Reply(NamedTuple):
     competing_keys: int = 0
     ramp: Ramp | None = None
     forgotten: bool = False
+    rated_ms: int | None = None
 
 
 class AdoptReply(NamedTuple):
@@ -112,14 +115,16 @@ def common_reply(
     if address.slotted:
         mine, slots = mine
     queues: Sequence[Any] = ()
-    set_limit, hold_ms, ramp = -1, -1, None
+    set_limit, hold_ms, rated_ms, ramp = -1, -1, -1, None
     if of_waiters:
         set_limit, hold_ms, *answers = answers
         if not isinstance(set_limit, int):
             set_limit, ramp = limit_and_ramp(set_limit)
         if address.keyed:
             queues, *answers = answers
-    if not _WHOLE.issuperset(map(type, (next_ms, waiting, hold_ms, *mine))):
+        if address.rated:
+            rated_ms, *answers = answers
+    if not _WHOLE.issuperset(map(type, (next_ms, waiting, hold_ms, rated_ms, *mine))):
         raise TypeError("these are numbers")
     return Reply(
         answers=answers_of(answers, asked, holdings=of_waiters),
@@ -133,6 +138,7 @@ def common_reply(
         key_queues=_key_queues(queues[1:]),
         competing_keys=number_of(queues[0]) if queues else 0,
         ramp=ramp,
+        rated_ms=none_below_0(rated_ms),
     )
 
 

@@ -2,14 +2,16 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from redsem_async._core.config import MOST_PERMITS, Slot
 from redsem_async._core.keys import Address
 from redsem_async._core.lease import refresh_is_overdue, retry_after
+from redsem_async._core.rates import Rate, rates_told
 
 from .hub_info import facts_of
 from .operations import Argument, Operation, encoded
@@ -34,6 +36,7 @@ class Client:
         version: the version of this library there. None if unknown.
         lease: seconds after which its permits expire unless it refreshes them.
         refresh_interval: seconds between two of its refreshes.
+        rates: that it declares, by their names.
     """
 
     id: str
@@ -45,6 +48,7 @@ class Client:
     version: str | None = None
     lease: float | None = None
     refresh_interval: float | None = None
+    rates: Mapping[str, Rate] = field(default_factory=dict[str, Rate], hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,22 @@ class BackOff(NamedTuple):
     by: str | None = None
 
 
+class RateStatus(NamedTuple):
+    """A rate, and how much of it is left.
+
+    Attributes:
+        amount, per, burst: as this client declares it.
+        available: how much can be granted now. Negative in debt.
+        full_in: seconds until *burst* is available.
+    """
+
+    amount: float
+    per: float
+    burst: float
+    available: float
+    full_in: float
+
+
 @dataclass(frozen=True, slots=True)
 class KeyStatus:
     """A key that holds permits, whose requests wait, or that has a back-off.
@@ -162,6 +182,7 @@ class SemaphoreStatus:
         set_limit_by: who set it, as ``"label@host:pid"`` or ``"host:pid"``. None without a set
             limit, or if unknown.
         usual_hold: seconds for which a permit is usually held, times permits. None if unknown.
+        rates: the rates by their names, in the order of names.
     """
 
     name: str
@@ -178,6 +199,7 @@ class SemaphoreStatus:
     set_limit_age: float | None = None
     set_limit_by: str | None = None
     usual_hold: float | None = None
+    rates: Mapping[str, RateStatus] = field(default_factory=dict[str, RateStatus])
 
     @property
     def oldest_wait(self) -> float | None:
@@ -195,6 +217,7 @@ class Viewer(NamedTuple):
         limit, slots, lease: as in its `Terms`.
         usual_hold: seconds times permits, as this process measured it. None where it did not.
         key_limit: that it declares for a key.
+        rates: that it declares, by their names.
     """
 
     limit: int = 0
@@ -202,6 +225,7 @@ class Viewer(NamedTuple):
     lease: float = 0.0
     usual_hold: float | None = None
     key_limit: Callable[[str], int | None] | None = None
+    rates: Mapping[str, Rate] = MappingProxyType({})
 
 
 class StatusReply(NamedTuple):
@@ -249,6 +273,9 @@ class Status(Operation[StatusReply]):
         slots, keys, blocked, key_limits = b"", (), address.fair and waiting > 0, 0
         if address.slotted:
             slots, *more = more
+        rates_text: bytes | None = None
+        if address.rated:
+            rates_text, *more = more
         if address.keyed:
             keys, blocked, key_limits = more
         named: Sequence[Slot] = [unquote(slot) for slot in slots.decode().split(",") if slot]
@@ -259,6 +286,10 @@ class Status(Operation[StatusReply]):
             hub: client_of(hub, description)
             for hub, description in _in_rows(hubs, _text_of, _readable)
         }
+
+        declared_rates = viewer.rates or max(
+            (each.rates for each in clients.values()), key=len, default={}
+        )
 
         def client(identity: str) -> Client:
             hub = identity.partition(".")[0]
@@ -340,8 +371,20 @@ class Status(Operation[StatusReply]):
             set_limit_age=set_age,
             set_limit_by=set_by,
             usual_hold=usual,
+            rates={} if rates_text is None else _rates_of(rates_text, declared_rates, now_us),
         )
         return StatusReply(status, bool(blocked), number_of(key_limits))
+
+
+def _rates_of(stored: bytes, rates: Mapping[str, Rate], now_us: int) -> dict[str, RateStatus]:
+    """The *rates* that the caller declares, by when the bucket of each is full."""
+    full_at = [number_of(pair.partition(b":")[0]) for pair in stored.split(b"+") if pair]
+    left = (max(0, at - now_us) / 1e6 for at in full_at or [0] * len(rates))
+    found: dict[str, RateStatus] = {}
+    for (name, rate), full_in in zip(rates.items(), left, strict=False):
+        available = rate.most - full_in * rate.amount / rate.per
+        found[name] = RateStatus(rate.amount, rate.per, rate.most, available, full_in)
+    return found
 
 
 def is_unrefreshed(holder: Holder) -> bool:
@@ -381,7 +424,7 @@ def _readable(raw: bytes) -> str:
 def _queued(
     identity: str, _lease: str, _limit: str, permits: str, *tail: str
 ) -> tuple[str, int, str | None]:
-    return identity, int(permits), key_of(tail[-1]) if tail else None
+    return identity, int(permits), key_of(tail[-1]) if tail and "/" not in tail[-1] else None
 
 
 def back_off_of(ramp: Ramp | None, limit: int) -> BackOff | None:
@@ -409,6 +452,7 @@ def client_of(hub: str, description: str) -> Client:
         version=_text(facts.get("version")),
         lease=_seconds(facts.get("lease")),
         refresh_interval=_seconds(facts.get("refresh_interval")),
+        rates=rates_told(facts.get("rates")),
     )
 
 

@@ -8,7 +8,7 @@ import redis.exceptions as errors
 from redsem_async._protocol.errors import CommandError, ErrorKind, LayoutUse, NameUse
 
 _MODE = re.compile(
-    r"\bMODE ((?:fair|zset)(?:\+keys|\+share)?(?:\+slots)? (?:server|local))"
+    r"\bMODE ((?:fair|zset)(?:\+keys|\+share)?(?:\+rate)?(?:\+slots)? (?:server|local)(?: \S+)?)"
     r" (\d{1,16}) (\d{1,16}) (-?\d{1,16})"
 )
 _LAYOUT = re.compile(r"\bLAYOUT (\d{1,5}) (\d{1,5}) ([\w.+!,-]+) (-?\d{1,16})")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from redsem_async._core.keys import Mode
 
-from .linking import linked, without_comments
+from .linking import Statement, linked, statements
 
 _SHARED = ("ramp", "holders", "hubs")
 
@@ -36,21 +36,27 @@ def layout() -> int:
 
 @functools.cache
 def script(mode: Mode, operation: str, sharded: bool = False) -> Script:  # noqa: FBT001, FBT002
-    """Read and join the files of *operation*, with *sharded* if messages stay within a shard."""
-    lua = resources.files("redsem_async") / "lua"
-    keyed, slotted = "+keys" in mode or "+share" in mode, "+slots" in mode
-
-    def joined(*names: str) -> str:
-        files = [lua / f"{name}.lua" for name in names]
-        text = "\n".join(file.read_text("utf-8") for file in files if file.is_file())
-        return without_comments(text)
-
-    head = joined("head", "refusal")
-    tell = joined("tell/shard" if sharded else "tell/hub")
-    quick = "" if slotted else joined(f"quick/{operation}")
+    """Join the files of *operation*, with *sharded* if messages stay within a shard."""
+    keyed, slotted, rated = "+keys" in mode or "+share" in mode, "+slots" in mode, "+rate" in mode
+    tell = _files("tell/shard" if sharded else "tell/hub")
     order = ("keyed", "keyed_order") if keyed else ("order",)
-    shared = joined(*_SHARED, *["slots"] * slotted, "queue", *order, "serve")
-    text = linked(head, tell + joined("quick/usual"), quick)
-    text = linked(text, tell + shared, joined(operation))
-    text = re.sub(r"^ +", "", text, flags=re.MULTILINE)
+    rates = _files("buckets") if rated else []
+    is_quick = not slotted and not (rated and keyed and operation == "acquire")
+    quick = _files(f"quick/{operation}") if is_quick else []
+    head = linked(_files("head", "refusal"), [*tell, *_files("quick/usual"), *rates], quick)
+    shared = [*rates, *_files(*_SHARED, *["slots"] * slotted, "queue", *order, "serve")]
+    shared += _files("rate") if rated else []
+    statements = linked(head, [*tell, *shared], _files(operation))
+    text = "\n".join(each.text for each in statements)
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def _files(*names: str) -> list[Statement]:
+    return [statement for name in names for statement in _statements(name)]
+
+
+@functools.cache
+def _statements(name: str) -> list[Statement]:
+    """Those of a file; none if there is no such file, because few operations have a quick path."""
+    file = resources.files("redsem_async") / "lua" / f"{name}.lua"
+    return statements(file.read_text("utf-8")) if file.is_file() else []

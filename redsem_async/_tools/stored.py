@@ -22,7 +22,7 @@ READ_ERRORS = (RedisError, RedisClusterException, OSError)
 """Errors of Redis, and of the connection to it, when the user's own client reads."""
 
 SCANNED = 1000  # keys that one SCAN looks at, about
-_KIND = re.compile(rf"({'|'.join(map(re.escape, MODES))}) (server|local)\Z")
+_KIND = re.compile(rf"({'|'.join(map(re.escape, MODES))}) (server|local)(?: ([\w.+-]+))?\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class Stored:
     hubs: Mapping[str, str]  # what each live hub reports, or else the last known ones, by id
     slots: tuple[str, ...] = ()
     dead_in: Mapping[str, float] = field(default_factory=dict[str, float])
+    rates: tuple[str, ...] = ()
 
 
 async def stored(client: Any, prefix: str, name: str) -> Stored | None:
@@ -76,7 +77,8 @@ async def _stored(client: Any, prefix: str, name: str) -> Stored | None:
     known = {hub: facts for hub, facts in who.items() if hub in (dead_in or who)}
     # What was set before a pause, when and by whom follows.
     set_limit = None if limit is None else int(as_text(limit).partition(":")[0])
-    return Stored(mode, clock, set_limit, known, slots, dead_in)
+    rates = tuple(kind[3].split("+")) if kind and kind[3] else ()
+    return Stored(mode, clock, set_limit, known, slots, dead_in, rates)
 
 
 def _slots(listed: str) -> tuple[str, ...]:

@@ -7,6 +7,10 @@
 --          requests  from here on: 'number:lease_ms:limit:permits', of requests of the caller's hub
 -- RETURNS  {tag, next_ms, waiting, own_grants, answer...}, an answer being 1 (left the queue),
 --          2 (gave its permits back) or 0 (was neither queued nor a holder)
+--
+-- uses: holders (allow_writes_at_maxmemory append load_state parse_ids purge remove_holders), hubs
+--       (already_ran note_call raise_mark), queue (ticket_of), order (leave_queue), serve
+--       (reply_head serve)
 
 local void, change = tonumber(ARGV[5]), tonumber(ARGV[6])
 local REQUESTS = 7

@@ -16,20 +16,27 @@
 --          hub_info     facts about the caller's hub, '' when sent before
 --          no_push      '1' when no push message reaches the hub, '2' when nobody counts it
 --          requests     from here on: 'number', or 'number:permits:waits:ahead' and the tail of a
---                       request. waits is 0 for one that may not wait, 1 for one that may, 2 for
---                       one that has waited before, which max_waiters does not refuse. Its ticket is
---                       as low as that of a request which came *ahead* ms earlier, and with 2 of one
---                       which came at the moment *ahead* of the caller's clock
--- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, answer...}, and where there are keys
---          keyed.queues_of() before the answers; set_limit being -1 when no limit is set, -2 when
---          nothing was known of the hub either, and {set_limit, ms, ramp} from with_back_off()
---          during a back-off; hold being the usual hold in ms times permits, -1 when it is not
---          known or all were granted; and an answer being a token (granted), {token, ms left}
---          (holds a permit already), 0 (queued), -4 (queued, and its key holds it up), -1 (gone: its
---          number was used before, and it neither holds nor waits), -2 (no room, and it does not
---          wait), -5 (the same, because of its key), -3 (the queue is too long), -6 (that of its
---          key is);
+--                       request; none to learn whether Redis takes writes. waits is 0 for one that
+--                       may not wait, 1 for one that may, 2 for one that has waited before, which
+--                       max_waiters does not refuse. Its ticket is as low as that of a request
+--                       which came *ahead* ms earlier, and with 2 of one which came at the moment
+--                       *ahead* of the caller's clock
+-- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, answer...}, and before the answers
+--          keyed.queues_of() where there are keys, and rated.backlog() where there are rates;
+--          set_limit being -1 when no limit is set, -2 when nothing was known of the hub either, and
+--          {set_limit, ms, ramp} from with_back_off() during a back-off; hold being the usual hold
+--          in ms times permits, -1 when it is not known or all were granted; and an answer being a
+--          token (granted), {token, ms left} (holds a permit already), 0 (queued), -4 (queued, and
+--          its key holds it up), -1 (gone: its number was used before, and it neither holds nor
+--          waits), -2 (no room, and it does not wait), -5 (the same, because of its key), -3 (the
+--          queue is too long), -6 (that of its key is);
 --          the error REORDERED when the batch before has not run: it then changes nothing
+--
+-- uses: holders (append exact holding_of limit_for load_state next_expiry next_token note occupy
+--       purge save_counter write_grants), hubs (record_hub unknown_hub_error), queue
+--       (format_request parse_request ticket_of), order (held_up join_queue leave_queue
+--       queue_answer queue_is_full start_over), serve (notify_head own_grants reply_with_limit
+--       serve)
 
 local lease, declared, max_waiters = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local after, their_us = string.match(ARGV[8], '^(%d+):?(%d*)$')
@@ -115,42 +122,56 @@ local function grant_in_turn(request)
   state.blocked_until = blocked_until
 end
 
+-- The answer where *request* is not queued although *blocked_by* holds it up; otherwise false.
+local function refusal(request, blocked_by)
+  if request.waits == '0' then return blocked_by == 'key' and -5 or -2 end
+  return request.waits ~= '2' and queue_is_full(max_waiters, #queued / 2, request)
+end
+-- Whether *request* would fit, and its place in the queue may be before those that do not.
+local function may_overtake(request, blocked_by)
+  local fits = state.used + request.permits <= most and not (keyed and keyed.is_full(request))
+    and not (rated and rated.lets_at(request.costs))
+  local takes_turns = string.find(mode, '^fair%+share') and blocked_by == 'limit'
+  return fits and (request.ahead > 0 or takes_turns)
+end
+-- Queues *request* at the end of the call, because of *blocked_by*.
+local function enqueue(request, blocked_by)
+  local too_heavy = request.permits > most
+  append(queued, { ticket_for(request), request.text })
+  overtakes = overtakes or request.ahead > 0 or may_overtake(request, blocked_by)
+  if keyed then keyed.queued(request, blocked_by == 'key' and 'key' or 'limit', too_heavy) end
+  if blocked_by == 'rate' then rated.next_is(request, rated.lets_at(request.costs)) end
+  if fair and blocked_by ~= 'key' and not too_heavy then
+    state.blocked_until = state.blocked_until or math.huge
+  end
+  return blocked_by == 'key' and -4 or 0
+end
+-- Grants, queues or refuses *request*, which is new, and returns the answer.
+local function answer_to(request)
+  local blocked_by = held_up(request.permits, most, request)
+  if not blocked_by then
+    request.token = next_token()
+    occupy(request)
+    grants[#grants + 1] = request
+    return request.token
+  end
+  local refused = refusal(request, blocked_by)
+  if not refused then return enqueue(request, blocked_by) end
+  local token = may_overtake(request, blocked_by) and grant_in_turn(request)
+  if blocked_by == 'rate' then rated.refuse(request) end
+  overtakes, state.refuses = overtakes or token, state.refuses or not token
+  return token or refused
+end
+
 for i, request in ipairs(requests) do
   -- The request may hold a permit although the hub's mark was lost.
   local holding = (request.value <= old_mark or forgotten) and holding_of(request.id)
   if holding or request.value <= old_mark then
     answers[i] = holding or ticket_of(request.text) and queue_answer(request.text) or -1
-    served = served and answers[i] ~= 0 and answers[i] ~= -4
   else
-    local blocked_by = held_up(request.permits, most, request)
-    if not blocked_by then
-      request.token = next_token()
-      occupy(request)
-      grants[#grants + 1] = request
-      answers[i] = request.token
-    else
-      local refused = request.waits == '0' and (blocked_by == 'key' and -5 or -2)
-        or request.waits ~= '2' and queue_is_full(max_waiters, #queued / 2, request)
-      local may_pass = state.used + request.permits <= most and not (keyed and keyed.is_full(request))
-        and (request.ahead > 0 or string.find(mode, 'share', 1, true) and blocked_by == 'limit')
-      if refused then
-        answers[i] = may_pass and grant_in_turn(request) or refused
-        overtakes = overtakes or answers[i] > 0
-        state.refuses = state.refuses or answers[i] < 0
-        served = served and answers[i] > 0
-      else
-        served = false
-        append(queued, { ticket_for(request), request.text })
-        answers[i] = blocked_by == 'key' and -4 or 0
-        overtakes = overtakes or request.ahead > 0 or may_pass
-        local too_heavy = request.permits > most
-        if keyed then keyed.queued(request, blocked_by, too_heavy) end
-        if fair and blocked_by == 'limit' and not too_heavy then
-          state.blocked_until = state.blocked_until or math.huge
-        end
-      end
-    end
+    answers[i] = answer_to(request)
   end
+  served = served and (type(answers[i]) == 'table' or answers[i] > 0 or answers[i] == -1)
 end
 first_expiry = #grants > 0 and first_expiry
 write()
@@ -160,5 +181,7 @@ if overtakes then  -- one may be the first now, and fit where that one did not
   state.blocked_until = nil
   start_over()
   serve()
+elseif rated then
+  rated.tell()  -- the caller's hub, with the reply
 end
 return append(reply_with_limit(served, keyed and keyed.queues_of(REQUESTS, answers)), answers)

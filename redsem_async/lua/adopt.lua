@@ -17,6 +17,9 @@
 --          its slots; where requests have keys, also its key or '';
 --          the error VOID when this operation ran before, or must not run any more: it then
 --          changes nothing
+--
+-- uses: holders (allow_writes_at_maxmemory grant_of load_state remove_holders write_grants), hubs
+--       (already_ran note_call record_hub unknown_hub_error), tell (publish_to)
 
 local lease, hub_info, no_push = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local owner, old, new, number = ARGV[8], ARGV[9], ARGV[10], tonumber(ARGV[11])

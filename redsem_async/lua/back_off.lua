@@ -11,6 +11,9 @@
 --          [key]     whose back-off it is, unless it is that of all requests
 -- RETURNS  {tag, next_ms, waiting, own_grants, begun}, begun being the limit that a back-off keeps
 --          where one began, and else 0
+--
+-- uses: ramp (back_off_in end_of ramp_of slow_start_of), holders (allow_writes_at_maxmemory append
+--       exact load_state purge), hubs (already_ran note_call), serve (notify_head reply_head serve)
 
 local KEEPS, KEEPS_FIRST = 0.9, 0.5  -- share of the use that is kept: near what was found, and before
 local RESTS, SHORTEST_REST, LONGEST_REST = 12, 100, 30000  -- in usual holds, in ms and in ms

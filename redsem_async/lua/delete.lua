@@ -5,6 +5,8 @@
 --
 -- ARGV     number  number of this operation, which runs at most once
 -- RETURNS  {tag}
+--
+-- uses: holders (append counter_lead load_state), hubs (already_ran note_call), tell (publish_to)
 
 local number = tonumber(ARGV[5])
 

@@ -6,6 +6,9 @@
 -- RETURNS  {tag, held}, held being 1, or 0 when the id holds nothing;
 --          the error VOID when this operation ran before, or must not run any more: it then
 --          changes nothing
+--
+-- uses: holders (allow_writes_at_maxmemory grant_of load_state parse_lease save_counter), hubs
+--       (already_ran note_call), serve (notify_head)
 
 local id, number = hub .. '.' .. ARGV[5], tonumber(ARGV[7])
 local expires, max_hold = parse_lease(ARGV[6])

@@ -90,8 +90,12 @@ end
 local is_set_back = wall_us + lead < counter - STEP and string.find(mode, 'server', 1, true)
   and (stored_mode or mode) == mode and (layout or LAYOUT) == LAYOUT
 if is_set_back then lead = counter - wall_us end
-local now_us = wall_us + lead  -- and the next token, unless the last one is as high
+local now_us = wall_us + lead
 local now = math.floor(now_us / 1000)
+-- The token or ticket that follows *last*.
+local function token_after(last)
+  return math.max(last + 1, now_us)
+end
 
 -- For how many ms a hub with this lease counts as alive, by the interval of its heartbeats.
 local function liveness_timeout(lease)

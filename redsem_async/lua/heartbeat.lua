@@ -4,9 +4,13 @@
 --          hub_info  facts about the caller's hub, '' when sent before
 --          no_push   '1' when no push message reaches the hub, '2' when nobody counts it
 --          requests  from here on: 'number:lease_ms:limit:permits'
--- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, answer...}, and where there are keys
---          keyed.queues_of() before the answers; set_limit and hold as for an acquire, and an answer
+-- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, answer...}, and before the
+--          answers keyed.queues_of() where there are keys, and rated.backlog() with rates; set_limit and hold as for an acquire, and an answer
 --          0 or -4 (queued), {token, ms left} (holds a permit) or -1 (gone)
+--
+-- uses: holders (allow_writes_at_maxmemory append holding_of load_state parse_ids purge), hubs
+--       (record_hub unknown_hub_error), queue (ticket_of), order (keep_queue queue_answer), serve
+--       (reply_with_limit serve)
 
 local lease, hub_info, no_push = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local REQUESTS = 8

@@ -22,6 +22,7 @@ local state = {
 }
 local keyed    -- functions of a semaphore whose requests have keys: see keyed.lua
 local slotted  -- and of one whose permits have slots: see slots.lua
+local rated    -- and of one with rates: see buckets.lua and rate.lua
 
 -- *number* as text with all its digits: tostring() keeps 14, and a token has 16.
 local function exact(number)
@@ -36,7 +37,7 @@ end
 
 -- Issues the next token or ticket. The caller saves the counter.
 local function next_token()
-  state.counter = math.max(state.counter + 1, now_us)
+  state.counter = token_after(state.counter)
   return state.counter
 end
 -- By how many ms the counter leads the server's clock. Meta must not expire earlier.
@@ -96,6 +97,7 @@ local function load_state()
   if state.holding == 0 then state.heavy = 0 end
   state.ramp, state.ramp_changes = ramp_of(state.back_off)
   if keyed then keyed.load_state() end
+  if rated then rated.load_state() end
 end
 
 -- Drops facts without a holder, and counts anew what is a sum over the others.
@@ -163,6 +165,7 @@ end
 local function occupy(grant)
   state.used = state.used + grant.permits
   if keyed then keyed.occupy(grant.key, grant.permits) end
+  if rated then rated.spend(grant.costs, 1) end
 end
 -- Writes *grants*, whose permits are counted as in use, with one command for each key. The counter is
 -- first, so that no token is issued again if a later command fails.
@@ -178,7 +181,8 @@ local function write_grants(grants)
       .. (grant.slots or '') .. ':' .. (grant.key or '')
     longest, heavy = math.max(longest, grant.lease), heavy + grant.permits - 1
   end
-  save_counter(longest)
+  local save = rated and rated.save or save_counter
+  save(longest)
   call('HSET', facts, unpack(texts))
   if heavy > 0 then
     state.heavy = state.heavy + heavy

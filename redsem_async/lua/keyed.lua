@@ -31,7 +31,7 @@
 -- holds up those behind it. One that is heavier than the set limit is passed over. With share, keys
 -- with the same use for their weight take turns by their virtual time.
 
-local shares = string.find(mode, 'share', 1, true)
+local shares = string.find(mode, '^fair%+share')
 
 keyed = {}
 local use = {}        -- of keys, read once in a call
@@ -210,7 +210,7 @@ function keyed.recount(counted)
   use = counted
   for _, key in ipairs(known) do counted[key] = counted[key] or 0 end
   for key, permits in pairs(counted) do call('ZADD', uses, permits, key) end
-  keep(uses, SLACK)
+  keep(uses, math.max(SLACK, call('PTTL', holders)))
   keyed.look_from = '*'
 end
 function keyed.keep(need)

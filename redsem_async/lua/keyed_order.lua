@@ -133,7 +133,7 @@ end
 -- Of keys of which this call queues requests: what holds up the next one, and how many are queued.
 local blocked, queued_of = {}, {}
 
--- What a new *request* has to wait for: 'limit', 'key', or nothing.
+-- What a new *request* has to wait for: 'limit', 'key', 'rate', or nothing.
 local function held_up(permits, most, request)
   local key = request.key
   if blocked[key] then return blocked[key] end
@@ -144,6 +144,7 @@ local function held_up(permits, most, request)
   if state.blocked_until or state.used + permits > room_in(most, state.used, state.ramp) then
     return 'limit'
   end
+  if rated and rated.lets_at(request.costs) then return 'rate' end
   if key ~= '' then keyed.advance(request) end  -- one without a key has waited for no turn
 end
 -- *request* is queued at the end of the call, because of *by*.

@@ -8,7 +8,7 @@
 -- passed -> 'ticket:used:limit', where no request up to that ticket ('inf': none at all) fits while
 -- so many permits or more are in use and that limit is set ('-' for none).
 
-local passes = string.find(mode, 'zset', 1, true)
+local passes = string.find(mode, '^zset')
 local scan  -- how far next_request() has read
 
 -- What is known of the requests that were passed over: up to which ticket, and from how many permits
@@ -105,11 +105,12 @@ local function start_over()
   scan = nil
 end
 
--- Whether a new request for *permits* has to wait: 'limit', or nil.
-local function held_up(permits, most)
+-- What a new *request* has to wait for: 'limit', 'rate', or nothing.
+local function held_up(permits, most, request)
   if state.blocked_until or state.used + permits > room_in(most, state.used, state.ramp) then
     return 'limit'
   end
+  return rated and rated.lets_at(request.costs) and 'rate'
 end
 -- The answer where the queue is as long as it may be, *queued* requests of this call included.
 local function queue_is_full(max_waiters, queued)

@@ -1,7 +1,8 @@
 -- queue: the requests that wait.
 --
 -- queue    ZSET, request -> ticket. A request is '<hub>.<number>:<lease_ms>:<limit>:<permits>', which
---          is all that a script of another hub needs to grant it; with keys it has a tail,
+--          is all that a script of another hub needs to grant it; with rates,
+--          ':<costs>' of buckets.lua follow, and with keys a tail,
 --          ':<key limit>:<weight>:<patience_ms>:<key>'. The key limit is '' for none, the key is
 --          encoded, and '' for a request without one.
 --
@@ -35,6 +36,7 @@ local function parse_request(text)
     text = text, id = owner .. '.' .. number, owner = owner, number = number,
     lease = tonumber(lease), declared = tonumber(declared), permits = tonumber(permits),
   }
+  if rated then request.costs, tail = string.match(tail, '^:([%d/+]*)(.*)$') end
   return keyed and keyed.parse_tail(request, tail) or request
 end
 local function ticket_of(request)
@@ -59,7 +61,10 @@ end
 -- nothing is granted any more. One that only a back-off holds up blocks the requests behind it, too.
 local function may_be_next(request)
   local most = limit_for(request.declared)
-  if state.used + request.permits <= room_in(most, state.used, state.ramp) then return true end
+  local fits = state.used + request.permits <= room_in(most, state.used, state.ramp)
+  local lets_at = fits and rated and rated.lets_at(request.costs) or nil
+  if rated then rated.next_is(request, lets_at) end
+  if fits and not lets_at then return true end
   state.blocked_until = hub_state(request.owner).alive_until
   return false
 end

@@ -2,6 +2,9 @@
 --
 -- ARGV     none of its own
 -- RETURNS  {tag, next_ms, waiting, own_grants, reaped}: next_ms is 0 when there is more to remove
+--
+-- uses: holders (append load_state purge), hubs (forget_dead_hubs), serve (drop_dead reply_head
+--       serve)
 
 load_state()
 local before = state.holding

@@ -10,6 +10,9 @@
 --          numbers   from here on: of ids of the caller's hub
 -- RETURNS  {tag, held...}, held being 1, or 0 when the id holds nothing; with max_hold, how many ms
 --          of it are left
+--
+-- uses: holders (allow_writes_at_maxmemory append counter_lead exact grant_of parse_ids
+--       parse_lease), hubs (keep_hub_alive)
 
 local lease, max_hold = parse_lease(ARGV[5])
 local NUMBERS = 6

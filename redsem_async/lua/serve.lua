@@ -64,8 +64,10 @@ local function take_back(grants)
   for i, grant in ipairs(grants) do
     ids[i] = grant.id
     state.used = state.used - grant.permits
+    if rated then rated.spend(grant.costs, -1) end
   end
   remove_holders(ids)
+  if rated then rated.save(0) end
 end
 -- Writes *grants*, and sends them to their hubs, one message to each. Returns whether all of them may
 -- have been received.
@@ -109,7 +111,7 @@ local function serve(first)
       if served >= MAX_SERVED then stop_early() end
       request = served < MAX_SERVED and next_request()
     end
-    local all = deliver(grants)
+    local all = deliver(grants) and (not rated or rated.tell())
     if not all then
       state.blocked_until = nil
       start_over()
@@ -128,7 +130,7 @@ local function next_change()
   if state.waiting == 0 and not state.refuses then return -1 end
   local next_ms = next_expiry()
   local changes = math.min(state.blocked_until or math.huge, state.ramp_changes or math.huge,
-    keyed and keyed.ramps_change or math.huge)
+    keyed and keyed.ramps_change or math.huge, rated and rated.look_at() or math.huge)
   if changes < math.huge and (next_ms < 0 or changes - now < next_ms) then
     next_ms = math.max(0, changes - now)
   end
@@ -139,13 +141,15 @@ local function reply_head()
   return { tag, next_change(), state.waiting, slotted and slotted.tell(own_grants) or own_grants }
 end
 -- The beginning of a reply, then the set limit with the back-off, the usual hold unless all were
--- *served*, and *key_queues* if there are keys. See acquire.
+-- *served*, *key_queues* if there are keys, and what rates hold up if there are any. See acquire.
 local function reply_with_limit(served, key_queues)
-  return append(reply_head(), {
+  local reply = append(reply_head(), {
     with_back_off(state.set_limit or known and -1 or -2, state.back_off),
     served and -1 or usual_hold,
     key_queues,
   })
+  if rated then reply[#reply + 1] = served and -1 or rated.backlog() end
+  return reply
 end
 
 -- Has the first hubs in the queue, or in the line of *key*, look again: next_ms said another time.

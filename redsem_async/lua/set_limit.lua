@@ -9,6 +9,9 @@
 --          by         who sets it, as a text
 --          [key]      whose limit it is, unless it is the overall limit
 -- RETURNS  {tag, next_ms, waiting, own_grants}
+--
+-- uses: holders (exact limit_in load_state purge), hubs (already_ran note_call), serve (reply_head
+--       serve)
 
 local new_limit, number, by, key = ARGV[5], tonumber(ARGV[6]), ARGV[7], ARGV[8]
 

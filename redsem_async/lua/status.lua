@@ -7,7 +7,10 @@
 --          usual hold or -1, holders, queue, hubs, set, back_off}: holders is id, ms left, facts ...;
 --          queue is request, ticket ...; hubs is hub, facts about it ... for the hubs that occur;
 --          set and back_off are what is stored of the set limit and the back-off, '' for none.
---          With slots, also the longest list of them. With keys, also what keyed.list() returns
+--          With slots, also the longest list of them. With rates, also what meta has of them, or ''.
+--          With keys, also what keyed.list() returns
+--
+-- uses: ramp (with_back_off), holders (append exact load_state), queue (hub_state parse_request)
 
 local MAX_ENDED = 5000  -- expired holders and requests of the dead, which do not count
 local max_entries = tonumber(ARGV[5])
@@ -60,5 +63,6 @@ local reply = {
   waits, now_us, usual_hold, held, entries, owners, call('GET', limit) or '', state.back_off or '',
 }
 if slotted then reply[#reply + 1] = call('HGET', meta, 'slots') or '' end
+if rated then reply[#reply + 1] = call('HGET', meta, 'rates') or '' end
 if keyed then append(reply, keyed.list(max_entries, ARGV[6], ARGV[7], expired, dead)) end
 return reply

@@ -121,8 +121,8 @@ def test_a_mismatch_says_what_has_the_name_and_how_to_free_it() -> None:
     unknown = ModeMismatch("jobs", "zset server", "fair server")
     assert (unknown.held, unknown.unused, unknown.free_in) == (None, False, None)
     assert str(unknown) == (
-        f"{clash} all clients of a name need the same class and clock, and either all or none of"
-        " them use keys or slots"
+        f"{clash} all clients of a name need the same class and clock, either all or none of"
+        " them use keys or slots, and their rates have the same names"
     )
     free = ModeMismatch("jobs", "zset server", "fair server", held=False, free_in=187.2)
     assert str(free) == (

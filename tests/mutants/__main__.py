@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import fnmatch
+import functools
 import os
 import re
 import shutil
@@ -29,12 +30,19 @@ def node_of(test: str) -> str:
     Raises:
         LookupError: there is none, or there are several.
     """
-    function = re.compile(rf"\bdef {test.partition('[')[0]}\(")
-    files = (CHECKOUT / "tests").rglob("test_*.py")
-    found = [file for file in files if function.search(file.read_text(encoding="utf-8"))]
+    found = _files_of_tests().get(test.partition("[")[0], [])
     if len(found) != 1:
         raise LookupError(f"{test} is in {len(found)} files")
     return f"{found[0].relative_to(CHECKOUT)}::{test}"
+
+
+@functools.cache
+def _files_of_tests() -> dict[str, list[Path]]:
+    files: dict[str, list[Path]] = {}
+    for file in (CHECKOUT / "tests").rglob("test_*.py"):
+        for name in {*re.findall(r"\bdef (test_\w+)\(", file.read_text(encoding="utf-8"))}:
+            files.setdefault(name, []).append(file)
+    return files
 
 
 @contextmanager

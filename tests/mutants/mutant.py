@@ -36,17 +36,18 @@ class Change(NamedTuple):
 
 
 class Mutant(NamedTuple):
-    """A promise that is broken by *changes*, and *tests* catch it."""
+    """A promise that is broken by *changes*, and *tests* catch it. It is one of a *group*."""
 
     promise: str
     tests: list[str]
     changes: list[Change]
+    group: str
 
     def texts(self) -> Mapping[Path, str]:
         """The changed files."""
         texts: dict[Path, str] = {}
         for change in self.changes:
-            [(path, name)] = _one(_names().get(change.where, []), change)
+            [(path, name)] = _one(names().get(change.where, []), change)
             text = texts.get(path) or path.read_text(encoding="utf-8")
             changed = _lua if path.suffix == ".lua" else _python
             texts[path] = changed(text, name, change)
@@ -56,7 +57,7 @@ class Mutant(NamedTuple):
 def read_mutants() -> list[Mutant]:
     """All of mutants.txt."""
     found: list[Mutant] = []
-    text = Path(__file__).with_name("mutants.txt").read_text(encoding="utf-8")
+    group, text = "", Path(__file__).with_name("mutants.txt").read_text(encoding="utf-8")
     for line in text.splitlines():
         what, _, rest = line.strip().partition(": ")
         if line.startswith("    "):
@@ -64,7 +65,9 @@ def read_mutants() -> list[Mutant]:
             pieces = (piece.strip().replace("\\n", "\n") for piece in (old, new))
             found[-1].changes.append(Change(what, *pieces))
         elif line.startswith("  "):
-            found.append(Mutant(what, [f"test_{test}" for test in rest.split("; ")], []))
+            found.append(Mutant(what, [f"test_{test}" for test in rest.split("; ")], [], group))
+        elif line:
+            group = line
     return found
 
 
@@ -78,9 +81,9 @@ def _one(found: list[Found], what: object) -> list[Found]:
 
 
 @functools.cache
-def _names() -> Mapping[str, list[tuple[Path, str]]]:
+def names() -> Mapping[str, list[tuple[Path, str]]]:
     """The files and names within them by every end of a dotted name."""
-    names: dict[str, list[tuple[Path, str]]] = {}
+    found: dict[str, list[tuple[Path, str]]] = {}
     for path in sorted((CHECKOUT / PACKAGE).rglob("*")):
         if path.suffix not in {".py", ".lua"}:
             continue
@@ -90,8 +93,21 @@ def _names() -> Mapping[str, list[tuple[Path, str]]]:
         for name in dict(inner):
             parts = f"{module}.{name}".strip(".").split(".")
             for first in range(len(parts)):
-                names.setdefault(".".join(parts[first:]), []).append((path, name))
-    return names
+                found.setdefault(".".join(parts[first:]), []).append((path, name))
+    return found
+
+
+def lines_of(path: Path, name: str) -> int:
+    """How many lines a function has, or a class, or the whole file."""
+    text = path.read_text(encoding="utf-8")
+    if not name:
+        return len(text.splitlines())
+    if path.suffix == ".lua":
+        words = dict(_lua_scopes(text))[name]
+        return text.count("\n", words[0].start(), words[-1].end()) + 1
+    scope = dict(_scopes(ast.parse(text)))[name]
+    assert not isinstance(scope, ast.Module)
+    return (scope.end_lineno or 0) - scope.lineno + 1
 
 
 # -- Python

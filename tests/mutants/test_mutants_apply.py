@@ -7,6 +7,7 @@ from redis import Redis
 
 from tests.mutants.__main__ import node_of
 from tests.mutants.mutant import Mutant, read_mutants
+from tests.mutants.promises import PAGE, page
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +19,10 @@ def sync_redis(server_url: str) -> Iterator[Redis]:
 def test_each_promise_is_broken_by_one_mutant() -> None:
     promises = [mutant.promise for mutant in read_mutants()]
     assert len({*promises}) == len(promises) > 0
+
+
+def test_the_page_of_promises_is_the_one_of_these_mutants() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "python -m tests.mutants.promises"
 
 
 @pytest.mark.parametrize("mutant", read_mutants(), ids=lambda mutant: mutant.promise)

@@ -34,7 +34,7 @@ class InMemory:
     """
 
     def __init__(self, mode: Mode, clock: Clock = "server") -> None:
-        self.address = Address(mode, "p", "n", clock)
+        self.address = Address(mode, "p", "n", clock, ("a", "b") if "+rate" in mode else ())
         self.now_us = START_US
         self.told: list[tuple[str, Push]] = []
         self.present = {*HUBS}

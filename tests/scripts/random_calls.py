@@ -16,6 +16,9 @@ from tests.worlds.look import requests_of
 LEASES_MS = (10_000, 10_000, 30_000, 90_000)
 MESSAGES = (0, NO_PUSH, UNCOUNTED)
 KEYS = (None, "a", "a", "a0", "b")
+# In us of two rates, with their bursts: mostly of one that lets all go, above the burst, nothing.
+COSTS = ":9/3000+1/9", ":9/3000+1/9", ":900/3000+9/9", ":40000/3000+1/9", ":0/3000+0/9"
+SETTLED = "-9+0", "3000+1", "-40000+-9"
 
 
 class RandomCalls(InMemory):
@@ -87,6 +90,8 @@ class RandomCalls(InMemory):
         if self.is_wild():
             asked = op.RequestOptions(draw.choice((1, 2, 3)), draw.random() < 0.7)
             asked = asked._replace(ahead_ms=draw.choice((0, 2000)) if self.address.fair else 0)
+        if self.address.rated:
+            asked = asked._replace(costs=draw.choice(COSTS))
         key = draw.choice(KEYS) if self.address.keyed else None
         if key is None:
             return asked
@@ -106,8 +111,11 @@ class RandomCalls(InMemory):
         own = [each for each in self.requests[caller] if f"{caller}.{each.number}" in line]
         first = () if self.address.fair else own[: len(numbers)]
         hold_ms = 7 if self.is_wild() else None
+        settled = {
+            n: draw.choice(SETTLED) for n in numbers if self.address.rated and self.is_wild()
+        }
         if numbers:
-            self.make(caller, op.Release(hub, numbers, hold_ms, waits=bool(own), own=first))
+            self.make(caller, op.Release(hub, numbers, hold_ms, bool(own), first, settled))
 
     def make_another(self, hub: str) -> None:
         draw, requests, held = self.draw, self.requests[hub], self.held_by(hub)

@@ -5,6 +5,7 @@ and the body uses.
 """
 
 import re
+import textwrap
 from importlib import import_module, resources
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from redsem_async._core.keys import MODES, Address, Mode
 from redsem_async._protocol.hub_info import HubInfo
 from redsem_async._protocol.status import Status
 from redsem_async._redis.codec import Codec
-from redsem_async._redis.linking import linked
+from redsem_async._redis.linking import linked, statements
 from redsem_async._redis.scripts import script
 
 HUB = "f" * 32
@@ -39,6 +40,21 @@ KNOWN = {
 }
 COMMON_ARGUMENTS = ["tag", "clock_us", "mode", "hub"]
 LUA = Path(str(resources.files("redsem_async"))) / "lua"
+SHARED = (
+    "ramp",
+    "holders",
+    "hubs",
+    "queue",
+    "order",
+    "serve",
+)  # keyed_order defines what order does
+DEFINED = {
+    file: frozenset[str]().union(
+        *(each.defines for each in statements((LUA / f"{file}.lua").read_text()))
+    )
+    - {"state", "keyed", "slotted", "rated"}
+    for file in SHARED
+} | {"tell": frozenset({"publish_to"})}
 
 
 def contract(text: str, section: str) -> list[str]:
@@ -74,6 +90,17 @@ def test_the_binding_passes_what_the_contract_names_and_the_body_uses(operation:
             assert f"ARGV[{position}]" in body, name
 
 
+@pytest.mark.parametrize("operation", CALLS)
+def test_a_script_says_from_which_files_it_has_what_it_uses(operation: str) -> None:
+    """Whoever reads one finds where ``purge`` is, without a search through all."""
+    text = (LUA / f"{operation}.lua").read_text()
+    used = {name for statement in statements(text) for name in statement.uses}
+    found = {file: sorted(used & defined) for file, defined in DEFINED.items()}
+    each = [f"{file} ({' '.join(names)})" for file, names in found.items() if names]
+    said = textwrap.fill(f"uses: {', '.join(each)}", 97, subsequent_indent="      ")
+    assert textwrap.indent(said, "-- ") in text, f"write {said}"
+
+
 def test_the_head_names_every_key_in_order() -> None:
     """Keys go by position: one too many, and a script writes to another's."""
     head = (LUA / "head.lua").read_text()
@@ -100,20 +127,24 @@ def test_every_name_in_a_script_is_declared(mode: Mode, operation: str) -> None:
     without_fields = re.sub(r"(?<=[{,])\s*\w+ = ", "", text)
     assert {*re.findall(r"(?<![\w.])[A-Za-z_]\w*", without_fields)} <= names | KNOWN
     members = {*re.findall(r"function (\w+\.\w+)", text)}
-    for member in {*re.findall(r"\b(?:keyed|slotted)\.\w+(?=\()", text)} - members:
+    for member in {*re.findall(r"\b(?:keyed|slotted|rated)\.\w+(?=\()", text)} - members:
         table = member.partition(".")[0]
         assert not re.search(rf"^{table} = ", text, re.MULTILINE), member
+
+
+def joined(*files: str) -> str:
+    before, shared, own = map(statements, files)
+    return "\n".join(each.text for each in linked(before, shared, own))
 
 
 def test_a_script_carries_only_what_it_uses() -> None:
     """Lua makes each function anew in each call, and a refresh needs few of them."""
     shared = "local a = 1\nlocal function b(x)\n  return x + a\nend\nlocal function c() end\n"
-    assert linked("local z = 0", shared, "return b(z)") == (
-        "local z = 0\nlocal a = 1\nlocal function b(x)\n  return x + a\nend\nreturn b(z)"
-    )
+    text = "local z = 0\nlocal a = 1\nlocal function b(x)\nreturn x + a\nend\nreturn b(z)"
+    assert joined("local z = 0", shared, "return b(z)") == text
     members = "t = {}\nfunction t.used() end\nfunction t.idle() end\ndo\n  function t.b() end\nend"
-    assert linked("", members, "t.used()") == "\nt = {}\nfunction t.used() end\nt.used()"
-    assert linked("", members, "t.b()") == "\nt = {}\ndo\n  function t.b() end\nend\nt.b()"
+    assert joined("", members, "t.used()") == "t = {}\nfunction t.used() end\nt.used()"
+    assert joined("", members, "t.b()") == "t = {}\ndo\nfunction t.b() end\nend\nt.b()"
     for mode in MODES:
         assert "function serve" not in script(mode, "refresh").text
 

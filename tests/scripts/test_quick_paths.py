@@ -34,7 +34,7 @@ from tests.scripts.random_calls import RandomCalls
 FIXED = 12
 RUNS = int(os.environ.get("REDSEM_STATEFUL_RUNS", FIXED))
 STEPS = 60
-MODES = ("fair", "zset", "fair+keys", "fair+share")
+MODES = ("fair", "zset", "fair+keys", "fair+share", "fair+rate", "fair+keys+rate")
 
 QUICK = re.compile(r"^local reply = (\w+)\(\)\nif reply then return reply end$", re.MULTILINE)
 NOTED = r"local reply = \1()\nif reply then call('SET', 'quick', '1') return reply end"

@@ -260,6 +260,14 @@ def test_a_head_that_need_not_wait_holds_up_nobody_behind_it(lost: bool) -> None
     assert state.held_by(B) == ([2] if lost else [])
 
 
+def test_uses_that_are_counted_anew_live_as_long_as_who_holds() -> None:
+    """Otherwise each minute of a long lease would count them anew."""
+    state = InMemory("fair+keys")
+    state.acquire(A, 1, lease_ms=900_000, key=op.KeyTerms("a"))
+    state.lose("uses")
+    state.acquire(B, 1)  # and the judge looks at when keys end
+
+
 @pytest.mark.parametrize("mode", ["fair+keys", "fair+share"])
 @pytest.mark.parametrize("lost", ["ready", "turns"])
 @pytest.mark.parametrize("call", [op.Adopt(A, 1, 9, 90_000, INFO, 1), op.SetLimit(3, 1, "a")])

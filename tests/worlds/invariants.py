@@ -149,12 +149,13 @@ def _of_lines(contents: Contents, look: Look) -> Iterator[str]:
     lines = {f"{text.split(':')[-1]}!{ticket:017.0f}:{text}" for text, ticket in queue.items()}
     if lines ^ contents["lines"].keys():
         yield f"{lines ^ contents['lines'].keys()} wait or have lines, not both"
-    for text in contents["facts"].values() if contents["holders"] else ():
+    for text in contents["facts"].values():
         _, permits, _, key = text.split(":")
         uses[key] += int(permits)
-    found = {key: int(used) for key, used in contents["uses"].items()}
-    # Without holders, they may all have ended with their key, and the next call counts anew.
-    if contents["holders"] and {key: used for key, used in found.items() if used} != uses:
+    found = Counter({key: int(used) for key, used in contents["uses"].items() if used})
+    if not contents["holders"]:  # all may have ended with their key, and the next call counts anew
+        uses = found
+    if found != uses:
         yield f"{found} are in use, and not {uses}"
     count, meta = len(contents["key-limits"]), contents["meta"]
     right_for = f"{'-' if look.set_limit is None else look.set_limit}{f'/{count}' * (count > 0)}"

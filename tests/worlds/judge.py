@@ -8,7 +8,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import NamedTuple
 
 import redsem_async._protocol.operations as op
@@ -22,7 +22,9 @@ from tests.worlds.look import (
     Ran,
     Room,
     Waiter,
+    costs_in,
     key_of,
+    lets_go,
     patience_ends,
     ready,
     requests_of,
@@ -46,6 +48,7 @@ ASKED = "a grant is what was asked for"
 KEPT = "a permit is its holder's"
 ONCE = "a number is granted once"
 ANSWERS = "the answer is what happened"
+RATE = "nothing above a rate, and each cost once"
 ORDER = "nobody is passed whose turn it is"
 BACK_OFF = "one overload is one cut, and what is told and found is kept"
 MEET = "a free permit and a waiter meet"
@@ -151,12 +154,15 @@ class Judge:
         both = known & {waiter.id for waiter in after.line}
         if both:
             yield Broken(ASKED, f"{both} hold and wait")
-        longest = max((held.expiry_ms for held in after.live.values()), default=0)
+        expiries = [(held.expiry_ms, held.token) for held in after.live.values()]
+        longest = max((expiry for expiry, _ in expiries), default=0)
+        counted = max((expiry for expiry, token in expiries if token), default=0)
         for kind, ends in after.ends.items():
+            last = counted if kind == "uses" else longest
             if ends is None and kind not in STAYING:
                 yield Broken(LEFT, f"{kind} never expires")
-            elif after.by_server and kind in OF_HOLDERS and (ends or 0) < longest - EXPIRY_SLACK:
-                yield Broken(LEFT, f"{kind} expires at {ends}, and a lease at {longest}")
+            elif after.by_server and kind in OF_HOLDERS and (ends or 0) < last - EXPIRY_SLACK:
+                yield Broken(LEFT, f"{kind} expires at {ends}, and a lease at {last}")
         if after.slotted:
             for identity, held in after.live.items():
                 if held.token and len(held.slots) != held.permits:
@@ -256,6 +262,28 @@ class Judge:
         all_asked = all(identity in asked for identity in granted)
         if granted and all_asked and (wrong := broken_turn(before, grants_of(ran), after)):
             yield Broken(ORDER, f"{wrong} ({call})")
+        if all_asked and not isinstance(call, op.Delete):
+            yield from self._of_rates(ran, [asked[identity] for identity in granted])
+
+    def _of_rates(self, ran: Ran, granted: Iterable[op.QueuedRequest]) -> Iterator[Broken]:
+        """Nothing is granted above a rate, and what is spent is what was granted and settled."""
+        before, call, _, _, after, _ = ran
+        buckets, now = before.rates, after.now_us
+        if isinstance(call, op.Release):
+            for number, more in call.settled.items():
+                held = before.live.get(permit_id(call.owner, number))
+                if held and held.token:
+                    buckets = spent(buckets, [*map(int, more.split("+"))], now, held.token)
+        for request in granted:
+            full_in = [tat - now for tat, _ in buckets]
+            if not lets_go(full_in, request):
+                yield Broken(
+                    RATE, f"{request} was granted, and the rates are full in {full_in} us"
+                )
+            buckets = spent(buckets, [cost for cost, _ in costs_in(request)], now)
+        due, found = ([max(tat, now) for tat, _ in rates] for rates in (buckets, after.rates))
+        if any(one != other for one, other in zip_longest(due, found, fillvalue=now)):
+            yield Broken(RATE, f"the rates are full at {found}, and not at {due}, after {call}")
 
     def _of_answers(self, answer: Reply, ran: Ran) -> Iterator[Broken]:
         before, call, hub, _, after, _ = ran
@@ -312,6 +340,24 @@ def twice(slots: Mapping[str, Sequence[int]]) -> Iterator[Broken]:
             other = owners.setdefault(slot, identity)
             if other != identity:
                 yield Broken(SLOTS, f"{identity} and {other} have one slot: {slot}")
+
+
+# -- rates
+
+
+Buckets = Sequence[tuple[int, int]]  # when each is full, and when it was last seen full, in us
+
+
+def spent(buckets: Buckets, by: Sequence[int], now: int, token: float = math.inf) -> Buckets:
+    """*buckets* after *by* was taken, or came back of a permit that was granted as *token*."""
+    after: list[tuple[int, int]] = []
+    for i, us in enumerate(by):
+        tat, full = buckets[i] if i < len(buckets) else (now, now)
+        if tat <= now:
+            tat = full = now
+        counts = us > 0 or token >= full
+        after.append((max(now, tat + us * counts), full))
+    return after
 
 
 # -- back-offs

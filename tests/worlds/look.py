@@ -86,7 +86,7 @@ def requests_of(call: Acquire) -> list[QueuedRequest]:
     """The requests of an acquire, one by one."""
     options = {number: call.options.get(number, DEFAULT_OPTIONS) for number in call.numbers}
     return [
-        QueuedRequest(number, call.lease_ms, call.limit, asked.permits, asked.key)
+        QueuedRequest(number, call.lease_ms, call.limit, asked.permits, asked.key, asked.costs)
         for number, asked in options.items()
     ]
 
@@ -126,7 +126,8 @@ class Waiter(NamedTuple):
 class Room(NamedTuple):
     """What is in use at a moment, and what may be.
 
-    *ramps*: how many permits back-offs allow, by key, or None for all requests.
+    *ramps*: how many permits back-offs allow, by key, or None for all requests. *full_in*: in how
+    many microseconds the bucket of each rate is full.
     """
 
     uses: Counter[str | None]
@@ -134,6 +135,7 @@ class Room(NamedTuple):
     slotted: bool
     key_limits: Mapping[str, int]
     ramps: Mapping[str | None, int]
+    full_in: Sequence[int] = ()
 
     def common_limit(self, request: QueuedRequest) -> int:
         return limit_in_force(request.limit, self.set_limit, slotted=self.slotted)
@@ -153,7 +155,7 @@ class Room(NamedTuple):
 
     def fits(self, request: QueuedRequest) -> bool:
         ramp_allows = self._is_within_ramp(request, self.uses.total(), None)
-        return self.fits_limit(request) and ramp_allows
+        return self.fits_limit(request) and ramp_allows and lets_go(self.full_in, request)
 
     def fits_limit(self, request: QueuedRequest) -> bool:
         """Whatever a back-off allows. In a ramp, what fits the limit is not passed over."""
@@ -198,6 +200,7 @@ class Look:
         offsets: by how many us its clock is ahead of that of each hub that asked again.
         ends: when each kind of key expires, by the same clock; None where it does not.
         leaked: facts that are there without a holder.
+        rates: when the bucket of each is full, in microseconds, and when it was last seen full.
     """
 
     now_us: int
@@ -216,6 +219,7 @@ class Look:
     offsets: Mapping[str, int] = field(default_factory=dict[str, int], compare=False)
     ends: Mapping[str, int | None] = field(default_factory=dict[str, int | None], compare=False)
     leaked: frozenset[str] = field(default=frozenset(), compare=False)
+    rates: Sequence[tuple[int, int]] = ()
     live: dict[str, Permit] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -238,7 +242,8 @@ class Look:
             if held.expiry_ms > now and identity not in without:
                 uses[held.key] += held.permits
         ramps = {key: ramp.permits for key, b in self.back_offs.items() if (ramp := b.ramp(now))}
-        return Room(uses, self.set_limit, self.slotted, self.key_limits, ramps)
+        full_in = [tat - self.now_us for tat, _ in self.rates]
+        return Room(uses, self.set_limit, self.slotted, self.key_limits, ramps, full_in)
 
     def eligible(self, room: Room) -> Iterator[Waiter]:
         """The requests in line that are not passed over."""
@@ -300,6 +305,20 @@ class Ran(NamedTuple):
                 return set()
 
 
+def costs_in(request: QueuedRequest) -> list[tuple[int, int]]:
+    """What *request* costs of each rate, and the burst, in microseconds."""
+    pairs = (part.split("/") for part in request.costs[1:].split("+") if part)
+    return [(int(cost), int(burst)) for cost, burst in pairs]
+
+
+def lets_go(full_in: Sequence[int], request: QueuedRequest) -> bool:
+    """Whether each rate has what *request* costs, or is full."""
+    costs = zip(
+        full_in, costs_in(request), strict=False
+    )  # one that nothing was taken from is full
+    return all(left <= max(0, burst - cost) for left, (cost, burst) in costs)
+
+
 def limit_in_force(declared: int, set_to: int | None, *, slotted: bool) -> int:
     """Where permits have slots, no limit that is set makes more of them."""
     if set_to is None:
@@ -350,7 +369,12 @@ def look_of(kept: Contents, address: Address, now_us: int, ends: Mapping[str, in
         frozenset(
             contents["facts"].keys() - contents["holders"].keys() if kept.get("holders") else ()
         ),
+        [_rate(*part.split(":")) for part in meta.get("rates", "").split("+") if part],
     )
+
+
+def _rate(tat: str, full: str) -> tuple[int, int]:
+    return int(tat), int(full)
 
 
 def holders_in(contents: Contents) -> dict[str, Permit]:
@@ -383,6 +407,8 @@ def _request(member: str) -> tuple[str, QueuedRequest]:
     identity, lease_ms, limit, permits, *terms = member.split(":")
     number = int(identity.partition(".")[2])
     request = QueuedRequest(number, int(lease_ms), int(limit), int(permits))
+    if terms and "/" in terms[0]:
+        request = request._replace(costs=f":{terms.pop(0)}")
     if terms and terms[-1]:
         declared, weight, patience_ms, key = terms
         most = int(declared) if declared else None

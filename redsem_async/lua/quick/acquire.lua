@@ -2,7 +2,7 @@
 --
 -- The result is that of acquire. The quick path is taken when all of this is true:
 --
---   1. usual_mark and usual_state() find nothing unusual
+--   1. usual_mark and usual_state() find nothing unusual, and there are requests
 --   2. every number is higher than the one before it, and no request is heavy
 --
 -- and one of these:
@@ -41,32 +41,47 @@ local function uses_with(found, waiting)
   return counts, moved
 end
 
+-- What meta has of the rates with all that is *found*, number and costs of each; nil where a rate holds
+-- one up, or a debt outlasts the lease.
+local function rates_with(found, lease)
+  rated.load_state()
+  for _, request in ipairs(found) do
+    if rated.lets_at(request[2]) then return end
+    rated.spend(request[2], 1)
+  end
+  local text, last = rated.left()
+  return last <= now_us + 1000 * lease and { 'rates', text } or nil
+end
+
 local function grant_or_queue_all()
   local mark, is_fair = usual_mark, string.find(mode, 'fair', 1, true)
-  if not mark or is_fair and passed and not uses then return end
+  if not mark or #ARGV == 10 or is_fair and passed and not uses then return end
   local found = {}
   for i = 11, #ARGV do
     local number = tonumber(ARGV[i])
-    if uses then
-      local request = number and { ARGV[i], '', '1', '' }
+    if rated then
+      found[i - 10] = { string.match(ARGV[i], '^(%d+):1:[01]::([%d/+]+)$') }
+    elseif uses then
+      found[i - 10] = number and { ARGV[i], '', '1', '' }
         or { string.match(ARGV[i], '^(%d+):1:[012]:%d*:(%d*):([%d.]+):%d+:([^:]*)$') }
-      number, found[i - 10] = tonumber(request[1]), request
     end
+    if found[i - 10] then number = tonumber(found[i - 10][1]) end
     if not number or number <= mark then return end
     mark = number
   end
   local used, waiting, next_expiry = usual_state()
   if not used then return end
   local lease, declared, count = tonumber(ARGV[5]), tonumber(ARGV[6]), #ARGV - 10
-  local token = math.max(counter + 1, now_us)
+  local token = token_after(counter)
   local entries, scores = {}, {}
   if used + count <= declared and (uses or waiting == 0) then
     local counts, moved = nil, {}
     if uses then counts, moved = uses_with(found, waiting) end
+    if rated then moved = rates_with(found, lease) end
     if not moved or waiting > 0 and now + lease < next_expiry then return end
     local expiry = string.format('%.0f', now + lease)
     for i = 1, count do
-      local id = hub .. '.' .. (uses and found[i][1] or ARGV[10 + i])
+      local id = hub .. '.' .. (found[i] and found[i][1] or ARGV[10 + i])
       scores[2 * i - 1], scores[2 * i] = expiry, id
       entries[2 * i - 1] = id
       entries[2 * i] = string.format('%.0f:1::', token + i - 1) .. (uses and found[i][4] or '')
@@ -87,7 +102,7 @@ local function grant_or_queue_all()
     return reply
   end
   local head = waiting > 0 and call('ZRANGE', queue, 0, 0)[1]
-  if uses or used < declared and not (head and is_fair) or ARGV[7] ~= '-1' then return end
+  if uses or rated or used < declared and not (head and is_fair) or ARGV[7] ~= '-1' then return end
   if head then
     local its_limit, permits = string.match(head, '^[^:]*:%d+:(%d+):(%d+)$')
     local most = tonumber(its_limit) - permits

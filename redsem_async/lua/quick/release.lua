@@ -29,7 +29,7 @@ local function hand_over(count, used)
     end
   end
   used = used - count
-  local token = math.max(counter + 1, now_us) - 1
+  local token = token_after(counter) - 1
   local plan = { requests = {}, facts = {}, scores = {}, own = {}, told = {}, grants = {}, longest = 0 }
   for i, request in ipairs(requests) do
     local owner, number, lease, declared, permits =
@@ -67,7 +67,6 @@ local function hand_over(count, used)
   return plan
 end
 
-
 -- What the keys of *ids* have in use without them. nil where a request waits for one of the keys.
 local function uses_without(ids, waiting)
   local in_use = {}
@@ -88,7 +87,7 @@ local function give_back_all()
   if not ids then return end
   if call('EXISTS', unpack({ queue, ramps })) > 0 then
     used, waiting = usual_state()
-    plan = used and not uses and hand_over(#ids, used)
+    plan = used and not uses and not rated and hand_over(#ids, used)
     if not used or not uses and not plan then return end
   end
   if uses then in_use = uses_without(ids, waiting) end

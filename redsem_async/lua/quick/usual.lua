@@ -1,5 +1,7 @@
 -- usual: the conditions that quick paths share.
 
+local rated  -- functions of a semaphore with rates: see buckets.lua
+
 -- The mark of the hub, where an acquire may be quick: the batch before has run, the hub has a mark, is
 -- known and alive for long enough, so that meta has an expiry that is far enough away, the call has no
 -- facts about the hub, there is no back-off, and no holder is heavy.
@@ -12,8 +14,8 @@ local function usual_ids()
   if ARGV[5] ~= hub or ARGV[6] ~= '' or heavy > 0 or key_back_offs or not stored_mode then return end
   local ids, last = {}, 0
   for i = 8, #ARGV do
-    local number = tonumber(ARGV[i])
-    if number <= last or number > highest then return end
+    local number = tonumber(ARGV[i])  -- none where the permit's cost is settled
+    if not number or number <= last or number > highest then return end
     last = number
     ids[i - 7] = hub .. '.' .. ARGV[i]
   end

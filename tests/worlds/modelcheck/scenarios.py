@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from redsem_async import AnySemaphore, FairSemaphore, Semaphore
-from redsem_async._core.keys import Mode, with_slots
+from redsem_async._core.keys import Mode, mode_with
 
 LONG = os.environ.get("REDSEM_MODELCHECK") == "long"
 NAME = "jobs"
@@ -115,7 +115,10 @@ def _options(line: str) -> tuple[tuple[str, ...], dict[str, Any]]:
 
 def _longer(scenario: Scenario) -> Iterator[Scenario]:
     budget = Budget(*(count + 1 if count else 0 for count in scenario.budget))
-    modes = {scenario.mode, with_slots(cast("Mode", scenario.mode.removesuffix("+slots")))}
+    modes = {
+        scenario.mode,
+        mode_with(cast("Mode", scenario.mode.removesuffix("+slots")), slots=True),
+    }
     for mode in sorted(modes):
         yield replace(scenario, mode=mode, budget=budget)
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from redsem_async import AnySemaphore, FairSemaphore, Semaphore
 from redsem_async._core.config import Clock
-from redsem_async._core.keys import Mode, with_slots
+from redsem_async._core.keys import Mode, mode_with
 
 PREFIX = "redsem:soak"
 HIGHEST_LIMIT = 8
@@ -67,7 +67,7 @@ def places(plan: Plan) -> list[Place]:
         mode = _MODES[number % len(_MODES)]
         place = Place(
             name=f"place-{number}",
-            mode=with_slots(mode) if number % 12 > 5 else mode,
+            mode=mode_with(mode, slots=True) if number % 12 > 5 else mode,
             limit=dice.choice((1, 1, 2, 3, 5, HIGHEST_LIMIT - 1)),
             lease=dice.choice((0.5, 1.0, 2.0, LONGEST_LEASE)),
             mixed=dice.random() < 0.1,

@@ -1,0 +1,84 @@
+-- rate: the gate of the rates: who is next, and who looks when. buckets.lua says when a request goes.
+--
+-- meta     rate_told  '<id> <ms> <hub>': which request its hub knows to be the next, and when the rates
+--                     let it go; and which other hub looks STAGGER later, in case the first stands still
+
+local STAGGER = 1000  -- ms
+local SAMPLE = 20     -- requests that stand for all that wait
+local head      -- the next request, where only the rates hold it up
+local refused   -- one that the rates hold up, and that does not wait
+local deputy    -- the other hub that looks
+
+-- *request* is the next one, and goes *at* that time; nil for none.
+function rated.next_is(request, at)
+  head = at and request
+  if at then head.lets_at = at end
+end
+function rated.refuse(request)
+  refused = request
+end
+-- A permit with this *token* cost *more* than its request said, or less, in us of each rate.
+function rated.settle(more, token)
+  local i = 0
+  for us in string.gmatch(more, '-?%d+') do
+    i = i + 1
+    take_from(i, tonumber(us), token)
+  end
+end
+-- Saves the rates with the counter, for at least *need* ms.
+function rated.save(need)
+  local text, last = rated.left()
+  save_counter(math.max(need, (last - now_us) / 1000), 'rates', text)
+end
+
+-- Tells the hub of the next request when it goes, once: that hub alone looks then, and another one
+-- later. Returns false where no message reached the hub, which counts as dead.
+function rated.tell()
+  if not head then return true end
+  local told = head.id .. ' ' .. exact(head.lets_at) .. ' '
+  local known = call('HGET', meta, 'rate_told') or ''
+  if string.sub(known, 1, #told) == told then
+    deputy = string.sub(known, #told + 1)
+    return true
+  end
+  deputy = ''
+  for _, text in ipairs(call('ZRANGE', queue, 0, SAMPLE - 1)) do
+    local owner = string.match(text, '^%x+')
+    if deputy == '' and owner ~= head.owner then deputy = owner end
+  end
+  note('rate_told', told .. deputy)
+  local left = head.lets_at - now
+  if head.owner ~= hub and not hub_state(head.owner).no_push
+      and publish_to(head.owner, 'recheck', exact(left)) == 0 then
+    mark_dead(head.owner)
+    head = nil
+    return false
+  end
+  if deputy ~= '' and deputy ~= hub then publish_to(deputy, 'recheck', exact(left + STAGGER)) end
+  return true
+end
+-- When the caller's hub has to look, in ms; nil for never.
+function rated.look_at()
+  if not head then return end
+  return head.owner == hub and head.lets_at or deputy == hub and head.lets_at + STAGGER or nil
+end
+-- In how many ms the last of those that wait, or are refused, goes, by what the first of them cost; -1
+-- where the rates hold nobody up.
+function rated.backlog()
+  if not head and not refused then return -1 end
+  local sums, bursts, at = {}, {}, now_us
+  local texts = call('ZRANGE', queue, 0, SAMPLE - 1)
+  if refused then texts[#texts + 1] = refused.text end
+  for _, text in ipairs(texts) do
+    local i = 0
+    for cost, burst in string.gmatch(parse_request(text).costs, '(%d+)/(%d+)') do
+      i = i + 1
+      sums[i], bursts[i] = (sums[i] or 0) + cost, burst
+    end
+  end
+  local all = state.waiting + (refused and 1 or 0)
+  for i, sum in ipairs(sums) do
+    at = math.max(at, (tats[i] or 0) + sum * all / #texts - bursts[i])
+  end
+  return math.ceil((at - now_us) / 1000)
+end
