@@ -19,7 +19,7 @@ from ._core.errors import (
     SlotsMismatch,
 )
 from ._core.version import __version__ as __version__
-from ._protocol.status import BackOff, Client, Holder, KeyStatus, SemaphoreStatus, Waiter
+from ._protocol.views import BackOff, Client, Holder, KeyStatus, SemaphoreStatus, Waiter
 
 # A traceback names an error as programs import it.
 for _error in (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from redsem_async._integrations.states import Stalled, allowed_in, duration, limit_of, name_of
-from redsem_async._protocol.status import BackOff, KeyStatus, SemaphoreStatus
+from redsem_async._protocol.views import BackOff, KeyStatus, SemaphoreStatus
 
 from ._reading import Reading
 

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from redsem_async._integrations.discovery import names
 from redsem_async._integrations.states import limit_of
-from redsem_async._protocol.status import in_force
+from redsem_async._protocol.views import in_force
 
 from ._reader import PAGE, READ_TIMEOUT, Reader
 from ._reading import Reading

@@ -29,7 +29,7 @@ from redsem_async._integrations.discovery import (
     find,
     process_of,
 )
-from redsem_async._protocol.status import Client, SemaphoreStatus
+from redsem_async._protocol.views import Client, SemaphoreStatus
 from redsem_async._redis.stored import READ_ERRORS, scanned_names
 
 from ._history import EVENTS, KEPT, SLOT, Happening, History

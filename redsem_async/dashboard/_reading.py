@@ -6,7 +6,7 @@ from functools import cached_property
 
 from redsem_async._integrations.discovery import SemaphoreInfo
 from redsem_async._integrations.states import Stalled, State, stalled, state_of
-from redsem_async._protocol.status import SemaphoreStatus
+from redsem_async._protocol.views import SemaphoreStatus
 
 
 @dataclass(frozen=True)

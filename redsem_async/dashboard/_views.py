@@ -27,7 +27,7 @@ from redsem_async._integrations.states import (
     limit_of,
     rank,
 )
-from redsem_async._protocol.status import (
+from redsem_async._protocol.views import (
     Client,
     Holder,
     KeyStatus,

@@ -10,7 +10,7 @@ from redsem_async import FairSemaphore
 from redsem_async._core.lease import heartbeat_is_overdue, refresh_is_overdue
 from redsem_async._integrations.discovery import SemaphoreInfo
 from redsem_async._integrations.states import rank, state_of
-from redsem_async._protocol.status import (
+from redsem_async._protocol.views import (
     BackOff,
     Client,
     Holder,
