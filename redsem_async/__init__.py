@@ -20,7 +20,7 @@ from ._core.errors import (
 )
 from ._core.rates import Rate
 from ._core.version import __version__ as __version__
-from ._protocol.status import (
+from ._protocol.views import (
     BackOff,
     Client,
     Holder,

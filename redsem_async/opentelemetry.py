@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 
 from ._api.semaphore import AnySemaphore
 from ._integrations.outage import OnOutage, OutageObserver
-from ._protocol.status import in_force
+from ._protocol.views import in_force
 from .observer import Event, Observation, observe
 
 try:

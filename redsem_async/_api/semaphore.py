@@ -19,7 +19,8 @@ from redsem_async._hub.model import Request
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import KeyTerms
-from redsem_async._protocol.status import SemaphoreStatus, StatusReply, Viewer
+from redsem_async._protocol.status import StatusReply, Viewer
+from redsem_async._protocol.views import SemaphoreStatus
 
 from .awaitables import Acquisition, AwaitableBool
 from .blocks import ENTERED, if_nested, note_nested

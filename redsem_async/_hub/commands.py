@@ -152,10 +152,13 @@ class AcquireBatch(Batch[Reply, Request], Acquire):
         in_flight, new = state.acquires_in_flight, state.new
         while new and new[0][2].state is not _NEW:
             heappop(new)  # its caller left
+        # What was refused goes back in front. An acquire that is written now would pass it.
         if not new or (state.drains and in_flight):
             return None
         identity, most, first = state.identity, state.max_batch, new[0][2]
         terms: Terms = first.terms
+        # One that was sent before may have been carried out, or not. Until that is known, no batch
+        # may name it as its `after`, so it has a batch of its own kind, and the next one waits.
         state.drains = sent_before = first.was_sent
         requests: list[Request] = []
         numbers: list[int] = []
@@ -170,7 +173,7 @@ class AcquireBatch(Batch[Reply, Request], Acquire):
                     identity.last_number += 1
                     request.number, request.hub_id = identity.last_number, identity.id
                 number = request.number
-                state.requests[number] = request
+                state.requests[number] = request  # from here on, the server may grant it
                 request.written()
                 requests.append(request)
                 numbers.append(number)
@@ -201,7 +204,7 @@ class AcquireBatch(Batch[Reply, Request], Acquire):
         if options and any(request.again for request in requests):
             batch.now_us = round(1e6 * clock())
         batch.items, batch.semaphore, batch.state = requests, state, state
-        in_flight.append(numbers[-1])
+        in_flight.append(numbers[-1])  # behind the batch, whose `after` is the one before
         return batch
 
     @property
@@ -222,7 +225,7 @@ class AcquireBatch(Batch[Reply, Request], Acquire):
 
     def apply(self, reply: Reply, now: float) -> None:
         state, sent_at, slots = self.state, self.sent_at, reply.slots
-        state.acquires_in_flight.popleft()
+        state.acquires_in_flight.popleft()  # first, because what asks anew may be written at once
         terms = self.items[0].terms
         trusted = sent_at + terms.lease - terms.margin
         at_once = trusted - now > terms.lease - terms.refresh_interval
@@ -232,6 +235,7 @@ class AcquireBatch(Batch[Reply, Request], Acquire):
         # A request that asked anew has another number by now.
         for request, number, answer in zip(self.items, self.numbers, reply.answers, strict=True):
             if isinstance(answer, Holding):
+                # By its number, as its caller may have left: then it is given back.
                 left = answer.left_ms / 1000
                 state.granted(number, answer.token, left, sent_at, answer.slots)
             elif request.state is not _SENT or request.number != number:
@@ -239,6 +243,8 @@ class AcquireBatch(Batch[Reply, Request], Acquire):
             elif answer > 0:
                 had = slots.get(number, ()) if slots else ()
                 if at_once:
+                    # `leases` first: a number that is in neither would be released if it is
+                    # granted once more. As `granted` does it, without its calls.
                     lease = Lease(request, answer, had, trusted, sent_at)
                     state.leases[number] = lease
                     del state.requests[number]

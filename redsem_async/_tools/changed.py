@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from redsem_async._protocol.status import SemaphoreStatus
+from redsem_async._protocol.views import SemaphoreStatus
 
 from .discovery import SemaphoreInfo
 

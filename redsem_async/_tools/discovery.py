@@ -14,7 +14,8 @@ from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core.config import MOST_SLOTS, Clock
 from redsem_async._core.errors import BackendError, SemaphoreError
 from redsem_async._core.keys import Mode
-from redsem_async._protocol.status import Client, SemaphoreStatus, client_of
+from redsem_async._protocol.status import client_of
+from redsem_async._protocol.views import Client, SemaphoreStatus
 
 from .stored import READ_ERRORS, scanned_names, stored
 

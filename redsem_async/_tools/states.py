@@ -6,7 +6,7 @@ from math import log
 from typing import Literal, NamedTuple
 
 from redsem_async._core.lease import heartbeat_is_overdue
-from redsem_async._protocol.status import (
+from redsem_async._protocol.views import (
     BackOff,
     Client,
     SemaphoreStatus,

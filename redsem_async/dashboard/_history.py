@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from redsem_async._protocol.status import BackOff, KeyStatus, SemaphoreStatus
+from redsem_async._protocol.views import BackOff, KeyStatus, SemaphoreStatus
 from redsem_async._tools.states import Stalled, allowed_in, duration, limit_of, name_of
 
 from ._reading import Reading

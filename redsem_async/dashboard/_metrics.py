@@ -14,7 +14,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from redsem_async._protocol.status import in_force
+from redsem_async._protocol.views import in_force
 from redsem_async._tools.discovery import names
 from redsem_async._tools.states import limit_of
 

@@ -23,7 +23,7 @@ from redsem_async._core.errors import (
     unreachable,
 )
 from redsem_async._core.log import facts
-from redsem_async._protocol.status import Client, SemaphoreStatus
+from redsem_async._protocol.views import Client, SemaphoreStatus
 from redsem_async._tools.discovery import (
     LISTED_KEYS,
     Process,

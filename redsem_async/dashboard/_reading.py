@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from redsem_async._protocol.status import SemaphoreStatus
+from redsem_async._protocol.views import SemaphoreStatus
 from redsem_async._tools.discovery import SemaphoreInfo
 from redsem_async._tools.states import Stalled, State, stalled, state_of
 

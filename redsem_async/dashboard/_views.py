@@ -12,7 +12,7 @@ from fnmatch import translate
 from itertools import islice
 from typing import Any
 
-from redsem_async._protocol.status import (
+from redsem_async._protocol.views import (
     Client,
     Holder,
     KeyStatus,

@@ -22,7 +22,8 @@ from redsem_async._protocol.operations import (
     Release,
 )
 from redsem_async._protocol.replies import AdoptReply, Holding, Reply
-from redsem_async._protocol.status import SemaphoreStatus, Status, StatusReply, Viewer
+from redsem_async._protocol.status import Status, StatusReply, Viewer
+from redsem_async._protocol.views import SemaphoreStatus
 
 from ._memory import MemoryLink
 

@@ -8,7 +8,7 @@ import pytest
 
 from redsem_async import FairSemaphore
 from redsem_async._core.lease import heartbeat_is_overdue, refresh_is_overdue
-from redsem_async._protocol.status import (
+from redsem_async._protocol.views import (
     BackOff,
     Client,
     Holder,
