@@ -12,6 +12,7 @@ from ._api.permit import Permit
 from ._api.semaphore import AnySemaphore
 from ._core import config
 from ._core.errors import PermitLost
+from ._core.rates import Cost
 from ._integrations.admission import (
     DISCONNECTS,
     READ_AHEAD,
@@ -73,6 +74,8 @@ class ConcurrencyLimitMiddleware:
         permits: how many permits each request takes.
         cancel_on_loss: whether a lost permit cancels the request. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
+        cost: what each request takes from the rate, or a dict of what it takes from each by its
+            name, as for ``acquire``. Or a function of its scope that returns it.
         retry_after: a function of the ``SemaphoreFull`` that returns the seconds for
             ``Retry-After``, in place of the error's estimate.
         exempt: a function of the scope that returns whether a request needs no permit, such as
@@ -93,6 +96,7 @@ class ConcurrencyLimitMiddleware:
         status: int = 503,
         permits: int = 1,
         cancel_on_loss: bool | None = None,
+        cost: Callable[[Scope], Cost | None] | Cost | None = None,
         exempt: Callable[[Scope], bool] | None = None,
         retry_after: RetryAfter | None = None,
     ) -> None:
@@ -106,6 +110,7 @@ class ConcurrencyLimitMiddleware:
             timeout=timeout,
             permits=permits,
             cancel_on_loss=cancel_on_loss,
+            cost=cost,
             on_outage=on_outage,
             status=status,
             retry_after=retry_after,

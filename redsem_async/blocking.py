@@ -182,7 +182,7 @@ class BlockingSemaphore:
             permits: how many permits to acquire.
             cancel_on_loss: with False, the end of the block raises nothing after a loss.
             on_loss: called with the ``PermitLost`` when the permit is lost, in a separate thread.
-            of_fair: ``key`` and ``ahead``, of a ``FairSemaphore``.
+            of_fair: ``key``, ``ahead`` and ``cost``, of a ``FairSemaphore``.
 
         Raises:
             PermitLost: at the end of the block, unless the block itself raises.

@@ -8,6 +8,7 @@ from typing import Any
 from ._api.group import SemaphoreGroup
 from ._api.permit import Permit
 from ._api.semaphore import AnySemaphore
+from ._core.rates import Cost
 from ._integrations.admission import (
     DISCONNECTS,
     READ_AHEAD,
@@ -91,6 +92,9 @@ class RequirePermit:
         permits: how many permits each request takes.
         cancel_on_loss: whether a lost permit cancels the handler. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
+        cost: what each request takes from the rate, or a dict of what it takes from each by its
+            name, as for ``acquire``. Or a function of the ``Request`` (or ``WebSocket``) that
+            returns it.
         retry_after: a function of the ``SemaphoreFull`` that returns the seconds for
             ``Retry-After``, in place of the error's estimate.
 
@@ -112,15 +116,21 @@ class RequirePermit:
         status: int = 503,
         permits: int = 1,
         cancel_on_loss: bool | None = None,
+        cost: Callable[[Request], Cost | None]
+        | Callable[[WebSocket], Cost | None]
+        | Cost
+        | None = None,
         retry_after: RetryAfter | None = None,
     ) -> None:
         any_key: Callable[[Any], str] | str | EllipsisType | None = key
+        any_cost: Callable[[Any], Cost | None] | Cost | None = cost
         self._admission = Admission(
             sem_or_group,
             any_key,
             timeout=timeout,
             permits=permits,
             cancel_on_loss=cancel_on_loss,
+            cost=any_cost,
             on_outage=on_outage,
             status=status,
             retry_after=retry_after,

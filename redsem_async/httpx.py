@@ -59,6 +59,13 @@ class SemaphoreTransport(
         permits: how many permits each request needs.
         cancel_on_loss: whether a lost permit cancels the request. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
+        cost: what each request takes from the rate, or a dict of what it takes from each by its
+            name, as for ``acquire``. Or a function of the request that returns it.
+        settle: a function of the response that returns what the request really cost
+            (``permit.settle``), or ``None`` to keep *cost*. It is called when the body has been
+            read or is closed, and gets a copy of the response with what was read as its
+            ``content``, which is kept in memory until then. A request that fails, a response that
+            is never read, and an exception of the function, which is logged, also keep *cost*.
         back_off: whether the whole fleet backs off (``permit.back_off``) from an upstream that
             is overloaded. In a semaphore with keys only the requests of the same key do. The
             response is returned unchanged. With True, an overload is a response with status 429

@@ -7,6 +7,7 @@ from typing import Any
 
 from ._api.group import SemaphoreGroup
 from ._api.semaphore import AnySemaphore
+from ._core.rates import Cost
 from ._integrations.outbound import HeldPermit
 from ._integrations.selector import Selector
 
@@ -39,6 +40,8 @@ class SemaphoreLimiter(AbstractConcurrencyLimiter):
             calls the source, such as ``"model:gpt-5"``. In a group it is the source by default.
         timeout: seconds to wait, instead of the semaphore's. ``None`` waits forever.
         permits: how many permits each run or request needs.
+        cost: what it takes from the rate, or a dict of what it takes from each by its name, as for
+            ``acquire``. Or a function of the source that returns it.
     """
 
     def __init__(
@@ -48,9 +51,16 @@ class SemaphoreLimiter(AbstractConcurrencyLimiter):
         key: Callable[[str], str] | str | EllipsisType | None = ...,
         timeout: float | EllipsisType | None = ...,
         permits: int = 1,
+        cost: Callable[[str], Cost | None] | Cost | None = None,
     ) -> None:
         self._choose = Selector(
-            sem_or_group, key, str, timeout=timeout, permits=permits, cancel_on_loss=False
+            sem_or_group,
+            key,
+            str,
+            timeout=timeout,
+            permits=permits,
+            cancel_on_loss=False,
+            cost=cost,
         )
         self._held: list[tuple[asyncio.Task[Any] | None, HeldPermit]] = []
 

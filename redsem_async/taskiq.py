@@ -11,8 +11,9 @@ from weakref import WeakSet
 
 from ._api.group import SemaphoreGroup
 from ._api.semaphore import AnySemaphore
-from ._integrations.outage import Block, OnOutage, acquirer
-from ._integrations.selector import AcquireOptions, key_function
+from ._core.rates import Cost
+from ._integrations.outage import Block, OnOutage, Outage
+from ._integrations.selector import Selector
 
 try:
     from taskiq import AsyncTaskiqDecoratedTask, TaskiqMessage, TaskiqMiddleware
@@ -71,6 +72,8 @@ class SemaphoreMiddleware(TaskiqMiddleware):
         permits: how many permits a task holds.
         cancel_on_loss: whether a lost permit cancels the task. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
+        cost: what a task takes from the rate, or a dict of what it takes from each by its name, as
+            for ``acquire``. Or a function of the message that returns it.
         on_outage: what happens to tasks while Redis is unavailable or rejects commands. With
             ``"closed"`` they fail with the error of ``acquire``. With ``"open"`` all run without a
             permit. With a number that many at a time do, in this process, and the others wait for
@@ -89,15 +92,14 @@ class SemaphoreMiddleware(TaskiqMiddleware):
         timeout: float | EllipsisType | None = ...,
         permits: int = 1,
         cancel_on_loss: bool | None = None,
+        cost: Callable[[TaskiqMessage], Cost | None] | Cost | None = None,
         on_outage: OnOutage = "closed",
     ) -> None:
         super().__init__()
-        if key is not None and key is not ...:
-            key_function(key)  # raises for what is neither a string nor a function
-        given = _itself if callable(key) else key
-        options = AcquireOptions(timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss)
-        self._acquire = acquirer(sem, given, on_outage, **options)
-        self._key = key if callable(key) else None
+        self._choose = Selector(
+            sem, key, timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss, cost=cost
+        )
+        self._outage = Outage(on_outage)
         self._due: ContextVar[TaskiqMessage | None] = ContextVar("due", default=None)
         self._guarded: WeakSet[AsyncTaskiqDecoratedTask[Any, Any]] = WeakSet()
 
@@ -142,11 +144,7 @@ class SemaphoreMiddleware(TaskiqMiddleware):
         if message is None or message.task_name != name:  # called by a dependency of that task
             return None
         self._due.set(None)
-        if self._key is None:
-            return self._acquire()
-        key = self._key(message)
-        return None if key is None else self._acquire(key)
-
-
-def _itself(key: str) -> str:
-    return key
+        key = self._choose.key(message)
+        if key is None:
+            return None
+        return self._outage.held(self._choose.choose(key, self._choose.cost(message)))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NoReturn, Unpack, cast
 from urllib.parse import quote
 
 from redsem_async._core import config
-from redsem_async._core.config import Options
+from redsem_async._core.config import GroupOptions
 
 from .classes import FairSemaphore, Mutex, Semaphore
 from .options import refuse_pickling, takes_options
@@ -50,7 +50,7 @@ class SemaphoreGroup:
         limit: int | Callable[[str], int],
         *,
         kind: type[AnySemaphore] = FairSemaphore,
-        **options: Unpack[Options],
+        **options: Unpack[GroupOptions],
     ) -> None:
         """Create a group. Nothing is sent to Redis.
 
@@ -60,7 +60,7 @@ class SemaphoreGroup:
             limit: of each semaphore, or a function that returns the limit for a key. It is
                 called for each ``group[key]``.
             kind: the class of the semaphores.
-            options: for every semaphore, as for ``AnySemaphore``.
+            options: for every semaphore, as for ``AnySemaphore``. A ``rate`` is that of each key.
 
         Raises:
             ValueError, TypeError: for invalid arguments. The message says what to do.
@@ -77,7 +77,8 @@ class SemaphoreGroup:
         self._limit = limit
         self._kind = kind
         self._options = options
-        self._made(name, self.declared_limit)  # raises for invalid arguments
+        example = self._made(name, self.declared_limit)  # raises for invalid arguments
+        self._terms = example._terms  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
     def __reduce__(self) -> NoReturn:
         refuse_pickling(self)

@@ -51,7 +51,13 @@ class Options(TypedDict, total=False):
     max_back_off: float
 
 
-class FairOptions(Options, total=False):
+class GroupOptions(Options, total=False):
+    """The keyword options of a group of semaphores."""
+
+    rate: Rate | Mapping[str, Rate] | None
+
+
+class FairOptions(GroupOptions, total=False):
     """The keyword options of `FairSemaphore`."""
 
     key_limit: KeyLimit
@@ -59,7 +65,6 @@ class FairOptions(Options, total=False):
     weight: Weight
     patience: float | None
     max_waiters_per_key: int | None
-    rate: Rate | Mapping[str, Rate] | None
 
 
 class Terms:

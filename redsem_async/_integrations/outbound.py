@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import warnings
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -154,16 +154,25 @@ class Stream(Protocol):
     async def aclose(self) -> None: ...
 
 
-class ReleasingStream:
-    """A response's body, which releases the permit when it was read or is closed."""
+WhenRead = Callable[[bytes], None]
+"""Gets what was read of a response's body, and raises nothing."""
 
-    def __init__(self, wrapped: Stream, held: HeldPermit) -> None:
+
+class ReleasingStream:
+    """A response's body, which releases the permit when it was read or is closed.
+
+    Before that, *when_read* is called with what was read, unless reading has never begun.
+    """
+
+    def __init__(self, wrapped: Stream, held: HeldPermit, when_read: WhenRead | None) -> None:
         self._wrapped = wrapped
         self._held = held
+        self._when_read = when_read
+        self._read: list[bytes] | None = None
         self._closed = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        chunks = aiter(self._wrapped)
+        chunks, self._read = aiter(self._wrapped), []
         try:
             while True:
                 with self._held.guarded():
@@ -171,6 +180,8 @@ class ReleasingStream:
                         chunk = await anext(chunks)
                     except StopAsyncIteration:
                         break
+                if self._when_read is not None:
+                    self._read.append(chunk)
                 yield chunk
         finally:
             await self.aclose()
@@ -180,6 +191,8 @@ class ReleasingStream:
         if not self._closed:
             self._closed = True
             try:
+                if self._when_read is not None and self._read is not None:
+                    self._when_read(b"".join(self._read))
                 await self._wrapped.aclose()
             finally:
                 await self._held.end()

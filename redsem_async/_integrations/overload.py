@@ -4,8 +4,8 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
@@ -47,14 +47,21 @@ class Overloads:
         """The upstream answered the request that holds *permit*, which has this *key*."""
         if permit is None or self._back_off is False:
             return
-        try:
+        with failures_logged("back_off", permit):
             tell = pause_for if self._back_off is True else self._back_off
             seconds = tell(response)
             if seconds is not None:
                 permit.back_off(seconds, key=key is not None)
-        except Exception as error:  # noqa: BLE001 - the caller is to have the response
-            extra = facts("back_off", semaphore=permit.name)
-            logger.warning("the function back_off failed: %r", error, extra=extra)
+
+
+@contextmanager
+def failures_logged(function: str, permit: Permit) -> Generator[None]:
+    """Log an exception of a user's function, and no more: the caller is to have the response."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001
+        extra = facts(function, semaphore=permit.name)
+        logger.warning("the function %s failed: %r", function, error, extra=extra)
 
 
 def pause_for(response: Response) -> float | None:

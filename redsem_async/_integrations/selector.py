@@ -9,16 +9,25 @@ from redsem_async._api.awaitables import Acquisition
 from redsem_async._api.group import SemaphoreGroup, abridged
 from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core import config
+from redsem_async._core.rates import Cost
 
-Key = Callable[..., str]
+Key = Callable[..., str | None]
+CostOf = Cost | Callable[..., Cost | None] | None
+"""What a call costs, or a function of its arguments that returns it."""
 
 
-class AcquireOptions(TypedDict):
-    """The arguments of ``acquire``."""
+class CallOptions(TypedDict):
+    """The arguments of ``acquire`` that are the same for all calls."""
 
     timeout: float | EllipsisType | None
     permits: int
     cancel_on_loss: bool | None
+
+
+class AcquireOptions(CallOptions):
+    """The arguments of ``acquire``."""
+
+    cost: CostOf
 
 
 class Choice(NamedTuple):
@@ -26,7 +35,8 @@ class Choice(NamedTuple):
 
     semaphore: AnySemaphore
     key: str | None
-    options: AcquireOptions
+    cost: Cost | None
+    options: CallOptions
 
     @property
     def timeout(self) -> float | None:
@@ -36,10 +46,10 @@ class Choice(NamedTuple):
 
     def acquire(self, timeout: float | EllipsisType | None = ...) -> Acquisition:
         """Acquire it. *timeout* replaces that of the options."""
-        options: AcquireOptions = {**self.options}
+        options: CallOptions = {**self.options}
         if timeout is not ...:
             options["timeout"] = timeout
-        return self.semaphore.acquire(**options, key=self.key)
+        return self.semaphore.acquire(**options, key=self.key, cost=self.cost)
 
 
 class Selector:
@@ -59,6 +69,7 @@ class Selector:
         *default* is the key of a group where *key* says nothing.
         """
         self._options = checked(source, **options)
+        self._cost = options["cost"]
         given = None if key is ... else key
         if not isinstance(source, AnySemaphore):
             given = default if given is None else given
@@ -82,13 +93,24 @@ class Selector:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Choice:
         """What a call with these arguments acquires."""
-        if self._key is None:
-            assert isinstance(self._source, AnySemaphore)
-            return Choice(self._source, None, self._options)
-        key = self._key(*args, **kwargs)
+        key = cast("str", self.key(*args, **kwargs))  # None is refused
+        return self.choose(key, self.cost(*args, **kwargs))
+
+    def key(self, /, *args: Any, **kwargs: Any) -> str | EllipsisType | None:
+        """The key of a call. ``...`` without keys, and None where the user's function says so."""
+        return ... if self._key is None else self._key(*args, **kwargs)
+
+    def cost(self, /, *args: Any, **kwargs: Any) -> Cost | None:
+        """The cost of a call."""
+        return self._cost(*args, **kwargs) if callable(self._cost) else self._cost
+
+    def choose(self, key: str | EllipsisType, cost: Cost | None) -> Choice:
+        """What a call with this key and cost acquires."""
         if isinstance(self._source, AnySemaphore):
-            return Choice(self._source, _fitting(key), self._options)
-        return Choice(self._source[key], None, self._options)
+            fitting = None if key is ... else _fitting(key)
+            return Choice(self._source, fitting, cost, self._options)
+        assert key is not ...
+        return Choice(self._source[key], None, cost, self._options)
 
 
 def key_function(key: object) -> Key:
@@ -118,7 +140,7 @@ def _fitting(key: str) -> str:
 
 def checked(
     source: AnySemaphore | SemaphoreGroup, **options: Unpack[AcquireOptions]
-) -> AcquireOptions:
+) -> CallOptions:
     """Return the arguments of ``acquire``, if *source* can be asked for them.
 
     Raises:
@@ -126,10 +148,19 @@ def checked(
     """
     if not isinstance(source, AnySemaphore | SemaphoreGroup):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"expected a semaphore or a SemaphoreGroup, got {source!r}")
-    limit = source.limit if isinstance(source, AnySemaphore) else source.declared_limit
-    timeout, cancel = options["timeout"], options["cancel_on_loss"]
+    terms = terms_of(source)
+    timeout, cancel, cost = options["timeout"], options["cancel_on_loss"], options["cost"]
+    if callable(cost):
+        config.check_function(cost, "cost")
+    else:
+        terms.costs(cost)  # raises
     return {
         "timeout": timeout if timeout is ... else config.timeout_of(timeout),
-        "permits": config.permits_of(options["permits"], limit),
+        "permits": config.permits_of(options["permits"], terms.limit),
         "cancel_on_loss": None if cancel is None else config.flag(cancel, "cancel_on_loss"),
     }
+
+
+def terms_of(source: AnySemaphore | SemaphoreGroup) -> config.Terms:
+    """The options of *source*. Those of a group have a limit of 0 if a function returns it."""
+    return source._terms  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

@@ -8,11 +8,13 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast
 from redsem_async._api.group import SemaphoreGroup
 from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core.errors import AcquireTimeout, QueueFull
+from redsem_async._core.rates import Cost
 
 from .outage import OnOutage, Outage
 from .outbound import HeldPermit, ReleasingStream
 from .overload import Overloads
 from .selector import Selector
+from .settlement import Settlements
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -46,10 +48,12 @@ class Transport(Generic[Request, Response, Wrapped]):
         sem_or_group: AnySemaphore | SemaphoreGroup,
         wrapped: Wrapped | None = None,
         *,
-        key: Callable[[Request], str] | str | EllipsisType | None = ...,  # pyright: ignore[reportInvalidTypeVarUse]
+        key: Callable[[Request], str] | str | EllipsisType | None = ...,
         timeout: float | EllipsisType | None = ...,
         permits: int = 1,
         cancel_on_loss: bool | None = None,
+        cost: Callable[[Request], Cost | None] | Cost | None = None,
+        settle: Callable[[Response], Cost | None] | None = None,
         back_off: bool | Callable[[Response], float | None] = False,
         on_outage: OnOutage = "closed",
     ) -> None:
@@ -60,8 +64,10 @@ class Transport(Generic[Request, Response, Wrapped]):
             timeout=timeout,
             permits=permits,
             cancel_on_loss=cancel_on_loss,
+            cost=cost,
         )
         self._overloads = Overloads(back_off)
+        self._settlements = Settlements(sem_or_group, settle)
         self._outage = Outage(on_outage)
         http = self._library.http
         self._wrapped: Any = http.AsyncHTTPTransport() if wrapped is None else wrapped
@@ -100,21 +106,26 @@ class Transport(Generic[Request, Response, Wrapped]):
                 response = await self._wrapped.handle_async_request(request)
             self._overloads.note(held.permit, choice.key, response)
             if not response.is_closed:
-                response.stream = _body_of(self._library.http)(self._async_body(response), held)
+                response.stream = self._body(response, request, held)
                 held.expect_reading(f"{request.method} {request.url.host}")
                 return response
+            response.request = request
+            self._settlements.note(held.permit, lambda: response)
         except BaseException:
             await held.end()
             raise
         await held.end()  # the response has its content already, as in tests
         return response
 
-    def _async_body(self, response: Any) -> Any:
+    def _body(self, response: Any, request: Any, held: HeldPermit) -> ReleasingStream:
         http = self._library.http
         if not isinstance(response.stream, http.AsyncByteStream):
             said = f"has no async body of {http.__name__}"
             raise TypeError(f"the wrapped transport's response {said}")
-        return response.stream
+        status, headers = response.status_code, response.headers
+        copy = functools.partial(http.Response, status, headers=headers, request=request)
+        when_read = self._settlements.when_read(held.permit, copy)
+        return _body_of(http)(response.stream, held, when_read)
 
     async def aclose(self) -> None:
         """Close the wrapped transport. Open responses keep their permits."""

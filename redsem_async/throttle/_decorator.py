@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from redsem_async._api.group import SemaphoreGroup
 from redsem_async._api.semaphore import AnySemaphore
+from redsem_async._core.rates import Cost
 from redsem_async._integrations.outage import BackOff, OnOutage, acquirer
 from redsem_async._integrations.selector import AcquireOptions
 
@@ -22,6 +23,7 @@ def throttled(
     timeout: float | EllipsisType | None = ...,
     permits: int = 1,
     cancel_on_loss: bool | None = None,
+    cost: Callable[..., Cost | None] | Cost | None = None,
     back_off: BackOff | None = None,
     on_outage: OnOutage = "closed",
 ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
@@ -46,6 +48,8 @@ def throttled(
         permits: how many permits a call holds.
         cancel_on_loss: whether a lost permit cancels the call. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
+        cost: what a call takes from the rate, or a dict of what it takes from each by its name, as
+            for ``acquire``. Or a function of the call's arguments that returns it.
         back_off: a function from an exception of a call to the number of seconds for which the
             whole fleet backs off (``permit.back_off``), or ``None`` for no back-off.
         on_outage: what happens to calls while Redis is unavailable or rejects commands. With
@@ -62,10 +66,12 @@ def throttled(
 
     Raises:
         TypeError: *function* is not an async function, *key* is given without a group or a
-            semaphore with keys, or one of these without *key*.
-        ValueError: an invalid timeout or number of permits.
+            semaphore with keys, or one of these without *key*. The same for *cost* and rates.
+        ValueError: an invalid timeout, number of permits or cost.
     """
-    options = AcquireOptions(timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss)
+    options = AcquireOptions(
+        timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss, cost=cost
+    )
     acquire = acquirer(sem, key, on_outage, back_off, **options)
 
     def decorate(

@@ -17,6 +17,7 @@ from typing import Final, Generic, NoReturn, Self, TypeVar
 from redsem_async._api.group import SemaphoreGroup
 from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core import config
+from redsem_async._core.rates import Cost
 from redsem_async._integrations.outage import Acquire, BackOff, OnOutage, acquirer
 from redsem_async._integrations.selector import AcquireOptions
 
@@ -36,6 +37,7 @@ def throttled_map(
     timeout: float | EllipsisType | None = ...,
     permits: int = 1,
     cancel_on_loss: bool | None = None,
+    cost: Callable[[T], Cost | None] | Cost | None = None,
     max_tasks: int | None = None,
     back_off: BackOff | None = None,
     on_outage: OnOutage = "closed",
@@ -73,6 +75,8 @@ def throttled_map(
         permits: how many permits a call holds.
         cancel_on_loss: whether a lost permit cancels its call. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
+        cost: what a call takes from the rate, or a dict of what it takes from each by its name, as
+            for ``acquire``. Or a function of the item that returns it.
         max_tasks: how many calls may run or wait in this process at once. The default is the
             number that the declared limit allows, and 100 for a group of semaphores.
         back_off: a function from an exception of a call to the number of seconds for which the
@@ -85,7 +89,9 @@ def throttled_map(
     Raises:
         ValueError, TypeError: for invalid arguments.
     """
-    options = AcquireOptions(timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss)
+    options = AcquireOptions(
+        timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss, cost=cost
+    )
     acquire = acquirer(sem, key, on_outage, back_off, **options)
     if not isinstance(items, Iterable | AsyncIterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"items must be iterable or async iterable, not {items!r}")

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 from redsem_async._api.group import SemaphoreGroup
 from redsem_async._api.semaphore import AnySemaphore
+from redsem_async._core.rates import Cost
 from redsem_async._integrations.outage import OnOutage, Outage
-from redsem_async._integrations.selector import AcquireOptions, Choice, Selector, key_function
+from redsem_async._integrations.selector import Choice, Selector, terms_of
 
 T = TypeVar("T")
 
@@ -40,6 +41,8 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
         permits: how many permits a task holds.
         cancel_on_loss: whether a lost permit cancels its task. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
+        cost: of tasks created without one. What a task takes from the rate, or a dict of what it
+            takes from each by its name, as for ``acquire``. Or a function of the coroutine.
         on_outage: what happens to tasks while Redis is unavailable or rejects commands. With
             ``"closed"`` they fail with the error of ``acquire``. With ``"open"`` all run without a
             permit. With a number that many at a time do, in this process, and the others wait for
@@ -57,19 +60,18 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
         timeout: float | EllipsisType | None = ...,
         permits: int = 1,
         cancel_on_loss: bool | None = None,
+        cost: Callable[[Any], Cost | None] | Cost | None = None,
         on_outage: OnOutage = "closed",
     ) -> None:
         super().__init__()
-        options = AcquireOptions(timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss)
-        in_group = isinstance(sem, SemaphoreGroup)
-        keyed = not isinstance(sem, AnySemaphore) or sem.keyed
-        given = None if key is ... or key is None else key_function(key)
-        if given is not None and not keyed:
-            Selector(sem, given, **options)  # raises, saying what to do
-        self._key = given
-        self._with_key = Selector(sem, _itself, **options) if keyed else None
-        needs_key = in_group or (keyed and key is not None)
-        self._without_key = None if needs_key else Selector(sem, None, **options)
+        self._keyed = not isinstance(sem, AnySemaphore) or sem.keyed
+        self._needs_key = self._keyed and (key is not None or isinstance(sem, SemaphoreGroup))
+        given = _told_later if self._keyed and (key is None or key is ...) else key
+        cost = _told_later if cost is None else cost
+        self._choose = Selector(
+            sem, given, timeout=timeout, permits=permits, cancel_on_loss=cancel_on_loss, cost=cost
+        )
+        self._terms = terms_of(sem)
         self._outage = Outage(on_outage)
 
     def create_task(
@@ -79,6 +81,7 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
         name: str | None = None,
         context: Context | None = None,
         key: str | None = None,
+        cost: Cost | None = None,
     ) -> asyncio.Task[T]:
         """Create a task that runs *coro* once it has a permit, and return it.
 
@@ -88,15 +91,17 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
             context: of the task.
             key: the semaphore's key in a group, or the key of a semaphore with keys. By default
                 that of the task group.
+            cost: what the task takes from the rates. By default that of the task group.
 
         Raises:
             RuntimeError: as from ``asyncio.TaskGroup``: not entered, shutting down, finished.
-            TypeError: *coro* is not a coroutine, or the key is missing or not allowed.
+            TypeError: *coro* is not a coroutine, or the key or the cost is missing or not allowed.
+            ValueError: an invalid cost.
         """
         if not asyncio.iscoroutine(coro):
             raise TypeError(f"a coroutine was expected, got {coro!r}")
         try:
-            running = self._run(self._choice_for(coro, key), coro)
+            running = self._run(self._choice_for(coro, key, cost), coro)
             try:
                 task = super().create_task(running, name=name, context=context)
             except BaseException:
@@ -109,24 +114,24 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
         task.add_done_callback(lambda _: coro.close())
         return task
 
-    def _choice_for(self, coro: Coroutine[Any, Any, Any], key: str | None) -> Callable[[], Choice]:
-        if key is None and self._key is not None:
-            key = self._key(coro)
-        if key is None:
-            if self._without_key is None:
-                raise TypeError(
-                    "create_task() needs key= for this semaphore or group; for tasks without"
-                    " one, use ThrottledTaskGroup(sem, key=None)"
-                )
-            return self._without_key
-        if self._with_key is None:
+    def _choice_for(
+        self, coro: Coroutine[Any, Any, Any], key: str | None, cost: Cost | None
+    ) -> Callable[[], Choice]:
+        chosen = self._choose.key(coro) if key is None else key
+        if chosen is None and self._needs_key:
+            raise TypeError(
+                "create_task() needs key= for this semaphore or group; for tasks without"
+                " one, use ThrottledTaskGroup(sem, key=None)"
+            )
+        if key is not None and not self._keyed:
             raise TypeError("key= needs a SemaphoreGroup, or a semaphore that has keys")
-        return partial(self._with_key, key)
+        cost = self._choose.cost(coro) if cost is None else cost
+        self._terms.costs(cost)  # raises
+        return partial(self._choose.choose, ... if chosen is None else chosen, cost)
 
     async def _run(self, choose: Callable[[], Choice], coro: Coroutine[Any, Any, T]) -> T:
         async with self._outage.held(choose()):
             return await coro
 
 
-def _itself(key: str) -> str:
-    return key
+def _told_later(_: object) -> None: ...

@@ -179,7 +179,7 @@ async def test_a_full_semaphore_ends_an_outage(
 ) -> None:
     """It is an answer. Who waits then has no permit yet."""
     closed, opened = outage.Outage("closed"), outage.Outage("open")
-    choice = Selector(sem, None, timeout=0.05, permits=1, cancel_on_loss=None)()
+    choice = Selector(sem, None, timeout=0.05, permits=1, cancel_on_loss=None, cost=None)()
     async with sem:
         backend.down()
         await asyncio.wait([in_background(each.acquire(choice)) for each in (closed, opened)])

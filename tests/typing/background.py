@@ -16,6 +16,10 @@ def tenant_of(text: str, /, *, twice: bool = False) -> str:
     return text
 
 
+def cost_of(text: str, /, *, twice: bool = False) -> dict[str, int]:
+    return {"tokens": len(text)}
+
+
 async def functions(sem: AnySemaphore, group: SemaphoreGroup) -> None:
     """Signatures are kept: whatever the function does not take is an error."""
     guarded = throttled(sem, timeout=1)(length)
@@ -23,6 +27,8 @@ async def functions(sem: AnySemaphore, group: SemaphoreGroup) -> None:
     takes_text: Callable[[str], Coroutine[Any, Any, int]] = guarded
     assert_type(await takes_text("a"), int)
     _ = guarded(1)  # type: ignore[arg-type]
+    costly = throttled(sem, cost=cost_of)(length)
+    assert_type(await costly("a"), int)
     by_tenant = throttled(group, key=tenant_of, permits=2)(length)
     assert_type(await by_tenant("a"), int)
 
@@ -43,3 +49,5 @@ async def maps(sem: AnySemaphore, group: SemaphoreGroup, texts: AsyncIterator[st
         async for result in results:
             assert_type(result, int)
     _ = throttled_map(sem, length, [1, 2])  # type: ignore[arg-type]
+    _ = throttled_map(sem, length, ["a"], cost=len)
+    _ = throttled_map(sem, length, ["a"], cost=str.upper)  # type: ignore[arg-type]
