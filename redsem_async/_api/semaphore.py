@@ -213,7 +213,7 @@ class AnySemaphore:
                 raise TypeError("ahead= needs a FairSemaphore: only its queue has head starts")
             ahead = config.duration_of(ahead, "ahead", config.MOST_AHEAD)
         of_key = None if key is None else key_terms(terms, key, permits)
-        costs = terms.costs(cost)
+        costs = terms.costs(cost) if terms.rates or cost is not None else ""
         return Acquisition(self._acquire(cancel, most, permits, ahead, of_key, costs))
 
     async def _acquire(
@@ -275,7 +275,8 @@ class AnySemaphore:
             key_terms(terms, ..., 1)  # raises
         # As `_acquire` does, which would be one more coroutine for each waiter.
         remote = self._bound()
-        request = remote.acquire(terms, terms.timeout, costs=terms.costs(None))
+        costs = terms.costs(None) if terms.rates else ""
+        request = remote.acquire(terms, terms.timeout, costs=costs)
         if terms.timeout is None and ENTERED.get():
             note_nested(remote, request)
         try:

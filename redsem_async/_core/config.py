@@ -109,13 +109,7 @@ class Terms:
         self.lease: float = bounded(lease, "lease", SHORTEST_LEASE, LONGEST_LEASE, bounds)
         self.lease_ms: int = math.ceil(1000 * self.lease)
         self.margin: float = clock_margin(self.lease)
-        least = shown(self.lease)
-        self.refresh_interval: float = self.lease / 3
-        if refresh_interval is not None:
-            given = self.refresh_interval = seconds(refresh_interval, "refresh_interval")
-            if not 0 < given < self.lease:
-                bounds = f"above 0 and below the lease of {least} s"
-                raise ValueError(f"refresh_interval must be {bounds}, not {shown(given)}")
+        self.refresh_interval: float = refresh_interval_of(refresh_interval, self.lease)
         self.timeout: float | None = timeout_of(timeout)
         self.max_waiters: int | None = limit_or_none(max_waiters, "max_waiters")
         if clock not in ("server", "local"):
@@ -124,13 +118,25 @@ class Terms:
         self.prefix: str = text(prefix, "prefix")
         self.label: str | None = None if label is None else text(label, "label")
         self.cancel_on_loss: bool = flag(cancel_on_loss, "cancel_on_loss")
-        self.max_hold: float | None = None
+        self.max_hold: float | None = max_hold_of(max_hold, self.lease)
         self.max_hold_ms: int | None = None
-        if max_hold is not None:
-            bounds = f"at least the lease of {least} s and at most {LONGEST_LEASE:.0f} s"
-            self.max_hold = bounded(max_hold, "max_hold", self.lease, LONGEST_LEASE, bounds)
+        if self.max_hold is not None:
             self.max_hold_ms = math.ceil(1000 * self.max_hold)
         self.max_back_off: float = duration_of(max_back_off, "max_back_off", LONGEST_LEASE)
+        self._take_keys(key_limit, share, weight, patience, max_waiters_per_key)
+        self.rates: Mapping[str, Rate] = rates_of(rate)
+        if self.rates and clock == "local":
+            raise ValueError("rate needs clock='server': the clocks of clients differ")
+
+    def _take_keys(
+        self,
+        key_limit: KeyLimit,
+        share: bool,  # noqa: FBT001 - options, in their order
+        weight: Weight,
+        patience: float | None,
+        max_waiters_per_key: int | None,
+    ) -> None:
+        """The options of requests with keys."""
         self.share: bool = flag(share, "share")
         self.keyed: bool = self.share or key_limit is not None
         self.key_limit: KeyLimit = key_limit
@@ -151,9 +157,6 @@ class Terms:
         if most is not None and not self.keyed:
             raise ValueError("max_waiters_per_key needs key_limit or share=True")
         self.max_waiters_per_key: int | None = most
-        self.rates: Mapping[str, Rate] = rates_of(rate)
-        if self.rates and clock == "local":
-            raise ValueError("rate needs clock='server': the clocks of clients differ")
 
     def costs(self, cost: Cost | None) -> str:
         """What a request costs, as the queue has it. '' where there are no rates."""
@@ -221,6 +224,23 @@ def bounded(value: object, what: str, least: float, most: float, bounds: str) ->
     if not math.isclose(given, nearest, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
         raise ValueError(f"{what} must be {bounds}, not {shown(given)}")
     return nearest
+
+
+def refresh_interval_of(value: object, lease: float) -> float:
+    """Return how many seconds are between two refreshes: a third of the *lease* by default."""
+    if value is None:
+        return lease / 3
+    given = seconds(value, "refresh_interval")
+    if not 0 < given < lease:
+        bounds = f"above 0 and below the lease of {shown(lease)} s"
+        raise ValueError(f"refresh_interval must be {bounds}, not {shown(given)}")
+    return given
+
+
+def max_hold_of(value: object, lease: float) -> float | None:
+    """Return for how many seconds a permit may be held. None for ever."""
+    bounds = f"at least the lease of {shown(lease)} s and at most {LONGEST_LEASE:.0f} s"
+    return None if value is None else bounded(value, "max_hold", lease, LONGEST_LEASE, bounds)
 
 
 def shown(duration: float) -> str:

@@ -62,20 +62,29 @@ class Rate:
         return math.ceil(round(1e6 * self.time_for(cost), 3))
 
 
-def rates_of(rate: Rate | Mapping[str, Rate] | None) -> dict[str, Rate]:
-    """The rates that a semaphore declares, in the order of their names."""
+def rates_of(rate: object) -> dict[str, Rate]:
+    """The rates that a semaphore declares, in the order of their names.
+
+    *rate* is a rate, which is that of requests, or a mapping of names to rates, or None.
+    """
     if rate is None:
         return {}
-    rates: Mapping[str, object] = rate if isinstance(rate, Mapping) else {"requests": rate}
-    if not all(isinstance(each, Rate) for each in rates.values()):
-        raise TypeError(f"rate must be a Rate, or a dict of Rates by their names, not {rate!r}")
+    rates = {"requests": rate}
+    if isinstance(rate, Mapping):
+        rates = dict(cast("Mapping[str, object]", rate))
     if not 1 <= len(rates) <= MOST_RATES:
         raise ValueError(f"rate may name 1 to {MOST_RATES} rates, not {len(rates)}")
-    for name in rates:
+    found: dict[str, Rate] = {}
+    for name in sorted(rates):
         if not _NAME.fullmatch(name):
             allowed = "1 to 64 letters, digits, dots, dashes and underscores"
             raise ValueError(f"the name of a rate must have {allowed}, not {name!r}")
-    return {name: cast("Rate", rates[name]) for name in sorted(rates)}
+        if not isinstance(each := rates[name], Rate):
+            raise TypeError(
+                f"rate must be a Rate, or a dict of Rates by their names, not {rate!r}"
+            )
+        found[name] = each
+    return found
 
 
 def costs_of(rates: Mapping[str, Rate], cost: Cost | None) -> list[float]:

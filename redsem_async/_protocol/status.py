@@ -95,7 +95,7 @@ class Status(Operation[StatusReply]):
         slots, keys, blocked, key_limits = b"", (), address.fair and waiting > 0, 0
         if address.slotted:
             slots, *more = more
-        rates_text: bytes | None = None
+        rates_text = b""
         if address.rated:
             rates_text, *more = more
         if address.keyed:
@@ -109,29 +109,18 @@ class Status(Operation[StatusReply]):
             for hub, description in _in_rows(hubs, _text_of, _readable)
         }
 
-        declared_rates = viewer.rates or max(
-            (each.rates for each in clients.values()), key=len, default={}
-        )
+        declared = viewer.rates
+        for each in clients.values():
+            declared = declared or each.rates
 
         def client(identity: str) -> Client:
             hub = identity.partition(".")[0]
             return clients.get(hub) or Client(hub)
 
         def age(drawn: int) -> float:
-            # Tokens and tickets are times of the clock, in microseconds.
-            return max(0.0, (now_us - drawn) / 1e6)
+            return _age(now_us, drawn)
 
         available = max(0, min(limit, limit if ramp is None else ramp.permits) - held)
-
-        def begun(back_off: BackOff | None, stored: bytes) -> BackOff | None:
-            began_us, by = _origin(_BEGUN, stored)
-            if back_off is None or began_us is None:
-                return back_off
-            return back_off._replace(age=age(began_us), by=by)
-
-        def set_since(stored: bytes) -> tuple[float | None, str | None]:
-            set_ms, by = _origin(_SET, stored)
-            return None if set_ms is None else age(1000 * set_ms), by
 
         def key_status(
             key: str, held: int, waiting: int, told: Any, set_text: bytes, back_off_text: bytes
@@ -141,12 +130,13 @@ class Status(Operation[StatusReply]):
             of_key = set_limit
             if set_limit is None and declared is not None:
                 of_key = declared(unquote(key))
-            back_off = begun(back_off_of(ramp, limit if of_key is None else of_key), back_off_text)
+            back_off = back_off_of(ramp, limit if of_key is None else of_key)
+            back_off = _begun(back_off, back_off_text, now_us)
             of_keys = unquote(key), of_key, held, waiting, set_limit, back_off
-            return KeyStatus(*of_keys, *set_since(set_text))
+            return KeyStatus(*of_keys, *_set_since(set_text, now_us))
 
-        set_age, set_by = set_since(set_text)
-        back_off = begun(back_off_of(ramp, limit), back_off_text)
+        set_age, set_by = _set_since(set_text, now_us)
+        back_off = _begun(back_off_of(ramp, limit), back_off_text, now_us)
         usual = viewer.usual_hold
         if usual is None and (told := none_below_0(number_of(hold_ms))) is not None:
             usual = told / 1000
@@ -168,9 +158,7 @@ class Status(Operation[StatusReply]):
         if blocked or not available:
             later = retry_after(waiting, lowered(limit, ramp), usual, None, viewer.lease)
             later += 0.0 if back_off is None else back_off.seconds_left
-            unrefreshed = [holder for holder in listed if is_unrefreshed(holder)]
-            if unrefreshed and sum(holder.permits for holder in unrefreshed) >= held:
-                later = max(later, unrefreshed[0].expires_in)
+            later = max(later, _stalled_for(listed, held))
         status = SemaphoreStatus(
             name=address.name,
             limit=limit,
@@ -193,9 +181,36 @@ class Status(Operation[StatusReply]):
             set_limit_age=set_age,
             set_limit_by=set_by,
             usual_hold=usual,
-            rates={} if rates_text is None else _rates_of(rates_text, declared_rates, now_us),
+            rates=_rates_of(rates_text, declared, now_us),
         )
         return StatusReply(status, bool(blocked), number_of(key_limits))
+
+
+def _age(now_us: int, drawn: int) -> float:
+    """Tokens and tickets are times of the clock, in microseconds."""
+    return max(0.0, (now_us - drawn) / 1e6)
+
+
+def _begun(back_off: BackOff | None, stored: bytes, now_us: int) -> BackOff | None:
+    """*back_off* with when and by whom it began, as far as is known."""
+    began_us, by = _origin(_BEGUN, stored)
+    if back_off is None or began_us is None:
+        return back_off
+    return back_off._replace(age=_age(now_us, began_us), by=by)
+
+
+def _set_since(stored: bytes, now_us: int) -> tuple[float | None, str | None]:
+    """How long ago a limit was set, and by whom."""
+    set_ms, by = _origin(_SET, stored)
+    return None if set_ms is None else _age(now_us, 1000 * set_ms), by
+
+
+def _stalled_for(holders: Sequence[Holder], held: int) -> float:
+    """For how many seconds nothing is released, because nobody who holds refreshes."""
+    unrefreshed = [holder for holder in holders if is_unrefreshed(holder)]
+    if unrefreshed and sum(holder.permits for holder in unrefreshed) >= held:
+        return unrefreshed[0].expires_in
+    return 0.0
 
 
 def _rates_of(stored: bytes, rates: Mapping[str, Rate], now_us: int) -> dict[str, RateStatus]:
