@@ -245,12 +245,12 @@ _CLASSES = {
 
 def _class_of(kind: str, *, other: str) -> str:
     """The class for *kind*, and its clock if it is another than that of *other*."""
-    (mode, clock, *rates), (_, other_clock, *_) = (text.split(" ") for text in (kind, other))
+    (mode, clock, rates), (_, other_clock, _) = map(_parts_of, (kind, other))
     base, *more = re.split(r"\+(?=rate|slots)", mode)
     known = _CLASSES.get(base, base)
     parts = known.split(" with ", 1)[1:]
     if rates:
-        names = rates[0].split("+")
+        names = rates.split("+")
         parts.append(f"the rate{'s' * (len(names) > 1)} {', '.join(map(repr, names))}")
     parts += ["slots"] * ("slots" in more)
     parts += [f"clock={clock!r}"] * (clock != other_clock)
@@ -258,8 +258,15 @@ def _class_of(kind: str, *, other: str) -> str:
     return f"{named} with {' and '.join(parts)}" if parts else named
 
 
+def _parts_of(kind: str) -> tuple[str, str, str]:
+    """Mode, clock, and the names of the rates."""
+    mode, _, more = kind.partition(" ")
+    clock, _, rates = more.partition(" ")
+    return mode, clock, rates
+
+
 def _call(kind: str) -> str:
-    mode, clock = kind.split(" ")[:2]
+    mode, clock, _ = _parts_of(kind)
     options = "..., clock='local'" if clock == "local" else "..."
     return f"{_CLASSES.get(mode.partition('+')[0], mode).partition(' ')[0]}({options})"
 
