@@ -242,7 +242,8 @@ class Look:
             if held.expiry_ms > now and identity not in without:
                 uses[held.key] += held.permits
         ramps = {key: ramp.permits for key, b in self.back_offs.items() if (ramp := b.ramp(now))}
-        full_in = [tat - self.now_us for tat, _ in self.rates]
+        now_us = self.now_us if now == self.now else 1000 * now
+        full_in = [tat - now_us for tat, _ in self.rates]
         return Room(uses, self.set_limit, self.slotted, self.key_limits, ramps, full_in)
 
     def eligible(self, room: Room) -> Iterator[Waiter]:

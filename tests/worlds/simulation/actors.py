@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 KEYS = ("a", "b", "c")
 PAUSES = (0.0, 0.1, 1.0, 5.0)  # seconds of a back-off
+SETTLED = 0.3  # of the permits with a cost
 OTHER_CALLS = "foreign", "limit", "delete", "look", "back_off", "close"
 LIMITS = (None, None, 0, 1, 2, 3, 5)
 
@@ -221,6 +222,8 @@ class Actor:
                     books.orders.ordered(self._process, BACK_OFF)
                     permit.back_off(draw.choice(PAUSES), key=attempt.key is not None)
                     world.fault("backed off")
+                if run.rated and draw.random() < SETTLED and attempt.action != "adopt":
+                    permit.settle(draw.choice((0, 0.5, 3)))
                 if draw.random() < run.blocked and not world.healed:
                     self._process.block(draw.random() * 2 * attempt.semaphore.lease)
         finally:

@@ -30,7 +30,7 @@ from redsem_async._hub.model import Lease, LeaseState, Request
 from redsem_async._hub.remote_semaphore import RemoteSemaphore
 from redsem_async._protocol.operations import KeyTerms, QueuedRequest
 from tests.worlds.judge import Broken, Judge
-from tests.worlds.look import Look, Ran, key_of
+from tests.worlds.look import Look, Ran, key_of, lets_go
 from tests.worlds.look import Permit as Trusted
 from tests.worlds.process import Process
 
@@ -97,7 +97,8 @@ class Attempt:
         semaphore, terms = self.semaphore, None
         if self.key is not None and isinstance(semaphore, FairSemaphore):
             terms = KeyTerms(self.key, semaphore._terms.declared_limit(self.key))
-        return QueuedRequest(0, 0, semaphore.limit, self.permits, key=terms)
+        costs = semaphore._terms.costs(None)
+        return QueuedRequest(0, 0, semaphore.limit, self.permits, terms, costs)
 
     def __str__(self) -> str:
         what = f"{self.action} of {self.permits} of {self.semaphore.name} by {self.process.name}"
@@ -421,6 +422,8 @@ class Books:
                 found.add("back_off")
             if look.has_lost_facts or look.is_held_up or not room.fits(request):
                 found.add("limit")
+            if not lets_go(room.full_in, request):
+                found.add("rate")
             of_its_key = [waiter.id for waiter in look.line if waiter.key == key_of(request)]
             others = any(identity.partition(".")[0] not in hubs for identity in of_its_key)
             in_its_way = not look.passes_over and (others or len(of_its_key) > waits)

@@ -7,10 +7,11 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
-from redsem_async import AnySemaphore, FairSemaphore, Semaphore, SemaphoreError
-from redsem_async._core.keys import Mode
+from redsem_async import AnySemaphore, FairSemaphore, Rate, Semaphore, SemaphoreError
+from redsem_async._core.keys import Mode, mode_with
 from redsem_async._core.lease import heartbeat_interval
 from tests.worlds.judge import forgotten
 from tests.worlds.look import Look
@@ -29,6 +30,7 @@ RECOVERY = 2.5  # after everything was wrong
 LOOK = 0.02  # seconds between two looks at that
 KEYED = 0.6  # of the schedules in fair mode
 SLOTTED = 0.3  # of all, where all clients declare the same limit
+RATED = 0.3  # of those in fair mode
 LONGEST_HOLDS = 0.15  # of the semaphores in a process
 COLLECT = 25  # schedules between two collections of garbage
 _OFTEN = {"refuse": 0.2, "hang": 0.2, "overtaken": 0.3, "unanswered": 0.3}
@@ -65,6 +67,8 @@ class Schedule:
         self.keyed = self.mode == "fair" and draw.random() < KEYED
         if self.keyed:
             self.mode = draw.choice(("fair+keys", "fair+keys", "fair+share"))
+        self.rated = self.mode != "zset" and draw.random() < RATED
+        self.mode = mode_with(self.mode, rates=self.rated)
         names = ["jobs", "more"][: draw.choice((1, 1, 1, 2))]
         self.limits = {name: draw.choice((1, 1, 2, 3, 5)) for name in names}
         self.mixed = draw.random() < 0.15
@@ -134,6 +138,8 @@ class Schedule:
             lease = draw.choice((1.0, 2.0)) * self.lease if self.mixed else self.lease
             options = self._options_of_keys(limit, lease)
             options |= {"slots": range(limit)} if self.slotted else {"limit": limit}
+            if self.rated:
+                options["rate"] = Rate(draw.choice((20, 200)), burst=draw.choice((None, 1, 5)))
             semaphore = self.kind(
                 process.backend,
                 name,
@@ -159,9 +165,9 @@ class Schedule:
         if not self.keyed:
             return options
         of_key = {key: draw.choice((1, 1, 2, max(limit, 1))) for key in KEYS}
-        if self.mode == "fair+keys" or draw.random() < 0.5:
+        if "+keys" in self.mode or draw.random() < 0.5:
             options["key_limit"] = of_key.__getitem__
-        if self.mode == "fair+share":
+        if "+share" in self.mode:
             weights = {key: draw.choice((1.0, 1.0, 2.5)) for key in KEYS}
             patience = draw.choice((None, 0.0, 0.1, 3600.0))
             options |= {"share": True, "weight": weights.__getitem__, "patience": patience}
@@ -247,6 +253,8 @@ class Schedule:
         pending = [attempt for attempt in self.world.books[name].pending if attempt.waits]
         if not pending or look.has_lost_facts:
             return []
+        if look.rates:  # which change with time
+            look = replace(look, now_us=self.world.server_us_at(self.world.now))
         room = look.room()
         if (room.ramps or not look.passes_over) and any(look.eligible(room)):
             return pending if forgotten(look) else []
@@ -259,7 +267,7 @@ class Schedule:
         if not (self.calm or self.gusty):
             prompt += RECOVERY
         # Nobody is told when a patience ends, which may be the turn of a lighter one.
-        elif self.mode != "fair+share" and not any(a.process.no_push for a in waiting):
+        elif "+share" not in self.mode and not any(a.process.no_push for a in waiting):
             return prompt
         return prompt + heartbeat_interval(2 * self.lease)
 
