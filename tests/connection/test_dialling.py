@@ -230,7 +230,7 @@ async def test_a_login_that_is_rejected_later_is_an_outage(
 
     Logged once more after an outage, of which "connection refused" was the reason.
     """
-    caplog.set_level(logging.WARNING, "redsem_async")
+    logging.getLogger("redsem_async").setLevel(logging.WARNING)  # until the simulation is over
     peer = network.peer()
     client = Redis(host="one", port=1)
     semaphore = FairSemaphore(client, "jobs", 1, lease=30.0)
