@@ -17,7 +17,8 @@ LEASES_MS = (10_000, 10_000, 30_000, 90_000)
 MESSAGES = (0, NO_PUSH, UNCOUNTED)
 KEYS = (None, "a", "a", "a0", "b")
 # In us of two rates, with their bursts: mostly of one that lets all go, above the burst, nothing.
-COSTS = ":9/3000+1/9", ":9/3000+1/9", ":900/3000+9/9", ":40000/3000+1/9", ":0/3000+0/9"
+USUAL, UNUSUAL = ":9/3000+1/9", (":900/3000+9/9", ":40000/3000+1/9", ":0/3000+0/9")
+COSTS = (*[USUAL] * 20, *UNUSUAL)
 SETTLED = "-9+0", "3000+1", "-40000+-9"
 
 
@@ -28,7 +29,9 @@ class RandomCalls(InMemory):
         super().__init__(mode, clock)
         self.seed = seed
         self.draw = draw = random.Random(seed)
-        self.limit = draw.choice((1, 2, 2, 3, 5)) * (3 if self.address.keyed else 1)
+        self.limit = draw.choice((1, 2, 2, 3, 5)) * (
+            3 if self.address.keyed or self.address.rated else 1
+        )
         self.wild = draw.choice((0.03, 0.1, 0.3))  # how often something unusual happens
         self.overloads = 0.5 * (seed % 3 == 0)  # likewise an upstream refuses work
         self.calls = 0
