@@ -195,7 +195,6 @@ async def test_work_that_comes_while_the_hub_goes(
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_loop_that_a_forked_child_runs_again_has_a_hub_of_its_own(make: Make) -> None:
-    """The hub of before the fork is the parent's, with its connection and its ids."""
     sem = make()
 
     async def hub() -> str:
