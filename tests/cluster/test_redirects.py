@@ -243,6 +243,10 @@ async def test_what_no_node_carries_out_now_is_asked_again_in_a_moment(
     async with cluster_client() as client:
         semaphore = of(client)
         await used(semaphore)
+        async with FairSemaphore(client, "short", 1, lease=0.5) as permit:
+            await permit.refresh()
+            one.refuses(text, "EVALSHA", times=8)
+            await permit.refresh()
         one.refuses(text, times=4)
         assert 0.0 < await seconds_of(semaphore) < 1.0
         one.refuses(text)
@@ -252,6 +256,20 @@ async def test_what_no_node_carries_out_now_is_asked_again_in_a_moment(
             await semaphore.acquire(timeout=0.5)
         with pytest.raises(BackendUnavailable, match=text):
             await asyncio.wait_for(semaphore.acquire(), 2 * LEASE)
+
+
+@simulated
+async def test_a_change_that_was_not_taken_is_not_void_behind_the_next(one: Peer) -> None:
+    """Two back-offs are in flight together, and the node takes the second alone."""
+    async with cluster_client() as client:
+        semaphore = FairSemaphore(client, "jobs", 4, key_limit=4, lease=LEASE)
+        await semaphore.back_off(0.0)  # the node has its script
+        held = [await semaphore.acquire(key=key) for key in "ab"]
+        one.refuses("TRYAGAIN", "EVALSHA", times=1)
+        for permit in held:
+            permit.back_off(5.0, key=True)
+        await asyncio.sleep(1.0)
+        assert all(key.back_off for key in (await semaphore.status()).keys)
 
 
 @simulated

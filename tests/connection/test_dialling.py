@@ -221,6 +221,21 @@ async def test_unavailable_says_why_when_nothing_is_said(
         await aclose(client)
 
 
+@simulated
+async def test_a_server_that_refuses_a_command_is_available_again(
+    network: Network, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "redsem_async")
+    peer, client = network.peer(), Redis(host="one", port=1)
+    assert not await FairSemaphore(client, "jobs", 1).locked()
+    for text in ("BUSY A script.", "ERR it cannot be done"):
+        peer.refuses(text)
+        with pytest.raises(BackendError, match=text):
+            await FairSemaphore(client, "jobs", 1).acquire(timeout=1.0)
+    assert "one:1 is available again" in caplog.text
+    await aclose(client)
+
+
 @pytest.mark.parametrize("text", ["WRONGPASS invalid username-password pair", NO_LOGIN])
 @simulated
 async def test_a_login_that_is_rejected_later_is_an_outage(

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -92,6 +92,17 @@ class Worker:
         if self._process.returncode is None:
             self._process.kill()
         await self._process.communicate()
+
+
+def forked(says: Callable[[], object]) -> bool:
+    """Whether *says* returns something true in a forked child."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(not says())
+        finally:
+            os._exit(2)
+    return os.waitpid(child, 0)[1] == 0
 
 
 class StartWorker(Protocol):

@@ -136,6 +136,17 @@ async def test_the_limit_may_be_a_function_of_the_key(client: Client, name: str)
 
 
 @simulated
+async def test_who_waits_for_its_key_does_not_count_itself_as_before_it(keyed: MakeKeyed) -> None:
+    here, there = keyed(5)
+    async with here.acquire(key="a"):
+        await asyncio.sleep(1.0)  # the usual hold
+    async with here.acquire(key="a"):
+        with pytest.raises(AcquireTimeout) as late:
+            await there.acquire(key="a", timeout=0.2)
+    assert late.value.retry_after == pytest.approx(1.0, abs=0.1)
+
+
+@simulated
 async def test_a_timeout_says_which_limit_was_full(keyed: MakeKeyed) -> None:
     here, there = keyed(2)
 

@@ -17,6 +17,7 @@ from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 from redsem_async import FairSemaphore, Permit, PermitLost, SemaphoreClosed, aclose
 from redsem_async._hub.hub import IDLE
 from redsem_async.testing import EmbeddedRedis
+from tests.harness.children import forked
 from tests.harness.clients import (
     Client,
     Connect,
@@ -190,6 +191,19 @@ async def test_work_that_comes_while_the_hub_goes(
             await asyncio.sleep(0)
         met += "redsem-hub" in [task.get_name() for task in asyncio.all_tasks()]
     assert met, "the hub was gone each time"
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_loop_that_a_forked_child_runs_again_has_a_hub_of_its_own(make: Make) -> None:
+    sem = make()
+
+    async def hub() -> str:
+        async with sem as permit:
+            return hub_of(permit)
+
+    with asyncio.Runner() as runner:
+        before = runner.run(hub())
+        assert forked(lambda: runner.run(hub()) != before)
 
 
 # -- programs that just end

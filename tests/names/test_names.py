@@ -18,6 +18,7 @@ from redsem_async import (
     __version__,
 )
 from redsem_async._redis.scripts import layout
+from redsem_async._tools.stored import scanned_names
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client, Kind, Make
 from tests.harness.wait import cancelled, queue_up, soon
@@ -219,6 +220,11 @@ async def test_the_error_says_that_the_name_is_unused(
     await use(refused)
 
 
+async def test_no_time_is_told_without_an_expiry(refused: AnySemaphore, stored: Stored) -> None:
+    stored.run("HSET", "meta", "mode", "zset local", "layout", OWN)
+    assert (await mismatch(refused)).free_in is None
+
+
 # -- layouts: of other versions of the library
 
 OWN = layout()
@@ -295,6 +301,8 @@ async def test_any_text_will_do_for_a_name_and_for_a_prefix(
         assert permit.name == text
         status = await there.status()
         assert (status.name, status.holders[0].client.label) == (text, text)
+        found = [some async for some in scanned_names(redis, options["prefix"])]
+        assert [text] in found
         waiter = await queue_up(there)
     permit = await soon(waiter)  # served by a message
     assert await here.release(permit.id) is True

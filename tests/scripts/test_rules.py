@@ -545,6 +545,37 @@ def test_who_asks_again_keeps_the_order_of_the_calls_however_long_each_batch_tak
     assert [waiter.request.number for waiter in state.look.line] == [*range(1, 601)]
 
 
+def test_requests_of_the_dead_are_dropped_once_hubs_is_lost() -> None:
+    """They would be counted until they are the first, and others be refused because of them."""
+    state, own = InMemory("fair"), op.QueuedRequest(2, 90_000, 1)
+    for hub, number in ((C, 1), (C, 2), (A, 1)):
+        state.acquire(hub, number)
+    state.lose("hubs")
+    assert state.heartbeat(C, 90_000, own).waiting == 1
+
+
+def test_who_asks_again_after_the_clock_jumped_passes_nobody_that_came_before() -> None:
+    """The offset of a process's clock is measured anew."""
+    state, asked = InMemory("fair"), op.RequestOptions(asked_us=5_000_000)
+    state.acquire(A, 1)
+    for number in (1, 2):
+        state.acquire(B, number, options={number: asked}, now_us=asked.asked_us)
+        state.pass_time(10_000)  # by the clock of the server alone
+        state.acquire(C, number)
+        state.pass_time(1)
+    assert [waiter.id for waiter in state.look.line] == [f"{B}.1", f"{C}.1", f"{B}.2", f"{C}.2"]
+
+
+def test_heartbeats_keep_the_place_of_who_waits_for_long() -> None:
+    """The queue would expire, and all who wait would have to ask again."""
+    state, waiter = InMemory("fair"), op.QueuedRequest(1, 10_000, 1)
+    state.acquire(A, 1, lease_ms=10_000_000)
+    state.acquire(B, 1, lease_ms=10_000)
+    for _ in range(50):
+        state.pass_time(10_000)
+        assert state.heartbeat(B, 10_000, waiter).answers == [0]
+
+
 @pytest.mark.parametrize("mode", ["fair", "fair+keys"])
 def test_an_acquire_that_is_late_holds_nothing_although_the_mark_was_lost(mode: Mode) -> None:
     """A hub that is introduced anew says which numbers it will not send any more."""

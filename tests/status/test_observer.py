@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import logging
-import os
 import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -20,8 +19,10 @@ from redsem_async import (
     SemaphoreClosed,
     aclose,
 )
+from redsem_async._observers.registry import observers
 from redsem_async.observer import Event, observe
 from redsem_async.testing import MemoryBackend
+from tests.harness.children import forked
 from tests.harness.clients import Client, Make, MakePair, key_of
 from tests.harness.inside import beat
 from tests.harness.wait import all_free, cancelled, give_back, queue_up, soon, until, waiting
@@ -273,7 +274,6 @@ def test_only_a_function_observes_and_once(observer: Any, recorder: Recorder) ->
     observe(recorder.__call__).stop()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 async def test_a_forked_child_observes_nothing_of_its_parent(
     make: Make, recorder: Recorder
@@ -281,9 +281,11 @@ async def test_a_forked_child_observes_nothing_of_its_parent(
     """They are the parent's to end, and locks of an observer's may be held for ever."""
     async with make():
         before = len(recorder.events)
-        child = os.fork()
-        if child == 0:
-            os._exit(len(recorder.events) - before)
-        _, status = await asyncio.to_thread(os.waitpid, child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+        assert forked(lambda: len(recorder.events) == before)
     assert recorder.kinds == ["granted", "released"]
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_an_observer_is_told_keys_in_a_forked_child_too(recorder: Recorder) -> None:
+    with observe(recorder.events.append, keys=True):
+        assert forked(lambda: observers.notifiers[-1].keys)

@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
 
-from redsem_async import BackendUnavailable, FairSemaphore, aclose
+from redsem_async import BackendUnavailable, FairSemaphore, Semaphore, aclose
 from redsem_async.dashboard import _app, _reader, dashboard
 from redsem_async.dashboard._reader import BUDGET, DETAILS, SHOWN, Detail, Reader, Watch
 from redsem_async.testing import EmbeddedRedis
@@ -81,6 +81,28 @@ async def test_a_tick_reads_a_bounded_number_of_names(redis: Redis, admin: Redis
             now = reader.readings | reader.details
             seen |= {what for what, reading in now.items() if reading is not known.get(what)}
         assert len(seen) == len(names) + len(reader.details)
+
+
+async def test_all_pages_that_are_open_are_read_in_turns(redis: Redis) -> None:
+    reader = Reader(redis, "redsem", INTERVAL)
+    details = [Detail(name) for name in (await make_names(redis))[: DETAILS + 1]]
+    reader._watches = {Watch(detail=detail) for detail in details}
+    for _ in range(2):
+        await reader._read_details()
+    before = {**reader.details}
+    for _ in range(2):
+        await reader._read_details()
+    assert not [each for each in details if reader.details[each] is before[each]]
+
+
+async def test_a_name_that_another_class_uses_now_is_read_as_that(redis: Redis) -> None:
+    reader = Reader(redis, "redsem", INTERVAL)
+    for kind in (FairSemaphore, Semaphore):
+        sem = kind(redis, "gpu", 1)
+        async with sem:
+            reading = await reader.read("gpu", 1)
+            assert reading is not None and reading.status is not None, reading
+        await sem.delete()
 
 
 async def test_what_was_read_long_ago_is_not_shown(
