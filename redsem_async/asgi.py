@@ -48,10 +48,10 @@ class ConcurrencyLimitMiddleware:
     The value is ``None`` if *on_outage* admitted the request without a permit.
 
     A request that gets no permit is answered with *status* and a ``Retry-After`` computed from
-    the queue. A WebSocket is denied in the same way if the server supports it (the
-    ``websocket.http.response`` extension), and is otherwise closed with 1013. A client that
-    disconnects while it waits leaves the queue. The middleware does not notice this while 64 KiB
-    of the client's body wait to be read.
+    the queue, plus a random part of up to as much again. A WebSocket is denied in the same way if
+    the server supports it (the ``websocket.http.response`` extension), and is otherwise closed
+    with 1013. A client that disconnects while it waits leaves the queue. The middleware does not
+    notice this while 64 KiB of the client's body wait to be read.
 
     If the permit is lost, the application is cancelled (unless the semaphore has
     ``cancel_on_loss=False``). The client gets 503 if no header has been sent yet. Otherwise
@@ -77,7 +77,7 @@ class ConcurrencyLimitMiddleware:
         cost: what each request takes from the rate, or a dict of what it takes from each by its
             name, as for ``acquire``. Or a function of its scope that returns it.
         retry_after: a function of the ``SemaphoreFull`` that returns the seconds for
-            ``Retry-After``, in place of the error's estimate.
+            ``Retry-After``, in place of the error's estimate and of the random part.
         exempt: a function of the scope that returns whether a request needs no permit, such as
             a health check.
 
