@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from types import EllipsisType
 from typing import Any
 
@@ -14,6 +15,7 @@ from ._core import config
 from ._core.errors import PermitLost
 from ._core.rates import Cost
 from ._integrations.admission import (
+    CLIENT_CLOSED_REQUEST,
     DISCONNECTS,
     READ_AHEAD,
     TRY_AGAIN_LATER,
@@ -133,6 +135,7 @@ class ConcurrencyLimitMiddleware:
             await answer.refuse(refused)
         except ClientDisconnected:
             logger.debug("a client disconnected while it waited for a permit")
+            await answer.end_unheard()
         except ClientLeft:
             if not inbox.left:
                 raise  # another middleware's
@@ -285,6 +288,13 @@ class _Answer:
             await self._respond(refused, "websocket.http.response")
         else:
             await self._close(refused)
+
+    async def end_unheard(self) -> None:
+        """Respond although the client is gone, because middleware outside may insist on it."""
+        if self._scope["type"] == "http":
+            with suppress(OSError):  # which a server may raise for that
+                await self._send({"type": "http.response.start", "status": CLIENT_CLOSED_REQUEST})
+                await self._send({"type": "http.response.body"})
 
     async def _close(self, refused: Rejected) -> None:
         close = {"type": "websocket.close", "code": TRY_AGAIN_LATER, "reason": refused.detail}

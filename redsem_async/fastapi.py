@@ -10,6 +10,7 @@ from ._api.permit import Permit
 from ._api.semaphore import AnySemaphore
 from ._core.rates import Cost
 from ._integrations.admission import (
+    CLIENT_CLOSED_REQUEST,
     DISCONNECTS,
     READ_AHEAD,
     TRY_AGAIN_LATER,
@@ -52,7 +53,6 @@ _see_that_responses_are_covered(fastapi.__version__)
 
 HELD = "redsem_async.permits"  # in the scope: the permits that the request holds
 WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
-CLIENT_CLOSED_REQUEST = 499  # what proxies log for a client that disconnected
 
 
 class RequirePermit:

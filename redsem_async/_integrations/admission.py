@@ -44,6 +44,7 @@ _REASONS: dict[BlockedBy, str] = {
 LONGEST = 10**9  # seconds in Retry-After
 
 UNAVAILABLE = 503
+CLIENT_CLOSED_REQUEST = 499  # what proxies log for a client that disconnected
 TRY_AGAIN_LATER = 1013  # a WebSocket's close code
 READ_AHEAD = 65_536  # bytes of a body that are read before the application asks for them
 DISCONNECTS = frozenset({"http.disconnect", "websocket.disconnect"})
