@@ -292,8 +292,9 @@ class _Answer:
     async def end_unheard(self) -> None:
         """Respond although the client is gone, because middleware outside may insist on it."""
         if self._scope["type"] == "http":
+            status = CLIENT_CLOSED_REQUEST
             with suppress(OSError):  # which a server may raise for that
-                await self._send({"type": "http.response.start", "status": CLIENT_CLOSED_REQUEST})
+                await self._send({"type": "http.response.start", "status": status, "headers": []})
                 await self._send({"type": "http.response.body"})
 
     async def _close(self, refused: Rejected) -> None:
