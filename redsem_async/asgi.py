@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from types import EllipsisType
 from typing import Any
 
@@ -14,6 +15,7 @@ from ._core import config
 from ._core.errors import PermitLost
 from ._core.rates import Cost
 from ._integrations.admission import (
+    CLIENT_CLOSED_REQUEST,
     DISCONNECTS,
     READ_AHEAD,
     TRY_AGAIN_LATER,
@@ -48,10 +50,10 @@ class ConcurrencyLimitMiddleware:
     The value is ``None`` if *on_outage* admitted the request without a permit.
 
     A request that gets no permit is answered with *status* and a ``Retry-After`` computed from
-    the queue. A WebSocket is denied in the same way if the server supports it (the
-    ``websocket.http.response`` extension), and is otherwise closed with 1013. A client that
-    disconnects while it waits leaves the queue. The middleware does not notice this while 64 KiB
-    of the client's body wait to be read.
+    the queue, plus a random part of up to as much again. A WebSocket is denied in the same way if
+    the server supports it (the ``websocket.http.response`` extension), and is otherwise closed
+    with 1013. A client that disconnects while it waits leaves the queue. The middleware does not
+    notice this while 64 KiB of the client's body wait to be read.
 
     If the permit is lost, the application is cancelled (unless the semaphore has
     ``cancel_on_loss=False``). The client gets 503 if no header has been sent yet. Otherwise
@@ -77,7 +79,7 @@ class ConcurrencyLimitMiddleware:
         cost: what each request takes from the rate, or a dict of what it takes from each by its
             name, as for ``acquire``. Or a function of its scope that returns it.
         retry_after: a function of the ``SemaphoreFull`` that returns the seconds for
-            ``Retry-After``, in place of the error's estimate.
+            ``Retry-After``, in place of the error's estimate and of the random part.
         exempt: a function of the scope that returns whether a request needs no permit, such as
             a health check.
 
@@ -133,6 +135,7 @@ class ConcurrencyLimitMiddleware:
             await answer.refuse(refused)
         except ClientDisconnected:
             logger.debug("a client disconnected while it waited for a permit")
+            await answer.end_unheard()
         except ClientLeft:
             if not inbox.left:
                 raise  # another middleware's
@@ -285,6 +288,14 @@ class _Answer:
             await self._respond(refused, "websocket.http.response")
         else:
             await self._close(refused)
+
+    async def end_unheard(self) -> None:
+        """Respond although the client is gone, because middleware outside may insist on it."""
+        if self._scope["type"] == "http":
+            status = CLIENT_CLOSED_REQUEST
+            with suppress(OSError):  # which a server may raise for that
+                await self._send({"type": "http.response.start", "status": status, "headers": []})
+                await self._send({"type": "http.response.body"})
 
     async def _close(self, refused: Rejected) -> None:
         close = {"type": "websocket.close", "code": TRY_AGAIN_LATER, "reason": refused.detail}

@@ -10,6 +10,7 @@ from ._api.permit import Permit
 from ._api.semaphore import AnySemaphore
 from ._core.rates import Cost
 from ._integrations.admission import (
+    CLIENT_CLOSED_REQUEST,
     DISCONNECTS,
     READ_AHEAD,
     TRY_AGAIN_LATER,
@@ -52,7 +53,6 @@ _see_that_responses_are_covered(fastapi.__version__)
 
 HELD = "redsem_async.permits"  # in the scope: the permits that the request holds
 WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
-CLIENT_CLOSED_REQUEST = 499  # what proxies log for a client that disconnected
 
 
 class RequirePermit:
@@ -67,10 +67,10 @@ class RequirePermit:
     including a streamed body and background tasks, or until the client has disconnected.
 
     A request that gets no permit is answered with *status* and a ``Retry-After`` computed from
-    the queue and from recent hold times. A WebSocket is denied in the same way if the server
-    supports it, and is otherwise closed with 1013. A client that disconnects while it waits
-    leaves the queue. If the request has a body over 64 KiB, the disconnect is only noticed if the
-    handler declares the body.
+    the queue and from recent hold times, plus a random part of up to as much again. A WebSocket is
+    denied in the same way if the server supports it, and is otherwise closed with 1013. A client
+    that disconnects while it waits leaves the queue. If the request has a body over 64 KiB, the
+    disconnect is only noticed if the handler declares the body.
 
     If the permit is lost, the handler is cancelled, unless the semaphore has
     ``cancel_on_loss=False``. Code in a thread continues. The client gets 503 if no header has
@@ -96,7 +96,7 @@ class RequirePermit:
             name, as for ``acquire``. Or a function of the ``Request`` (or ``WebSocket``) that
             returns it.
         retry_after: a function of the ``SemaphoreFull`` that returns the seconds for
-            ``Retry-After``, in place of the error's estimate.
+            ``Retry-After``, in place of the error's estimate and of the random part.
 
     Raises:
         ValueError, TypeError: for invalid arguments.

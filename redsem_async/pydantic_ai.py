@@ -7,18 +7,39 @@ from typing import Any
 
 from ._api.group import SemaphoreGroup
 from ._api.semaphore import AnySemaphore
+from ._core.errors import AcquireTimeout, QueueFull
 from ._core.rates import Cost
-from ._integrations.outbound import HeldPermit
+from ._integrations.outbound import HeldPermit, raising
 from ._integrations.selector import Selector
 
 try:
     from pydantic_ai.concurrency import AbstractConcurrencyLimiter
+    from pydantic_ai.exceptions import ConcurrencyLimitExceeded
 except ModuleNotFoundError as _missing:
     raise ImportError(
         "redsem_async.pydantic_ai needs pydantic-ai-slim: pip install 'redsem-async[pydantic-ai]'"
     ) from _missing
 
-__all__ = ["SemaphoreLimiter"]
+__all__ = ["PermitsQueueFull", "PermitsTimeout", "SemaphoreLimiter"]
+
+
+class PermitsTimeout(AcquireTimeout, ConcurrencyLimitExceeded):
+    """No permit became free in time. The run or the request did not start.
+
+    It is an ``AcquireTimeout`` and has its attributes. It is also a ``ConcurrencyLimitExceeded``,
+    so programs that know only Pydantic AI catch it.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.message: str = str(self)  # OSError's constructor does not call the next one
+
+
+class PermitsQueueFull(QueueFull, ConcurrencyLimitExceeded):
+    """The queue already has ``max_waiters`` waiters. The run or the request did not start.
+
+    It is a ``QueueFull`` with its attributes, and a ``ConcurrencyLimitExceeded``.
+    """
 
 
 class SemaphoreLimiter(AbstractConcurrencyLimiter):
@@ -29,10 +50,9 @@ class SemaphoreLimiter(AbstractConcurrencyLimiter):
     agent = Agent(model, max_concurrency=SemaphoreLimiter(runs))
     ```
 
-    The errors of ``acquire`` are raised before the run or the request starts. The loss of a
-    permit does not cancel them, because Pydantic AI may acquire in one task and release in
-    another. Such a release frees the oldest permit, so use a separate limiter for each streamed
-    model with a different key.
+    Errors are raised before the run or the request starts. The loss of a permit does not cancel
+    them, because Pydantic AI may acquire in one task and release in another. Such a release frees
+    the oldest permit, so use a separate limiter for each streamed model with a different key.
 
     Args:
         sem_or_group: a semaphore, or a group with one for each *key*.
@@ -42,6 +62,12 @@ class SemaphoreLimiter(AbstractConcurrencyLimiter):
         permits: how many permits each run or request needs.
         cost: what it takes from the rate, or a dict of what it takes from each by its name, as for
             ``acquire``. Or a function of the source that returns it.
+
+    Raises:
+        PermitsTimeout: (of a run or a request) no permit became free in time.
+        PermitsQueueFull: the queue already has ``max_waiters`` waiters.
+        BackendError: Redis rejected the command, or is unavailable (``BackendUnavailable``).
+        ValueError, TypeError: (of the constructor) for invalid arguments.
     """
 
     def __init__(
@@ -68,7 +94,8 @@ class SemaphoreLimiter(AbstractConcurrencyLimiter):
         """Wait for a permit. Pydantic AI calls this."""
         choice = self._choose(source)
         held = HeldPermit(choice.semaphore, choice.acquire())
-        await held.begin()
+        with raising(PermitsTimeout, PermitsQueueFull):
+            await held.begin()
         self._held.append((asyncio.current_task(), held))
 
     def release(self) -> None:

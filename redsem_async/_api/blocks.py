@@ -12,7 +12,7 @@ from redsem_async._core.errors import AcquireTimeout, BlockedBy
 from redsem_async._core.log import facts
 from redsem_async._hub.estimates import blocked_by_of
 from redsem_async._hub.model import Lease, LeaseState, Request
-from redsem_async._hub.remote_semaphore import RemoteSemaphore
+from redsem_async._hub.remote_semaphore import MAX_REMEMBERED, RemoteSemaphore
 
 logger = logging.getLogger("redsem_async")
 
@@ -76,15 +76,19 @@ class BlockGuard:
         return ours and isinstance(exc, asyncio.CancelledError)
 
 
-# -- tasks that wait for themselves
+# -- tasks that wait for themselves, or for each other
 
 
 def note_nested(remote: RemoteSemaphore, request: Request) -> None:
-    """*request* of the current task waits forever, if for a permit that the task holds."""
-    around = ENTERED.get()
-    if "nested" not in remote.logged_at and _holders(remote, request, around):
-        task = id(asyncio.current_task())
+    """*request* of the current task waits forever, if for a permit that the task holds.
+
+    Or for one whose holder may wait for a permit of the task.
+    """
+    around, task = ENTERED.get(), id(asyncio.current_task())
+    if _holders(remote, request, around):
         remote.remind(request, partial(_log_nested, remote, request, around, task))
+    elif opposite := _in_opposite_order(remote, around):
+        remote.remind(request, partial(_log_opposite, remote, request, opposite), leases=3)
 
 
 def if_nested(remote: RemoteSemaphore, request: Request, error: AcquireTimeout) -> AcquireTimeout:
@@ -109,19 +113,47 @@ def _holders(
     ]
 
 
+def _in_opposite_order(remote: RemoteSemaphore, around: Blocks) -> list[Lease]:
+    """Held leases of others, which this process also asked for in blocks of *remote*'s."""
+    orders, here = remote.identity.orders, remote.address
+    held = [lease for _, lease in around if lease.holding and lease.address != here]
+    if len(orders) > MAX_REMEMBERED:
+        orders.clear()
+    orders.update((lease.address, here) for lease in held)
+    return [lease for lease in held if (here, lease.address) in orders]
+
+
 def _log_nested(remote: RemoteSemaphore, request: Request, around: Blocks, task: int) -> None:
     """*request* has waited for a lease. Log it if *task* seems to wait for itself."""
-    blocked_by, now = blocked_by_of(request), clock()
-    holders = _holders(remote, request, around, blocked_by)
-    if not holders or blocked_by in ("paused", "back_off") or "nested" in remote.logged_at:
+    if holders := _holders(remote, request, around, blocked_by_of(request)):
+        holder = "it holds one itself" if task in holders else "the task that created it holds one"
+        text = (
+            "%s, and the wait never ends unless that one is released: release it first, acquire"
+            " all permits at once (permits=...), or pass a timeout"
+        )
+        _log(remote, request, text, holder)
+
+
+def _log_opposite(remote: RemoteSemaphore, request: Request, opposite: list[Lease]) -> None:
+    """*request* has waited for three leases. Log it if one of *opposite* is still held.
+
+    Whether its waiters hold what *request* waits for is not known if they are in other processes.
+    """
+    if names := [lease.address.name for lease in opposite if lease.holding]:
+        text = (
+            "it is in a block of %r, and other tasks acquire these in the opposite order, so each"
+            " may wait for the other forever: acquire them in one order everywhere, or pass a"
+            " timeout"
+        )
+        _log(remote, request, text, names[0])
+
+
+def _log(remote: RemoteSemaphore, request: Request, text: str, held: str) -> None:
+    """Log, once for each semaphore, a wait of *request* that does not end by itself."""
+    if "nested" in remote.logged_at or blocked_by_of(request) in ("paused", "back_off"):
         return
-    remote.logged_at["nested"] = now
-    holder = "it holds one itself" if task in holders else "the task that created it holds one"
-    text = (
-        "a task has waited %.3g s for a permit of %r while %s, and the wait never ends unless"
-        " that one is released: release it first, acquire all permits at once (permits=...),"
-        " or pass a timeout"
-    )
+    now = remote.logged_at["nested"] = clock()
     waited = now - request.started
     extra = facts("nested", semaphore=remote.name, waited=waited)
-    logger.warning(text, waited, remote.name, holder, extra=extra)
+    text = f"a task has waited %.3g s for a permit of %r while {text}"
+    logger.warning(text, waited, remote.name, held, extra=extra)

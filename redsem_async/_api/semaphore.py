@@ -351,6 +351,27 @@ class AnySemaphore:
 
     # -- status
 
+    async def ready(self, timeout: float = 1.0) -> None:
+        """Return if Redis would grant or queue a request now, and raise the reason otherwise.
+
+        For readiness probes. It takes no permit and no place in the queue, but Redis writes what
+        it would write for a request. A semaphore that is full or paused is ready.
+
+        Args:
+            timeout: seconds to wait for Redis, 0.001 to 3,600.
+
+        Raises:
+            BackendUnavailable: Redis is unreachable, read-only or does not reply, so *timeout*
+                passed.
+            BackendError: Redis rejects requests, as with full memory or a missing permission.
+            SemaphoreClosed: ``aclose`` has begun.
+            SemaphoreError: see `AnySemaphore`. Cancelling the caller changes nothing.
+            ValueError, TypeError: for an invalid timeout.
+        """
+        bounds = "at least 0.001 and at most 3600 s"
+        most = config.bounded(timeout, "timeout", 0.001, 3600.0, bounds)
+        await self._bound().ready(self._terms, most)
+
     def locked(self) -> AwaitableBool:
         """Whether ``acquire`` would have to wait now.
 

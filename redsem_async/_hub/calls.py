@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 from redsem_async._core.clock import now as clock
-from redsem_async._core.config import Slot
 from redsem_async._core.errors import PermitLost, SemaphoreError
 from redsem_async._core.keys import permit_id
 from redsem_async._core.lease import trusted_until
 from redsem_async._core.log import facts
 from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import (
+    Acquire,
     Adopt,
     Delete,
     Detach,
@@ -28,7 +28,7 @@ from redsem_async._protocol.operations import (
 from redsem_async._protocol.replies import AdoptReply, Reply
 from redsem_async._protocol.status import Status
 
-from .commands import AnyBatch, Batch, apply_common
+from .commands import AnyBatch, Batch, apply_common, note_limit
 from .model import Call, Lease, LeaseState, Request, RequestState
 from .state import SemaphoreState
 
@@ -166,6 +166,19 @@ class StatusCall(CallBatch, Status):
     """A status."""
 
 
+@dataclass(eq=False)
+class ReadyCall(CallBatch, Acquire):
+    """An acquire without requests, which is refused if any other would be."""
+
+    def written(self) -> None:
+        self.hub_info = self.state.introduction.take(self.state.used_up)
+
+    def apply(self, reply: Reply, now: float) -> None:
+        note_limit(self.state, reply, now)
+        apply_common(self.state, reply, self.sent_at, now)
+        super().apply(reply, now)
+
+
 @dataclass(eq=False, kw_only=True)
 class DetachCall(CallBatch, Detach):
     """A detach. From when it is written *lease* is trusted for *expires* seconds at most.
@@ -218,10 +231,6 @@ class AdoptCall(CallBatch, Adopt):
         state.requests[request.number] = request
         request.written()
         self.new, self.hub_info = request.number, state.introduction.take(state.used_up)
-
-    @property
-    def declared_slots(self) -> Sequence[Slot] | None:
-        return self.slots
 
     def apply(self, reply: AdoptReply, now: float) -> None:
         self.ended()

@@ -98,11 +98,6 @@ class Batch(Operation[R], Generic[R, T]):
     state: SemaphoreState
     items: Sequence[T]
 
-    @property
-    def declared_slots(self) -> Sequence[Slot] | None:
-        """The slots of the caller, where the command has them."""
-        return None
-
     def settle_error(self, error: CommandError, now: float) -> None:
         """Apply an error reply."""
         if error.kind in _TO_WRITE_AGAIN:
@@ -120,7 +115,8 @@ class Batch(Operation[R], Generic[R, T]):
         elif refusal.use is not None:
             error = ModeMismatch(name, self.state.address.kind, *refusal.use)
         elif refusal.slots:
-            own = ", ".join(map(str, self.declared_slots or ()))
+            declared: Sequence[Slot] | None = getattr(self, "slots", None)
+            own = ", ".join(map(str, declared or ()))
             error = SlotsMismatch(name, own, ", ".join(refusal.slots))
         error.__cause__ = refusal.error
         return error
@@ -206,10 +202,6 @@ class AcquireBatch(Batch[Reply, Request], Acquire):
         batch.items, batch.semaphore, batch.state = requests, state, state
         in_flight.append(numbers[-1])  # behind the batch, whose `after` is the one before
         return batch
-
-    @property
-    def declared_slots(self) -> Sequence[Slot] | None:
-        return self.slots
 
     def settle_error(self, error: CommandError, now: float) -> None:
         state = self.state

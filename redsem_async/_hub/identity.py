@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakSet
 
 from redsem_async._core.config import Terms
-from redsem_async._core.keys import new_hub_id
+from redsem_async._core.keys import Address, new_hub_id
 from redsem_async._core.rates import told_rates
 from redsem_async._core.version import __version__
 from redsem_async._protocol.hub_info import NO_PUSH, UNCHANGED, UNCOUNTED, HubInfo, describe
@@ -32,6 +32,7 @@ class HubIdentity:
         admitted: whether a login of this client has succeeded. A rejection may pass then.
         warned_of_no_push: whether the log has it that no push messages come.
         last_number: that was drawn.
+        orders: two semaphores each. A task in a block of the first asked for the second.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -42,6 +43,7 @@ class HubIdentity:
         self.admitted: bool = False
         self.warned_of_no_push: bool = False
         self.last_number: int = 0
+        self.orders: set[tuple[Address, Address]] = set()
 
     def new_number(self) -> int:
         """Draw a number for a request or a call when it is written, so in the wire's order."""

@@ -300,7 +300,7 @@ class Request(asyncio.Future[None]):
         asked_us: that place, in microseconds of this process's clock. No other request has it.
         asked_at: when the server was asked whether it waits, because the deadline is near.
         order: of its call among all calls, for those that began at the same moment.
-        overlong: called once if it waits for longer than a lease.
+        overlong: called once if it waits for long.
     """
 
     address: Address

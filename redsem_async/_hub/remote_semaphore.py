@@ -21,7 +21,7 @@ from redsem_async._observers.registry import observers
 from redsem_async._protocol.operations import KeyTerms
 from redsem_async._protocol.replies import Reply
 
-from .calls import AdoptCall, BackOffCall, CallBatch, DetachCall
+from .calls import AdoptCall, BackOffCall, CallBatch, DetachCall, ReadyCall
 from .model import Confirmed, Lease, LeaseState, PendingRelease, Request
 from .refresher import Refresher
 from .server import LinkState
@@ -203,6 +203,14 @@ class RemoteSemaphore(SemaphoreState):
     def back_off(self, call: BackOffCall) -> None:
         """Have every process grant nothing for some time. No task waits for the reply."""
         call.ask(self)
+
+    async def ready(self, terms: Terms, timeout: float) -> None:
+        """Return once the server takes requests, or raise after *timeout* seconds."""
+        if self.identity.closing:
+            raise SemaphoreClosed(self.name)
+        self.writer.probe_now()
+        call = ReadyCall((), terms.lease_ms, terms.limit, slots=terms.slots)
+        await self._answered(call, timeout)
 
     async def call(self, call: CallBatch) -> Any:
         """Send *call*, and wait for its reply within a bounded time."""

@@ -173,7 +173,7 @@ class SemaphoreState(SemaphoreRef):
         unsure: waiters to be asked about before all others.
         deadlines: when to look at which request.
         by_message: leases that a message granted, and when they are refreshed to confirm it.
-        reminders: of requests that wait for longer than a lease.
+        reminders: of requests that wait for long.
         logged_at: when a remark was logged last, by what it is about.
         told_back_off_at: when observers were notified of a back-off last.
         overloaded_at: when a permit met an overload that told no time, by key, or None for all.
@@ -314,11 +314,11 @@ class SemaphoreState(SemaphoreRef):
                 lead = far
             self.deadlines.add(request, deadline - lead if request.waits else deadline)
 
-    def remind(self, request: Request, overlong: Callable[[], None]) -> None:
-        """Call *overlong* if *request* waits for longer than a lease."""
+    def remind(self, request: Request, overlong: Callable[[], None], leases: int = 1) -> None:
+        """Call *overlong* if *request* waits for longer than so many leases."""
         self.changed.add(self)
         request.overlong = overlong
-        self.reminders.add(request, request.started + request.terms.lease)
+        self.reminders.add(request, request.started + leases * request.terms.lease)
 
     def beat(self) -> None:
         """Have a heartbeat written."""

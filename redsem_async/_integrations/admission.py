@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from types import EllipsisType
@@ -43,6 +44,7 @@ _REASONS: dict[BlockedBy, str] = {
 LONGEST = 10**9  # seconds in Retry-After
 
 UNAVAILABLE = 503
+CLIENT_CLOSED_REQUEST = 499  # what proxies log for a client that disconnected
 TRY_AGAIN_LATER = 1013  # a WebSocket's close code
 READ_AHEAD = 65_536  # bytes of a body that are read before the application asks for them
 DISCONNECTS = frozenset({"http.disconnect", "websocket.disconnect"})
@@ -59,11 +61,20 @@ class Rejected(Exception):
         detail: a sentence for the client, which names no semaphore.
     """
 
-    def __init__(self, status: int, detail: str, retry_after: float = 0.0) -> None:
+    def __init__(self, status: int, detail: str, retry_after: int | None = None) -> None:
         super().__init__(detail)
         self.status = status
         self.detail = detail
-        self.retry_after = max(1, math.ceil(retry_after))
+        self.retry_after = spread(0.0) if retry_after is None else max(1, retry_after)
+
+
+def spread(estimate: float) -> int:
+    """*estimate* in whole seconds, at least 1, and by chance up to as much again.
+
+    Clients that are rejected together would otherwise all come back together.
+    """
+    least = max(1, math.ceil(min(estimate, LONGEST)))
+    return random.randint(least, 2 * least)
 
 
 class ClientDisconnected(Exception):
@@ -119,17 +130,15 @@ class Admission(Generic[Request]):
                 raise
             raise Rejected(UNAVAILABLE, "the permit of this request was lost") from lost
 
-    def _seconds(self, full: SemaphoreFull) -> float:
+    def _seconds(self, full: SemaphoreFull) -> int:
         """What the user's function says. The error's estimate without one, or where it fails."""
-        estimate = min(full.retry_after, LONGEST)
-        if self._retry_after is None:
-            return estimate
-        try:
-            return min(math.ceil(self._retry_after(full)), LONGEST)
-        except Exception as error:  # noqa: BLE001 - a rejection must not become a server error
-            extra = facts("retry_after")
-            logger.warning("the function retry_after failed: %r", error, extra=extra)
-            return estimate
+        if self._retry_after is not None:
+            try:
+                return min(math.ceil(self._retry_after(full)), LONGEST)
+            except Exception as error:  # noqa: BLE001 - a rejection must not become a server error
+                extra = facts("retry_after")
+                logger.warning("the function retry_after failed: %r", error, extra=extra)
+        return spread(full.retry_after)
 
     async def _acquire(self, choice: Choice, gone: "asyncio.Future[Any] | None") -> Block:
         """Wait for a permit, but no longer than the client does."""

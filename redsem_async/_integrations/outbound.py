@@ -13,13 +13,25 @@ from redsem_async._api.permit import Permit
 from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core.cancellation import finish
 from redsem_async._core.clock import now as clock
-from redsem_async._core.errors import PermitLost
+from redsem_async._core.errors import AcquireTimeout, PermitLost, QueueFull
 from redsem_async._core.lease import reply_timeout
 from redsem_async._core.log import facts
 
 from .outage import Block
 
 logger = logging.getLogger("redsem_async")
+
+
+@contextmanager
+def raising(timeout: type[AcquireTimeout], queue_full: type[QueueFull]) -> Generator[None]:
+    """Raise what says that no permit is free as errors that are also those of another library."""
+    try:
+        yield
+    except AcquireTimeout as full:
+        timed_out = (full.name, full.waited, full.retry_after, full.blocked_by, full.nested)
+        raise timeout(*timed_out) from full
+    except QueueFull as full:
+        raise queue_full(full.name, full.max_waiters, full.retry_after, full.for_key) from full
 
 
 class HeldPermit:

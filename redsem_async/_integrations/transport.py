@@ -11,7 +11,7 @@ from redsem_async._core.errors import AcquireTimeout, QueueFull
 from redsem_async._core.rates import Cost
 
 from .outage import OnOutage, Outage
-from .outbound import HeldPermit, ReleasingStream
+from .outbound import HeldPermit, ReleasingStream, raising
 from .overload import Overloads
 from .selector import Selector
 from .settlement import Settlements
@@ -93,14 +93,8 @@ class Transport(Generic[Request, Response, Wrapped]):
             own = choice.semaphore.timeout
             timeout = pool if own is None else min(own, pool)
         held = HeldPermit(choice.semaphore, self._outage.held(choice, timeout))
-        try:
+        with raising(self._library.timeout, self._library.queue_full):
             await held.begin()
-        except AcquireTimeout as full:
-            timed_out = (full.name, full.waited, full.retry_after, full.blocked_by, full.nested)
-            raise self._library.timeout(*timed_out) from full
-        except QueueFull as full:
-            queue_full = (full.name, full.max_waiters, full.retry_after, full.for_key)
-            raise self._library.queue_full(*queue_full) from full
         try:
             with held.guarded():
                 response = await self._wrapped.handle_async_request(request)

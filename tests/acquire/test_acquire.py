@@ -5,6 +5,7 @@
 import asyncio
 import gc
 from contextlib import AsyncExitStack
+from contextvars import Context
 from typing import Any
 
 import pytest
@@ -129,6 +130,49 @@ async def test_waiting_for_oneself_without_a_timeout_is_logged_once(
     assert ("the task that created it" in record.getMessage()) is child
     await cancelled(*parents)
     await all_free(sem)
+
+
+async def test_tasks_that_wait_for_each_other_are_logged(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each holds what the other waits for, and nothing else would tell their programmer."""
+    one, two = (FairSemaphore(client, name, 1, lease=0.2) for name in ("one", "two"))
+
+    async def both(
+        first: FairSemaphore, second: FairSemaphore, both_hold: asyncio.Barrier
+    ) -> None:
+        async with first:
+            await both_hold.wait()
+            async with second:
+                pass
+
+    barrier = asyncio.Barrier(2)
+    tasks = [in_background(both(*order, barrier)) for order in ((one, two), (two, one))]
+    await until(lambda: caplog.records, "it is logged")
+    [record] = caplog.records
+    assert (record.levelname, getattr(record, "redsem_event", "")) == ("WARNING", "nested")
+    assert vars(record)["redsem_waited"] >= 3 * one.lease, "until then it may be a long job"
+    assert all(name in record.getMessage() for name in ("'one'", "'two'", "opposite order"))
+    await cancelled(*tasks)
+
+
+async def test_tasks_that_acquire_in_one_order_are_not_logged(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However long the other one works. It does not wait for anybody."""
+    one, two = (FairSemaphore(client, name, 1, lease=0.2) for name in ("one", "two"))
+
+    async def in_order() -> None:
+        async with one, two:
+            pass
+
+    await in_order()
+    async with two.acquire():
+        waiter = asyncio.create_task(in_order(), context=Context())
+        await asyncio.sleep(5 * two.lease)
+    await waiter
+    assert not caplog.records
+    await all_free(two)
 
 
 @simulated

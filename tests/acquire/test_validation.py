@@ -139,6 +139,8 @@ def _bad_calls(sem: Any) -> list[tuple[Callable[[], Any], type[Exception], str]]
         (lambda: sem.set_limit("3"), TypeError, "limit must be an int"),
         (lambda: sem.status(max_entries=-1), ValueError, "max_entries must be"),
         (lambda: sem.status(max_entries=True), TypeError, "max_entries must be"),
+        (lambda: sem.ready(timeout=0), ValueError, "timeout must be at least 0.001"),
+        (lambda: sem.ready(timeout=None), TypeError, "timeout must be a number"),
         (lambda: sem.acquire(permits=0), ValueError, "permits must be"),
         (lambda: sem.acquire(timeout=-1), ValueError, "timeout must be 0 or more"),
         (lambda: zset.acquire(ahead=1.0), TypeError, "ahead"),

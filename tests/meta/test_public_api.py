@@ -19,8 +19,8 @@ NAMES = {
 MEMBERS = {
     "AnySemaphore": {
         *("acquire", "adopt", "available", "back_off", "delete", "exists", "keyed", "lease"),
-        *("limit", "locked", "name", "pause", "reap", "release", "resume", "set_limit"),
-        *("status", "timeout", "try_acquire"),
+        *("limit", "locked", "name", "pause", "ready", "reap", "release", "resume"),
+        *("set_limit", "status", "timeout", "try_acquire"),
     },
     "Permit": {
         *("back_off", "check", "detach", "expires_in", "fencing_token", "id", "lost", "name"),

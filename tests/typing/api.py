@@ -63,6 +63,7 @@ async def standing(sem: AnySemaphore) -> None:
     assert_type(await sem.locked(), bool)
     assert_type(await sem.available(), int)
     assert_type(await sem.exists(), bool)
+    assert_type(await sem.ready(timeout=0.5), None)
     assert_type(await sem.status(), SemaphoreStatus)
     assert_type(await sem.reap(), int)
     assert_type(await sem.release("id"), bool)

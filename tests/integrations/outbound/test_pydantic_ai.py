@@ -1,19 +1,21 @@
 """`SemaphoreLimiter` in the agents and models of Pydantic AI, with models that are functions."""
 
 import asyncio
+import pickle
 from collections.abc import AsyncIterator
 
 import pytest
 from pydantic_ai import Agent
+from pydantic_ai.exceptions import ConcurrencyLimitExceeded
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
 from pydantic_ai.models.concurrency import ConcurrencyLimitedModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
-from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, SemaphoreGroup
-from redsem_async.pydantic_ai import SemaphoreLimiter
+from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, QueueFull, SemaphoreGroup
+from redsem_async.pydantic_ai import PermitsQueueFull, PermitsTimeout, SemaphoreLimiter
 from redsem_async.testing import MemoryBackend
-from tests.harness.wait import all_free, available, cancelled, in_background, soon
+from tests.harness.wait import all_free, available, cancelled, in_background, soon, until, waiting
 
 
 @pytest.fixture
@@ -100,10 +102,39 @@ async def test_a_waiting_run_is_refused_or_cancelled(
     )
     runs = [in_background(agent.run("?")) for _ in range(2)]
     await available(sem, 0)
-    with pytest.raises(AcquireTimeout):
+    with pytest.raises(PermitsTimeout) as timed_out:
         await agent.run("?")
+    is_both(timed_out.value, AcquireTimeout)
+    assert timed_out.value.waited >= 0.05
     await cancelled(*runs)
     await all_free(sem)
+
+
+async def test_a_full_queue_is_an_error_of_both_libraries(
+    backend: MemoryBackend, upstream: Upstream
+) -> None:
+    """Programs catch what Pydantic AI's own limiter raises at `max_queued`."""
+    sem = FairSemaphore(backend, "models", 1, max_waiters=1)
+    limiter = SemaphoreLimiter(sem)
+    agent = Agent(ConcurrencyLimitedModel(upstream.model, limiter=limiter))
+    runs = [in_background(agent.run("?")) for _ in range(2)]
+    await until(lambda: upstream.running == 1, "one runs")
+    await waiting(sem, 1)
+    with pytest.raises(PermitsQueueFull) as full:
+        await agent.run("?")
+    is_both(full.value, QueueFull)
+    assert full.value.max_waiters == 1
+    await cancelled(*runs)
+    await all_free(sem)
+
+
+def is_both(error: AcquireTimeout | QueueFull, ours: type[Exception]) -> None:
+    """*error* is one of *ours* and Pydantic AI's, with the facts of both, also when pickled."""
+    assert isinstance(error, ours)
+    assert isinstance(error, ConcurrencyLimitExceeded)
+    assert type(error.__cause__) is ours
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.message, copy.name) == (str(error), "models") == (str(copy), error.name)
 
 
 async def test_a_group_has_one_for_each_model(backend: MemoryBackend, upstream: Upstream) -> None:

@@ -3,8 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.requests import Request
+from starlette.responses import Response
 
 from redsem_async import FairSemaphore, Permit, PermitLost
 from redsem_async.asgi import ClientLeft, ConcurrencyLimitMiddleware
@@ -156,6 +160,40 @@ async def test_a_stream_whose_client_left_is_ended(
         stream.hang_up()
         await stream.done()
     assert isinstance(app.error, OSError)
+    await all_free(sem)
+
+
+async def test_who_leaves_the_queue_is_no_error_of_a_middleware_outside(
+    limited: ConcurrencyLimitMiddleware, sem: FairSemaphore
+) -> None:
+    """Starlette's BaseHTTPMiddleware raises "No response returned" without a response."""
+    statuses: list[int] = []
+
+    async def notes(request: Request, call_next: RequestResponseEndpoint) -> Response:
+        response = await call_next(request)
+        statuses.append(response.status_code)
+        return response
+
+    async with sem, Exchange(BaseHTTPMiddleware(limited, notes)) as leaver:
+        await waiting(sem, 1)
+        leaver.hang_up()
+        await leaver.done()
+    assert statuses == [499]
+    await all_free(sem)
+
+
+async def test_a_server_may_raise_for_a_response_to_a_client_that_left(
+    limited: ConcurrencyLimitMiddleware, sem: FairSemaphore
+) -> None:
+    """As ASGI 2.4 has it."""
+
+    async def served(scope: Any, receive: Receive, _: Send) -> None:
+        await limited(scope, receive, AsyncMock(side_effect=OSError))
+
+    async with sem, Exchange(served) as leaver:
+        await waiting(sem, 1)
+        leaver.hang_up()
+        await leaver.done()
     await all_free(sem)
 
 

@@ -15,6 +15,7 @@ from tests.harness.wait import until
 # What a server says of an application that has left it, or a client, in the lurch.
 COMPLAINTS = (
     "Response not awaited",
+    "No response returned",
     "without completing response",
     "without starting response",
     "never awaited",
