@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import difflib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
@@ -14,6 +14,7 @@ from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core.config import MOST_SLOTS, Clock
 from redsem_async._core.errors import BackendError, SemaphoreError
 from redsem_async._core.keys import Mode
+from redsem_async._core.rates import Rate
 from redsem_async._protocol.status import client_of
 from redsem_async._protocol.views import Client, SemaphoreStatus
 
@@ -40,6 +41,7 @@ class SemaphoreInfo:
         slots: the longest list of slots that a client declares, as strings.
         dead_in: by the id of a process, for how many seconds it counts as alive without another
             sign of life.
+        rates: as the last of the clients that tells it declares each, in the order of names.
     """
 
     name: str
@@ -49,6 +51,7 @@ class SemaphoreInfo:
     clients: tuple[Client, ...] = ()
     slots: tuple[str, ...] = ()
     dead_in: Mapping[str, float] = field(default_factory=dict[str, float])
+    rates: Mapping[str, Rate] = field(default_factory=dict[str, Rate])
 
     @property
     def fair(self) -> bool:
@@ -102,7 +105,7 @@ class SemaphoreInfo:
     def semaphore(
         self, client: Any, prefix: str, *, keyed: bool = False, label: str | None = "redsem-async"
     ) -> AnySemaphore:
-        """A semaphore object with this name, mode and clock.
+        """A semaphore object with this name, mode, clock and rates.
 
         With *keyed*, one with keys where Redis does not know the mode.
         """
@@ -112,6 +115,7 @@ class SemaphoreInfo:
         slots: Sequence[str | int] | None = None
         if self.slotted:  # numbers where Redis has lost the list
             slots = self.slots or range(min(max(most, 1), MOST_SLOTS))
+        rated: dict[str, Any] = {"rate": self.rates} if self.rates else {}
         make = self._keyed_class if self.keyed else self._class
         return make(
             client,
@@ -121,6 +125,7 @@ class SemaphoreInfo:
             clock=self.clock or "server",
             prefix=prefix,
             label=label,
+            **rated,
         )
 
     @property
@@ -181,7 +186,13 @@ async def find(client: Any, prefix: str, name: str) -> SemaphoreInfo | None:
     return SemaphoreInfo(
         *(name, found.mode, found.clock, found.set_limit, clients, found.slots),
         dead_in=found.dead_in,
+        rates={rate: next(declared(clients, rate), Rate(1)) for rate in found.rates},
     )
+
+
+def declared(clients: Sequence[Client], rate: str) -> Iterator[Rate]:
+    """The *rate* as each of *clients* declares it, the last one's first."""
+    return (client.rates[rate] for client in reversed(clients) if rate in client.rates)
 
 
 async def names(client: Any, prefix: str, pattern: str = "*") -> list[str]:

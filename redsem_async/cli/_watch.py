@@ -105,13 +105,14 @@ def _output(name: str, *, ids: bool, as_json: bool) -> Generator[Callable[[Sampl
 
 
 def _print_line(sample: Sample) -> None:
-    from ._render import keys_text, line
+    from ._render import keys_text, line, rates_text
 
     if isinstance(sample, Failure):
         click.echo(sample.text)
     else:
-        keys = keys_text(sample[1])
-        click.echo(f"{line(*sample)}{keys and f' Keys: {keys}'}")
+        texts = {"Keys": keys_text(sample[1]), "Rates": rates_text(sample[1])}
+        more = (f" {what}: {text}" for what, text in texts.items() if text)
+        click.echo(f"{line(*sample)}{''.join(more)}")
 
 
 def _print_json(name: str, sample: Sample) -> None:
