@@ -160,7 +160,7 @@ def _rates(status: SemaphoreStatus) -> Table:
     return _table(
         {
             "rate": name,
-            "allows": f"{amount(rate.amount)} per {duration(rate.per)}",
+            "allows": f"{amount(rate.amount)} per {rate.per:g} s",
             "burst": amount(rate.burst),
             "available": amount(rate.available),
             "full in": duration(rate.full_in),

@@ -13,6 +13,7 @@ from redsem_async._protocol.views import (
     Client,
     Holder,
     KeyStatus,
+    RateStatus,
     SemaphoreStatus,
     Waiter,
 )
@@ -53,6 +54,8 @@ def status(
 
 ACME = (KeyStatus("acme", 2, 2, 1, None),)
 OF_ACME: dict[str, Any] = {"waiting": 1, "key": "acme"}
+UNUSED = {"requests": RateStatus(5, 1, 5, 5, 0)}
+DEBT = {**UNUSED, "tokens": RateStatus(6, 1, 90, -300, 65)}
 BACK_OFF = BackOff(20.0, 0, 10.0, "ada")
 STALLED = Holder("id", PROCESS, 60.0, 2.9, 1, 1)
 
@@ -62,6 +65,16 @@ STALLED = Holder("id", PROCESS, 60.0, 2.9, 1, 1)
     [
         (INFO, status(), "free", "4 permits are free"),
         (INFO, status(3), "free", "1 permit is free"),
+        (
+            INFO,
+            status(2, waiting=2, rates=DEBT),
+            "rate used up",
+            "tokens: -300 of 90, full in 65 s.",
+        ),
+        (INFO, status(2, rates=DEBT), "free", "2 permits are free"),
+        (INFO, status(4, waiting=1, rates=DEBT), "queuing", "All 4 permits"),
+        (INFO, status(2, waiting=1, rates=UNUSED), "queuing", "free for the next"),
+        (INFO, status(2, waiting=1, head=3, rates=DEBT), "blocked", "needs 3 permits"),
         (INFO, status(4), "full", "All 4 permits are in use, and no request waits"),
         (INFO, status(6), "full", "2 above the limit of 4, and no request"),
         (replace(INFO, clients=(replace(PROCESS, limit=0),)), status(), "full", "a limit of 0"),
