@@ -41,7 +41,8 @@ class SemaphoreInfo:
         slots: the longest list of slots that a client declares, as strings.
         dead_in: by the id of a process, for how many seconds it counts as alive without another
             sign of life.
-        rates: as the last of the clients that tells it declares each, in the order of names.
+        rates: each as the last client declares it, in the order of names. None if no client does,
+            because a debt outlives its clients.
     """
 
     name: str
@@ -51,7 +52,7 @@ class SemaphoreInfo:
     clients: tuple[Client, ...] = ()
     slots: tuple[str, ...] = ()
     dead_in: Mapping[str, float] = field(default_factory=dict[str, float])
-    rates: Mapping[str, Rate] = field(default_factory=dict[str, Rate])
+    rates: Mapping[str, Rate | None] = field(default_factory=dict[str, Rate | None])
 
     @property
     def fair(self) -> bool:
@@ -115,7 +116,8 @@ class SemaphoreInfo:
         slots: Sequence[str | int] | None = None
         if self.slotted:  # numbers where Redis has lost the list
             slots = self.slots or range(min(max(most, 1), MOST_SLOTS))
-        rated: dict[str, Any] = {"rate": self.rates} if self.rates else {}
+        rates = {rate: own or Rate(1) for rate, own in self.rates.items()}
+        rated: dict[str, Any] = {"rate": rates} if rates else {}
         make = self._keyed_class if self.keyed else self._class
         return make(
             client,
@@ -186,7 +188,7 @@ async def find(client: Any, prefix: str, name: str) -> SemaphoreInfo | None:
     return SemaphoreInfo(
         *(name, found.mode, found.clock, found.set_limit, clients, found.slots),
         dead_in=found.dead_in,
-        rates={rate: next(declared(clients, rate), Rate(1)) for rate in found.rates},
+        rates={rate: next(declared(clients, rate), None) for rate in found.rates},
     )
 
 

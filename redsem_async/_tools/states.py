@@ -9,6 +9,7 @@ from redsem_async._core.lease import heartbeat_is_overdue
 from redsem_async._protocol.views import (
     BackOff,
     Client,
+    RateStatus,
     SemaphoreStatus,
     Waiter,
     in_force,
@@ -210,16 +211,18 @@ def _waiting(info: SemaphoreInfo, status: SemaphoreStatus, limit: int | None) ->
             return State("blocked", f"The first request, of {who}, {why}{behind}", who)
         if not info.keyed:
             break
-    return _used_up(status) or State("queuing", "Permits are free for the next requests.")
+    return _used_up(rates_of(info, status)) or State(
+        "queuing", "Permits are free for the next requests."
+    )
 
 
-def _used_up(status: SemaphoreStatus) -> State | None:
+def _used_up(rates: Mapping[str, RateStatus]) -> State | None:
     """The state while a rate alone can hold the queue up. None if each is full."""
-    spent = [name for name, rate in status.rates.items() if rate.full_in]
+    spent = [name for name, rate in rates.items() if rate.full_in]
     if not spent:
         return None
-    who = min(spent, key=lambda name: status.rates[name].available / status.rates[name].burst)
-    rate = status.rates[who]
+    who = min(spent, key=lambda name: rates[name].available / rates[name].burst)
+    rate = rates[who]
     left = f"{amount(rate.available)} of {amount(rate.burst)}, full in {duration(rate.full_in)}"
     text = "Permits are free, but a rate does not have what the first request costs"
     return State("rate used up", f"{text}. {who}: {left}.", who)
@@ -272,6 +275,11 @@ def limit_of(info: SemaphoreInfo, status: SemaphoreStatus) -> int | None:
     if status.set_limit is not None:
         return min(status.set_limit, len(info.slots)) if info.slots else status.set_limit
     return max(info.declared, default=None)
+
+
+def rates_of(info: SemaphoreInfo, status: SemaphoreStatus) -> Mapping[str, RateStatus]:
+    """The rates of which a client says how much they are."""
+    return {name: rate for name, rate in status.rates.items() if info.rates.get(name)}
 
 
 def name_of(client: Client) -> str:

@@ -10,10 +10,18 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from redsem_async import Client, KeyStatus, SemaphoreStatus
+from redsem_async import Client, KeyStatus, RateStatus, SemaphoreStatus
 from redsem_async._tools.changed import origin
 from redsem_async._tools.discovery import LISTED_KEYS, ListEntry, SemaphoreInfo
-from redsem_async._tools.states import State, allowed_in, amount, duration, rank, state_of
+from redsem_async._tools.states import (
+    State,
+    allowed_in,
+    amount,
+    duration,
+    rank,
+    rates_of,
+    state_of,
+)
 
 from ._target import printable
 
@@ -55,7 +63,7 @@ def list_table(rows: Sequence[ListEntry]) -> RenderableType:
         if keyed:
             row["keys"] = keys_text(known) if known else ""
         if rated:
-            row["rates"] = rates_text(known) if known else ""
+            row["rates"] = rates_text(rates_of(info, known)) if known else ""
         found.append((rank(info, known, state), name, row))
     return _table(row for *_, row in sorted(found, key=lambda one: one[:2]))
 
@@ -90,10 +98,10 @@ def keys_text(status: SemaphoreStatus) -> str:
     return ", ".join(shown) + (", ..." if len(status.keys) >= LISTED_KEYS else "")
 
 
-def rates_text(status: SemaphoreStatus) -> str:
+def rates_text(rates: Mapping[str, RateStatus]) -> str:
     """What each rate has left of its burst, for one line."""
-    left = {name: f"{amount(r.available)}/{amount(r.burst)}" for name, r in status.rates.items()}
-    return ", ".join(f"{name} {each}" for name, each in left.items())
+    left = {name: (amount(each.available), amount(each.burst)) for name, each in rates.items()}
+    return ", ".join(f"{name} {'/'.join(each)}" for name, each in left.items())
 
 
 def limit_text(info: SemaphoreInfo, origin: str = "", *more: str) -> str:
@@ -137,8 +145,8 @@ def details(info: SemaphoreInfo, status: SemaphoreStatus, *, ids: bool) -> Rende
     parts: list[RenderableType] = [Text(headline(info, status)), first]
     if info.versions:
         parts.append(Text(f"versions: {versions_text(info.versions)}"))
-    if status.rates:
-        parts += [Text(), _rates(status)]
+    if rates := rates_of(info, status):
+        parts += [Text(), _rates(rates)]
     if status.keys:
         parts += [Text(), _keys(status)]
     if status.holders:
@@ -156,7 +164,7 @@ def versions_text(versions: Mapping[str, int]) -> str:
     return printable(", ".join(each))
 
 
-def _rates(status: SemaphoreStatus) -> Table:
+def _rates(rates: Mapping[str, RateStatus]) -> Table:
     return _table(
         {
             "rate": name,
@@ -165,7 +173,7 @@ def _rates(status: SemaphoreStatus) -> Table:
             "available": amount(rate.available),
             "full in": duration(rate.full_in),
         }
-        for name, rate in status.rates.items()
+        for name, rate in rates.items()
     )
 
 
@@ -274,7 +282,7 @@ def as_dict(info: SemaphoreInfo, status: SemaphoreStatus, *, whole: bool) -> dic
         "state": state.label,
         "attention": state.attention,
         "back_off": status.back_off and status.back_off._asdict(),
-        "rates": {name: rate._asdict() for name, rate in status.rates.items()},
+        "rates": {name: each._asdict() for name, each in rates_of(info, status).items()},
         "keys": [
             asdict(key) | {"back_off": key.back_off and key.back_off._asdict()} for key in keys
         ],

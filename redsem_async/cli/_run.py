@@ -16,7 +16,7 @@ from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, Permit, Se
 from redsem_async._core import config
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import SHORTEST_LEASE
-from redsem_async._core.rates import Cost, costs_of
+from redsem_async._core.rates import Cost, Rate, costs_of
 from redsem_async._tools import discovery
 from redsem_async._tools.states import duration
 from redsem_async._tools.stored import READ_ERRORS
@@ -128,7 +128,7 @@ def run(
             known = await _look_up(target, client, name, until, needed=needed)
             options["clock"] = known.clock or "server"
             if known.rates and fair is not False:
-                options["rate"] = known.rates
+                options["rate"] = _rates_of(known)
             if (key is not None or known.keyed) and fair is not False:
                 options.update(_options_of_keys(known, key_limit))
             if not is_given:
@@ -201,15 +201,23 @@ def _limit_of(known: discovery.SemaphoreInfo) -> int:
     return last
 
 
+def _rates_of(known: discovery.SemaphoreInfo) -> dict[str, Rate]:
+    """The rates that the clients declare. A debt may outlive them, and is no reason to guess."""
+    rates = {name: rate for name, rate in known.rates.items() if rate is not None}
+    if untold := known.rates.keys() - rates.keys():
+        raise ValueError(f"no client of {known.name!r} declares how much {min(untold)!r} is")
+    return rates
+
+
 def _cost_of(known: discovery.SemaphoreInfo, given: Sequence[tuple[str, float]]) -> Cost | None:
     """What ``--cost`` says for the rates that other clients declare. Each must have its own."""
     if given and not known.rates:
         raise ValueError(f"--cost: no client of {known.name!r} declares a rate")
     costs: dict[str, float] = dict(given)
     cost = costs[""] if [*costs] == [""] else costs or None
-    if known.rates:
+    if rates := _rates_of(known):
         try:
-            costs_of(known.rates, cost)
+            costs_of(rates, cost)
         except TypeError as error:
             raise ValueError(f"{error}: use --cost RATE=N") from error
     return cost
@@ -283,7 +291,7 @@ class _Waits:
             held = f"; held by {', '.join(by)}" if by else ""
             more = ", ..." if now.held > sum(h.permits for h in now.holders) else ""
             counts = f"limit {now.limit}, {now.held} held, {now.waiting} waiting"
-            rates = f"; rates: {rates_text(now)}" if now.rates else ""
+            rates = f"; rates: {rates_text(now.rates)}" if now.rates else ""
             _say(f"waiting for {self._semaphore.name!r}: {counts}{held}{more}{rates}")
 
 

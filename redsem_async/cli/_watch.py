@@ -11,6 +11,7 @@ import click
 from redsem_async import SemaphoreStatus
 from redsem_async._tools import discovery
 from redsem_async._tools.discovery import SemaphoreInfo
+from redsem_async._tools.states import rates_of
 
 from ._options import Number, as_json, ids, most, name, on_target, option
 from ._target import (
@@ -110,7 +111,7 @@ def _print_line(sample: Sample) -> None:
     if isinstance(sample, Failure):
         click.echo(sample.text)
     else:
-        texts = {"Keys": keys_text(sample[1]), "Rates": rates_text(sample[1])}
+        texts = {"Keys": keys_text(sample[1]), "Rates": rates_text(rates_of(*sample))}
         more = (f" {what}: {text}" for what, text in texts.items() if text)
         click.echo(f"{line(*sample)}{''.join(more)}")
 

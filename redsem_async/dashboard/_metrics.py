@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from redsem_async._protocol.views import in_force
 from redsem_async._tools.discovery import names
-from redsem_async._tools.states import limit_of
+from redsem_async._tools.states import limit_of, rates_of
 
 from ._reader import PAGE, READ_TIMEOUT, Reader
 from ._reading import Reading
@@ -104,7 +104,7 @@ class _Collected(Collector):
             held.add_metric(label, status.held)
             waiting.add_metric(label, status.waiting)
             oldest.add_metric(label, status.oldest_wait or 0.0)
-            for name, rate in status.rates.items():
+            for name, rate in rates_of(reading.info, status).items():
                 available.add_metric([*label, name], rate.available)
                 burst.add_metric([*label, name], rate.burst)
         yield from (limit, lowered, held, waiting, oldest, available, burst)

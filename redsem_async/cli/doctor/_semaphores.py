@@ -60,7 +60,7 @@ def _rates(entries: Sequence[discovery.ListEntry]) -> Generator[Finding]:
             if len(declared) > 1:
                 text = f"{about}: its processes declare {' and '.join(sorted(declared))}"
                 yield note("rates", text, "finish the deployment, or give all the same amounts")
-            if isinstance(entry.status, SemaphoreStatus) and name in entry.status.rates:
+            if isinstance(entry.status, SemaphoreStatus) and declared:
                 yield from _debt(about, entry.status.rates[name])
 
 

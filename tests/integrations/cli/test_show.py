@@ -104,6 +104,23 @@ async def test_each_rate_is_shown_and_a_debt_is_negative(cli: Cli, redis: Redis)
     assert (row["state"], round(row["rates"]["tokens"]["available"])) == ("rate used up", -200)
 
 
+async def test_a_rate_that_no_client_declares_any_more_is_not_guessed(
+    cli: Cli, url: str, redis: Redis
+) -> None:
+    """Its debt outlives them, and keeps the name for its kind of semaphore."""
+    sem = FairSemaphore(redis, "llm", 4, rate=Rate(6, per=60))
+    async with sem.acquire(cost=60):
+        pass
+    await redis.delete("redsem:{llm}:hubs")
+    for arguments in (("ls",), ("status", "llm"), ("pause", "llm"), ("resume", "llm")):
+        result = await cli(*arguments)
+        assert (result.code, result.err, "requests" in result.out) == (0, "", False)
+    [row] = await cli.json("ls")
+    assert row["rates"] == {}
+    result = await program("run", "llm", "--", "true", REDIS_URL=url)
+    assert (result.code, "declares how much 'requests' is" in result.err) == (2, True)
+
+
 async def test_ls_lists_what_is_in_use_and_trouble_first(cli: Cli, redis: Redis) -> None:
     fair, fast = FairSemaphore(redis, "openai", 2), Semaphore(redis, "gpu:a b", 30)
     held = [await fair.acquire(permits=2), await fast.acquire(permits=3)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from redsem_async import FairSemaphore
+from redsem_async import FairSemaphore, Rate
 from redsem_async._core.lease import heartbeat_is_overdue, refresh_is_overdue
 from redsem_async._protocol.views import (
     BackOff,
@@ -28,7 +28,8 @@ from tests.harness.wait import cancelled, queue_up
 
 PROCESS = Client("ab" * 16, "trainer", limit=4, lease=10.0, refresh_interval=10 / 3)
 OLD = replace(PROCESS, id="cd" * 16, label="old", limit=3)
-INFO = SemaphoreInfo("x", "fair", "server", clients=(PROCESS,))
+RATES: dict[str, Any] = {"requests": Rate(5), "tokens": Rate(6)}
+INFO = SemaphoreInfo("x", "fair", "server", clients=(PROCESS,), rates=RATES)
 KEYED = replace(INFO, mode="fair+keys")
 PLAIN = replace(INFO, mode="zset+slots")
 ROLLOUT = replace(INFO, clients=(PROCESS, OLD))
