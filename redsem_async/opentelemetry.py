@@ -7,7 +7,8 @@ instrument()
 ```
 
 `report_status` adds what Redis keeps for chosen semaphores, which are the limit, what a back-off
-leaves of it, the permits held by all processes, waiting requests and the oldest wait.
+leaves of it, the permits held by all processes, waiting requests, the oldest wait and what is left
+of each rate.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NoReturn, final
 from weakref import WeakValueDictionary
 
@@ -44,6 +45,7 @@ _NAME = "redsem_async"
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 Attributes = dict[str, str | int]
+Sums = defaultdict[str, float]  # by the name of a rate
 
 
 def instrument(
@@ -122,6 +124,8 @@ class _Totals:
     held: int = 0
     waiting: int = 0
     oldest: float = 0.0
+    available: Sums = field(default_factory=lambda: Sums(float))
+    burst: Sums = field(default_factory=lambda: Sums(float))
 
 
 @final
@@ -159,6 +163,17 @@ class _Gauges:
             "Age of the first request in the queue",
             lambda reading: reading.oldest,
         )
+
+        def rate_gauge(name: str, text: str, values: Callable[[_Totals], Sums]) -> None:
+            def observed(_: CallbackOptions) -> Iterable[Measurement]:
+                for run in list(self.runs):
+                    yield from run.observed_rates(values)
+
+            meter.create_observable_gauge(f"redsem.rate.{name}", [observed], "", text)
+
+        text = "What a rate lets through now, negative in debt"
+        rate_gauge("available", text, lambda reading: reading.available)
+        rate_gauge("burst", "What a rate lets through at most", lambda reading: reading.burst)
         meter.create_observable_gauge(
             "redsem.status.age", [self._age], "s", "Time since all statuses were read last"
         )
@@ -210,6 +225,9 @@ class _StatusRun:
             reading.held += status.held
             reading.waiting += status.waiting
             reading.oldest = max(reading.oldest, status.oldest_wait or 0.0)
+            for rate, left in status.rates.items():
+                reading.available[rate] += left.available
+                reading.burst[rate] += left.burst
         self._readings = readings
         self._round_at = time.monotonic()
         if complete:
@@ -217,10 +235,20 @@ class _StatusRun:
 
     def observed(self, value: Callable[[_Totals], float]) -> Iterable[Measurement]:
         """One value for each name, unless the last round is too long ago."""
-        if self._round_at is None or time.monotonic() - self._round_at > self._fresh:
-            return
-        for name, reading in self._readings.items():
+        for name, reading in self._recent.items():
             yield Measurement(value(reading), {"redsem.semaphore": name})
+
+    def observed_rates(self, values: Callable[[_Totals], Sums]) -> Iterable[Measurement]:
+        """The same for each name and rate."""
+        for name, reading in self._recent.items():
+            for rate, value in values(reading).items():
+                yield Measurement(value, {"redsem.semaphore": name, "redsem.rate": rate})
+
+    @property
+    def _recent(self) -> dict[str, _Totals]:
+        if self._round_at is None or time.monotonic() - self._round_at > self._fresh:
+            return {}
+        return self._readings
 
     @property
     def age(self) -> float | None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import difflib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
@@ -14,6 +14,7 @@ from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core.config import MOST_SLOTS, Clock
 from redsem_async._core.errors import BackendError, SemaphoreError
 from redsem_async._core.keys import Mode
+from redsem_async._core.rates import Rate
 from redsem_async._protocol.status import client_of
 from redsem_async._protocol.views import Client, SemaphoreStatus
 
@@ -40,6 +41,8 @@ class SemaphoreInfo:
         slots: the longest list of slots that a client declares, as strings.
         dead_in: by the id of a process, for how many seconds it counts as alive without another
             sign of life.
+        rates: each as the last client declares it, in the order of names. None if no client does,
+            because a debt outlives its clients.
     """
 
     name: str
@@ -49,6 +52,7 @@ class SemaphoreInfo:
     clients: tuple[Client, ...] = ()
     slots: tuple[str, ...] = ()
     dead_in: Mapping[str, float] = field(default_factory=dict[str, float])
+    rates: Mapping[str, Rate | None] = field(default_factory=dict[str, Rate | None])
 
     @property
     def fair(self) -> bool:
@@ -102,7 +106,7 @@ class SemaphoreInfo:
     def semaphore(
         self, client: Any, prefix: str, *, keyed: bool = False, label: str | None = "redsem-async"
     ) -> AnySemaphore:
-        """A semaphore object with this name, mode and clock.
+        """A semaphore object with this name, mode, clock and rates.
 
         With *keyed*, one with keys where Redis does not know the mode.
         """
@@ -112,6 +116,8 @@ class SemaphoreInfo:
         slots: Sequence[str | int] | None = None
         if self.slotted:  # numbers where Redis has lost the list
             slots = self.slots or range(min(max(most, 1), MOST_SLOTS))
+        rates = {rate: own or Rate(1) for rate, own in self.rates.items()}
+        rated: dict[str, Any] = {"rate": rates} if rates else {}
         make = self._keyed_class if self.keyed else self._class
         return make(
             client,
@@ -121,6 +127,7 @@ class SemaphoreInfo:
             clock=self.clock or "server",
             prefix=prefix,
             label=label,
+            **rated,
         )
 
     @property
@@ -181,7 +188,13 @@ async def find(client: Any, prefix: str, name: str) -> SemaphoreInfo | None:
     return SemaphoreInfo(
         *(name, found.mode, found.clock, found.set_limit, clients, found.slots),
         dead_in=found.dead_in,
+        rates={rate: next(declared(clients, rate), None) for rate in found.rates},
     )
+
+
+def declared(clients: Sequence[Client], rate: str) -> Iterator[Rate]:
+    """The *rate* as each of *clients* declares it, the last one's first."""
+    return (client.rates[rate] for client in reversed(clients) if rate in client.rates)
 
 
 async def names(client: Any, prefix: str, pattern: str = "*") -> list[str]:

@@ -9,6 +9,7 @@ from redsem_async._core.lease import heartbeat_is_overdue
 from redsem_async._protocol.views import (
     BackOff,
     Client,
+    RateStatus,
     SemaphoreStatus,
     Waiter,
     in_force,
@@ -20,13 +21,14 @@ from .discovery import SemaphoreInfo
 
 # fmt: off
 Label = Literal[
-    "unreadable", "state lost", "stalled", "paused", "backing off", "blocked", "queuing",
-    "keys full", "full", "free",
+    "unreadable", "state lost", "stalled", "paused", "backing off", "blocked", "rate used up",
+    "queuing", "keys full", "full", "free",
 ]
 # fmt: on
 
 ATTENTION = ("unreadable", "state lost", "stalled", "long wait")  # the worst first
-_ORDER = ("paused", "backing off", "blocked", "queuing", "keys full")  # of states that do not
+# Of states that do not.
+_ORDER = ("paused", "backing off", "blocked", "rate used up", "queuing", "keys full")
 USUAL_HOLDS = 10  # a wait is long if it exceeds so many usual holds, and a lease
 LEASE = 10.0  # seconds, of a process that does not say its own
 LEAST = 0.1  # seconds that are told apart
@@ -41,7 +43,7 @@ class State:
         label: the state in a word or two.
         text: one sentence or two.
         who: the keys that are full, or the process that blocks the queue or has stalled, or what
-            a back-off allows.
+            a back-off allows, or the rate that is used up.
         attention: why an operator should look at it, one of `ATTENTION`. None if nothing is wrong.
     """
 
@@ -209,7 +211,21 @@ def _waiting(info: SemaphoreInfo, status: SemaphoreStatus, limit: int | None) ->
             return State("blocked", f"The first request, of {who}, {why}{behind}", who)
         if not info.keyed:
             break
-    return State("queuing", "Permits are free for the next requests.")
+    return _used_up(rates_of(info, status)) or State(
+        "queuing", "Permits are free for the next requests."
+    )
+
+
+def _used_up(rates: Mapping[str, RateStatus]) -> State | None:
+    """The state while a rate alone can hold the queue up. None if each is full."""
+    spent = [name for name, rate in rates.items() if rate.full_in]
+    if not spent:
+        return None
+    who = min(spent, key=lambda name: rates[name].available / rates[name].burst)
+    rate = rates[who]
+    left = f"{amount(rate.available)} of {amount(rate.burst)}, full in {duration(rate.full_in)}"
+    text = "Permits are free, but a rate does not have what the first request costs"
+    return State("rate used up", f"{text}. {who}: {left}.", who)
 
 
 def _blocked(info: SemaphoreInfo, status: SemaphoreStatus, head: Waiter, free: int) -> str | None:
@@ -261,6 +277,11 @@ def limit_of(info: SemaphoreInfo, status: SemaphoreStatus) -> int | None:
     return max(info.declared, default=None)
 
 
+def rates_of(info: SemaphoreInfo, status: SemaphoreStatus) -> Mapping[str, RateStatus]:
+    """The rates of which a client says how much they are."""
+    return {name: rate for name, rate in status.rates.items() if info.rates.get(name)}
+
+
 def name_of(client: Client) -> str:
     """A process as an operator knows it."""
     return client.label or f"{client.host or 'a process'}, pid {client.pid or '?'}"
@@ -269,6 +290,11 @@ def name_of(client: Client) -> str:
 def count(number: int, one: str, many: str) -> str:
     """*number* with its noun."""
     return f"{number:,} {one if number == 1 else many}"
+
+
+def amount(number: float) -> str:
+    """*number* of what a rate counts, with three digits or more."""
+    return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
 
 
 def duration(seconds: float) -> str:

@@ -46,6 +46,17 @@ class Number(click.ParamType[Any]):
         return number
 
 
+class RatedCost(click.ParamType[Any]):
+    """What a rate is asked for. Its name is empty where there is one rate."""
+
+    name = "[rate=]n"
+
+    def convert(self, value: Any, param: Any, ctx: click.Context | None) -> tuple[str, float]:
+        """The name of a rate and a number, or a usage error."""
+        rate, _, number = value.rpartition("=")
+        return rate, Number("number", 0).convert(number, param, ctx)
+
+
 class Text(click.ParamType[Any]):
     """Any text but the name of an option, before which the value was forgotten."""
 

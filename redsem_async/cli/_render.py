@@ -10,18 +10,26 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from redsem_async import Client, KeyStatus, SemaphoreStatus
+from redsem_async import Client, KeyStatus, RateStatus, SemaphoreStatus
 from redsem_async._tools.changed import origin
 from redsem_async._tools.discovery import LISTED_KEYS, ListEntry, SemaphoreInfo
-from redsem_async._tools.states import State, allowed_in, duration, rank, state_of
+from redsem_async._tools.states import (
+    State,
+    allowed_in,
+    amount,
+    duration,
+    rank,
+    rates_of,
+    state_of,
+)
 
 from ._target import printable
 
 BAR = 10  # characters
 WIDE = 1000  # columns. The terminal wraps lines, so that ids can be copied
 
-NUMBERS = ("limit", "held", "waiting", "permits", "token")  # columns
-DURATIONS = ("oldest wait", "held for", "expires in", "waits for")
+NUMBERS = ("limit", "held", "waiting", "permits", "token", "available", "burst")  # columns
+DURATIONS = ("oldest wait", "held for", "expires in", "waits for", "full in")
 
 Row = Mapping[str, str | Text]
 
@@ -37,7 +45,7 @@ def console(*, fitting: bool = False) -> Console:
 
 def list_table(rows: Sequence[ListEntry]) -> RenderableType:
     """One row per semaphore. Those that need attention come first."""
-    keyed = any(row.info.keyed for row in rows)
+    keyed, rated = (any(getattr(row.info, what) for row in rows) for what in ("keyed", "rates"))
     found: list[tuple[tuple[int, ...], str, Row]] = []
     for info, status in ((row.info, row.status) for row in rows):
         known = status if isinstance(status, SemaphoreStatus) else None
@@ -54,6 +62,8 @@ def list_table(rows: Sequence[ListEntry]) -> RenderableType:
         }
         if keyed:
             row["keys"] = keys_text(known) if known else ""
+        if rated:
+            row["rates"] = rates_text(rates_of(info, known)) if known else ""
         found.append((rank(info, known, state), name, row))
     return _table(row for *_, row in sorted(found, key=lambda one: one[:2]))
 
@@ -86,6 +96,12 @@ def keys_text(status: SemaphoreStatus) -> str:
         for key in status.keys[:LISTED_KEYS]
     ]
     return ", ".join(shown) + (", ..." if len(status.keys) >= LISTED_KEYS else "")
+
+
+def rates_text(rates: Mapping[str, RateStatus]) -> str:
+    """What each rate has left of its burst, for one line."""
+    left = {name: (amount(each.available), amount(each.burst)) for name, each in rates.items()}
+    return ", ".join(f"{name} {'/'.join(each)}" for name, each in left.items())
 
 
 def limit_text(info: SemaphoreInfo, origin: str = "", *more: str) -> str:
@@ -129,6 +145,8 @@ def details(info: SemaphoreInfo, status: SemaphoreStatus, *, ids: bool) -> Rende
     parts: list[RenderableType] = [Text(headline(info, status)), first]
     if info.versions:
         parts.append(Text(f"versions: {versions_text(info.versions)}"))
+    if rates := rates_of(info, status):
+        parts += [Text(), _rates(rates)]
     if status.keys:
         parts += [Text(), _keys(status)]
     if status.holders:
@@ -144,6 +162,19 @@ def versions_text(versions: Mapping[str, int]) -> str:
     """Versions of the library, and how many processes have each."""
     each = (f"{v} ({n:,} process{'' if n == 1 else 'es'})" for v, n in versions.items())
     return printable(", ".join(each))
+
+
+def _rates(rates: Mapping[str, RateStatus]) -> Table:
+    return _table(
+        {
+            "rate": name,
+            "allows": f"{amount(rate.amount)} per {rate.per:g} s",
+            "burst": amount(rate.burst),
+            "available": amount(rate.available),
+            "full in": duration(rate.full_in),
+        }
+        for name, rate in rates.items()
+    )
 
 
 def _keys(status: SemaphoreStatus) -> Table:
@@ -251,6 +282,7 @@ def as_dict(info: SemaphoreInfo, status: SemaphoreStatus, *, whole: bool) -> dic
         "state": state.label,
         "attention": state.attention,
         "back_off": status.back_off and status.back_off._asdict(),
+        "rates": {name: each._asdict() for name, each in rates_of(info, status).items()},
         "keys": [
             asdict(key) | {"back_off": key.back_off and key.back_off._asdict()} for key in keys
         ],

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import math
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
@@ -15,12 +16,13 @@ from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, Permit, Se
 from redsem_async._core import config
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import SHORTEST_LEASE
+from redsem_async._core.rates import Cost, Rate, costs_of
 from redsem_async._tools import discovery
 from redsem_async._tools.states import duration
 from redsem_async._tools.stored import READ_ERRORS
 from redsem_async.observer import Event, observe
 
-from ._options import Number, flag, name, on_target, option
+from ._options import Number, RatedCost, flag, name, on_target, option
 from ._process import Process
 from ._target import REDIS_ERRORS, USAGE_ERROR, Target, connected, fail, failure, printable
 
@@ -46,6 +48,12 @@ SELF = "redsem-async: "  # before each message, because the command writes to st
 @option("--permits", "Number of permits that the command needs.", Number("n", 1), 1)
 @option("--key", "Key that the permits also count against.")
 @option("--key-limit", "Limit of the key. Default: that of other clients.", Number("n", 0))
+@option(
+    "--cost",
+    "What it takes from the rate, or from the one of that name. Repeatable.",
+    RatedCost(),
+    multiple=True,
+)
 @option("--timeout", "Time to wait for a permit. Default: forever.", Number("seconds", 0))
 @option(
     "--lease",
@@ -72,6 +80,7 @@ def run(
     permits: int,
     key: str | None,
     key_limit: int | None,
+    cost: tuple[tuple[str, float], ...],
     timeout: float | None,
     lease: float,
     max_hold: float | None,
@@ -97,8 +106,9 @@ def run(
         fail(SELF + "give either --limit or --slots", USAGE_ERROR)
     if max_hold is not None and min_hold > max_hold:
         fail(SELF + "--min-hold must not exceed --max-hold", USAGE_ERROR)
-    if key is not None and fair is False:
-        fail(SELF + "--key needs --fair", USAGE_ERROR)
+    for what, is_given in (("--key", key is not None), ("--cost", bool(cost))):
+        if is_given and fair is False:
+            fail(f"{SELF}{what} needs --fair", USAGE_ERROR)
     options: dict[str, Any] = {
         "limit": limit,
         "slots": None if slots is None else slots.split(","),
@@ -114,8 +124,11 @@ def run(
         async with connected(target) as client:
             is_given, began = limit is not None or slots is not None, clock()
             until = began + min(lease, math.inf if timeout is None else timeout)
-            known = await _look_up(target, client, name, until, needed=not is_given)
+            needed = not is_given or bool(cost)
+            known = await _look_up(target, client, name, until, needed=needed)
             options["clock"] = known.clock or "server"
+            if known.rates and fair is not False:
+                options["rate"] = _rates_of(known)
             if (key is not None or known.keyed) and fair is not False:
                 options.update(_options_of_keys(known, key_limit))
             if not is_given:
@@ -125,7 +138,9 @@ def run(
             semaphore = (FairSemaphore if is_fair else Semaphore)(client, name, **options)
             left = None if timeout is None else max(0.0, began + timeout - clock())
             with observe(_Waits(semaphore)) if verbose else contextlib.nullcontext():
-                permit = await semaphore.acquire(timeout=left, permits=permits, key=key)
+                permit = await semaphore.acquire(
+                    timeout=left, permits=permits, key=key, cost=_cost_of(known, cost)
+                )
             async with permit:
                 if verbose:
                     _say(f"{name!r} was granted after {permit.waited:.1f} s")
@@ -184,6 +199,28 @@ def _limit_of(known: discovery.SemaphoreInfo) -> int:
             f"the clients of {known.name!r} declare the limits {limits}: give --limit"
         )
     return last
+
+
+def _rates_of(known: discovery.SemaphoreInfo) -> dict[str, Rate]:
+    """The rates that the clients declare. A debt may outlive them, and is no reason to guess."""
+    rates = {name: rate for name, rate in known.rates.items() if rate is not None}
+    if untold := known.rates.keys() - rates.keys():
+        raise ValueError(f"no client of {known.name!r} declares how much {min(untold)!r} is")
+    return rates
+
+
+def _cost_of(known: discovery.SemaphoreInfo, given: Sequence[tuple[str, float]]) -> Cost | None:
+    """What ``--cost`` says for the rates that other clients declare. Each must have its own."""
+    if given and not known.rates:
+        raise ValueError(f"--cost: no client of {known.name!r} declares a rate")
+    costs: dict[str, float] = dict(given)
+    cost = costs[""] if [*costs] == [""] else costs or None
+    if rates := _rates_of(known):
+        try:
+            costs_of(rates, cost)
+        except TypeError as error:
+            raise ValueError(f"{error}: use --cost RATE=N") from error
+    return cost
 
 
 def _options_of_keys(known: discovery.SemaphoreInfo, key_limit: int | None) -> dict[str, Any]:
@@ -247,14 +284,15 @@ class _Waits:
 
     async def _ask(self) -> None:
         with contextlib.suppress(*REDIS_ERRORS):
-            from ._render import client_text
+            from ._render import client_text, rates_text
 
             now = await self._semaphore.status(NAMED)
             by = [f"{client_text(h.client)} for {duration(h.age)}" for h in now.holders]
             held = f"; held by {', '.join(by)}" if by else ""
             more = ", ..." if now.held > sum(h.permits for h in now.holders) else ""
             counts = f"limit {now.limit}, {now.held} held, {now.waiting} waiting"
-            _say(f"waiting for {self._semaphore.name!r}: {counts}{held}{more}")
+            rates = f"; rates: {rates_text(now.rates)}" if now.rates else ""
+            _say(f"waiting for {self._semaphore.name!r}: {counts}{held}{more}{rates}")
 
 
 def _say(text: str) -> None:

@@ -11,6 +11,7 @@ import click
 from redsem_async import SemaphoreStatus
 from redsem_async._tools import discovery
 from redsem_async._tools.discovery import SemaphoreInfo
+from redsem_async._tools.states import rates_of
 
 from ._options import Number, as_json, ids, most, name, on_target, option
 from ._target import (
@@ -105,13 +106,14 @@ def _output(name: str, *, ids: bool, as_json: bool) -> Generator[Callable[[Sampl
 
 
 def _print_line(sample: Sample) -> None:
-    from ._render import keys_text, line
+    from ._render import keys_text, line, rates_text
 
     if isinstance(sample, Failure):
         click.echo(sample.text)
     else:
-        keys = keys_text(sample[1])
-        click.echo(f"{line(*sample)}{keys and f' Keys: {keys}'}")
+        texts = {"Keys": keys_text(sample[1]), "Rates": rates_text(rates_of(*sample))}
+        more = (f" {what}: {text}" for what, text in texts.items() if text)
+        click.echo(f"{line(*sample)}{''.join(more)}")
 
 
 def _print_json(name: str, sample: Sample) -> None:

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from redsem_async._protocol.views import in_force
 from redsem_async._tools.discovery import names
-from redsem_async._tools.states import limit_of
+from redsem_async._tools.states import limit_of, rates_of
 
 from ._reader import PAGE, READ_TIMEOUT, Reader
 from ._reading import Reading
@@ -88,6 +88,9 @@ class _Collected(Collector):
         oldest = _gauge(
             "redsem_status_oldest_wait_seconds", "Age of the first request in the queue"
         )
+        text = "What a rate lets through now, negative in debt"
+        available = _gauge("redsem_rate_available", text, "redsem_rate")
+        burst = _gauge("redsem_rate_burst", "What a rate lets through at most", "redsem_rate")
         unreadable = 0
         for reading in self._readings:
             status, label = reading.status, [reading.info.name]
@@ -101,7 +104,10 @@ class _Collected(Collector):
             held.add_metric(label, status.held)
             waiting.add_metric(label, status.waiting)
             oldest.add_metric(label, status.oldest_wait or 0.0)
-        yield from (limit, lowered, held, waiting, oldest)
+            for name, rate in rates_of(reading.info, status).items():
+                available.add_metric([*label, name], rate.available)
+                burst.add_metric([*label, name], rate.burst)
+        yield from (limit, lowered, held, waiting, oldest, available, burst)
         yield GaugeMetricFamily(
             "redsem_status_unreadable", "Names whose status could not be read", unreadable
         )
@@ -110,5 +116,5 @@ class _Collected(Collector):
         )
 
 
-def _gauge(name: str, text: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, text, labels=["redsem_semaphore"])
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, labels=["redsem_semaphore", *labels])

@@ -34,6 +34,7 @@ from redsem_async._tools.states import (
     is_silent,
     limit_of,
     rank,
+    rates_of,
 )
 
 from ._history import EVENTS, KEPT, History
@@ -109,6 +110,7 @@ def detail_view(reader: Reader, detail: Detail, *, whole_ids: bool) -> Json:
         "moreHolders": max(0, status.held - sum(h.permits for h in status.holders)),
         "waiters": [_waiter(reader, waiter, info) for waiter in status.waiters],
         "moreWaiters": max(0, status.waiting - len(status.waiters)),
+        "rates": [{"name": rate, **of._asdict()} for rate, of in rates_of(info, status).items()],
         "keys": [_key(key) for key in status.keys],
         "moreKeys": len(status.keys) >= ENTRIES,
         "keysAfter": bool(detail.keys_after or detail.keys_begin),

@@ -20,6 +20,7 @@ from redsem_async import (
     FairSemaphore,
     ModeMismatch,
     PermitLost,
+    Rate,
     Semaphore,
 )
 from redsem_async.observer import Observation
@@ -223,11 +224,12 @@ async def test_what_counts_up_counts_down_again_although_a_plan_changes() -> Non
 async def test_the_status_is_reported_for_all_processes(collected: Collected) -> None:
     """With the limit, what a back-off leaves of it, and how long the first in line has waited."""
     backend = MemoryBackend()
-    sems = [FairSemaphore(backend, f"tenant:{name}", 2) for name in "ab"]
+    rate = {"tokens": Rate(1, per=900, burst=10)}
+    sems = [FairSemaphore(backend, f"tenant:{name}", 2, rate=rate) for name in "ab"]
     await sems[1].set_limit(5)
-    permit = await sems[0].acquire(permits=2)
+    permit = await sems[0].acquire(permits=2, cost=50)
     permit.back_off(0)
-    waiter = await queue_up(sems[0])
+    waiter = await queue_up(sems[0], cost=1)
     async with collected.reporting(*sems, metric_name=until_colon):
         await until(lambda: collected.points("redsem.status.limit") == {("tenant",): 7})
         assert collected.points("redsem.status.limit_in_force") == {("tenant",): 6}
@@ -235,6 +237,9 @@ async def test_the_status_is_reported_for_all_processes(collected: Collected) ->
         assert collected.points("redsem.status.waiting") == {("tenant",): 1}
         assert collected.points("redsem.status.oldest_wait")[("tenant",)] >= 0
         assert collected.points("redsem.status.age")[()] < 60
+        assert collected.points("redsem.rate.burst") == {("tokens", "tenant"): 20}
+        [left] = collected.points("redsem.rate.available").values()
+        assert left == pytest.approx(-30, abs=0.1)
         assert collected.points("redsem.status.errors") == {}
     assert collected.points("redsem.status.limit") == {}
     assert collected.points("redsem.status.age") == {}

@@ -87,7 +87,7 @@ def test_the_pages_have_the_published_figures() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["SemaphoreStatus", "Holder", "Waiter", "KeyStatus", "BackOff", "Client"]
+    "name", ["SemaphoreStatus", "Holder", "Waiter", "KeyStatus", "BackOff", "RateStatus", "Client"]
 )
 def test_the_page_has_every_field_of_a_status(name: str) -> None:
     [row] = re.findall(rf"^\| `{name}`.*\| (.*) \|$", (DOCS / "api.md").read_text(), re.MULTILINE)

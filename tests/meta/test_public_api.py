@@ -12,8 +12,8 @@ from redsem_async._core.config import FairOptions, Options, Terms
 NAMES = {
     *("AcquireTimeout", "AnySemaphore", "BackOff", "BackendError", "BackendUnavailable"),
     *("Client", "FairSemaphore", "Holder", "KeyStatus", "LayoutMismatch", "ModeMismatch"),
-    *("Mutex", "Permit", "PermitLost", "QueueFull", "Semaphore", "SemaphoreClosed"),
-    *("SemaphoreError", "SemaphoreFull", "SemaphoreGroup", "SemaphoreStatus"),
+    *("Mutex", "Permit", "PermitLost", "QueueFull", "Rate", "RateStatus", "Semaphore"),
+    *("SemaphoreClosed", "SemaphoreError", "SemaphoreFull", "SemaphoreGroup", "SemaphoreStatus"),
     *("SlotsMismatch", "Waiter", "aclose", "connect", "from_url"),
 }
 MEMBERS = {
@@ -24,7 +24,7 @@ MEMBERS = {
     },
     "Permit": {
         *("back_off", "check", "detach", "expires_in", "fencing_token", "id", "lost", "name"),
-        *("permits", "refresh", "release", "slot", "slots", "wait_lost", "waited"),
+        *("permits", "refresh", "release", "settle", "slot", "slots", "wait_lost", "waited"),
     },
 }
 

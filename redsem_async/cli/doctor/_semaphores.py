@@ -1,17 +1,19 @@
 """Semaphores in use, with foreign keys, a clock that was set back, and library versions."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from typing import Any
 
 from redis.exceptions import NoPermissionError, ResponseError
 
-from redsem_async import LayoutMismatch
+from redsem_async import LayoutMismatch, RateStatus, SemaphoreStatus
 from redsem_async._tools import discovery
+from redsem_async._tools.states import amount, duration
 from redsem_async.cli._render import versions_text
 
 from ._finding import Finding, note, ok, problem, unknown
 
 MAX_NAMES = 1000  # semaphores that are looked at
+LONG_DEBT = 60.0  # seconds until a rate has something again
 
 
 async def check_semaphores(client: Any, prefix: str) -> AsyncGenerator[Finding]:
@@ -41,17 +43,37 @@ async def check_semaphores(client: Any, prefix: str) -> AsyncGenerator[Finding]:
         yield note("semaphores", text, "configure NTP to slew the clock, never to step it")
     else:
         yield ok("semaphores", text)
-    async for finding in _versions(client, prefix, looked_at):
+    try:
+        entries = await discovery.list_entries(client, prefix, looked_at)
+    except NoPermissionError:  # already reported with the rights
+        return
+    for finding in (*_versions(entries), *_rates(entries)):
         yield finding
 
 
-async def _versions(client: Any, prefix: str, names: Sequence[str]) -> AsyncGenerator[Finding]:
-    """The versions that use *names* now, or used them last."""
+def _rates(entries: Sequence[discovery.ListEntry]) -> Generator[Finding]:
+    """Rates that processes declare differently, or with a long debt."""
+    for entry in entries:
+        for name in entry.info.rates:
+            about = f"rate {name!r} of {entry.info.name!r}"
+            declared = {repr(rate) for rate in discovery.declared(entry.info.clients, name)}
+            if len(declared) > 1:
+                text = f"{about}: its processes declare {' and '.join(sorted(declared))}"
+                yield note("rates", text, "finish the deployment, or give all the same amounts")
+            if isinstance(entry.status, SemaphoreStatus) and declared:
+                yield from _debt(about, entry.status.rates[name])
+
+
+def _debt(about: str, rate: RateStatus) -> Generator[Finding]:
+    lasts = -rate.available * rate.per / rate.amount
+    if lasts > LONG_DEBT:
+        text = f"{about}: {amount(-rate.available)} in debt, for {duration(lasts)}"
+        yield note("rates", text, "a request cost more than the burst, or more than its estimate")
+
+
+def _versions(entries: Sequence[discovery.ListEntry]) -> Generator[Finding]:
+    """The versions that use semaphores now, or used them last."""
     page = "docs/upgrading.md has the order of an upgrade"
-    try:
-        entries = await discovery.list_entries(client, prefix, names)
-    except NoPermissionError:  # already reported with the rights
-        return
     versions = discovery.versions_of(c for entry in entries for c in entry.info.clients)
     if versions:
         text = versions_text(versions)

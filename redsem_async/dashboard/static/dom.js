@@ -62,7 +62,7 @@ export function printable(text) {
   return seen.trim() === seen ? seen : `“${seen}”`;
 }
 
-export const number = (value) => value.toLocaleString("en-US");
+export const number = (value) => value.toLocaleString("en-US", { maximumFractionDigits: Math.abs(value) < 100 ? 1 : 0 });
 
 const compact = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
 

@@ -1,6 +1,6 @@
-// Use and line in one small picture: a cell for each permit, a dot for each waiting request.
+// Use and line in one small picture: a cell for each permit, a dot for each waiting request. And what is left of a rate.
 
-import { el, plural, setAttribute } from "./dom.js";
+import { el, number, plural, setAttribute } from "./dom.js";
 
 const CELLS = 40; // a higher limit is drawn as one bar
 const DOTS = 12;
@@ -32,6 +32,21 @@ export function updateMeter(element, { held, limit, waiting }) {
   const line = waiting ? `, ${plural(waiting, "request waits", "requests wait")}` : "";
   const of = limit === null ? "" : ` of ${limit}`;
   setAttribute(element, "aria-label", `${held}${of} permits in use${line}`);
+}
+
+export function balance() {
+  return el("div", { class: "meter", role: "img" }, el("span", { class: "balance" }, el("i")));
+}
+
+/** What is left of the burst, to the right of zero, or a debt, to its left. */
+export function updateBalance(element, { name, available, burst }) {
+  const [bar] = element.children;
+  const size = burst + Math.max(0, -available);
+  bar.classList.toggle("debt", available < 0);
+  bar.style.setProperty("--zero", 1 - burst / size);
+  bar.style.setProperty("--share", Math.abs(available) / size);
+  const left = available < 0 ? `in debt by ${number(-available)}` : `${number(available)} of ${number(burst)} available`;
+  setAttribute(element, "aria-label", `${name}: ${left}`);
 }
 
 function cells(track, count, update) {

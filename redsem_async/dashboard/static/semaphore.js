@@ -4,7 +4,7 @@ import { askLimit, askRevoke, may, showActions } from "./changes.js";
 import { Chart } from "./chart.js";
 import { byId, clientName, clientPlace, clock, duration, el, headline, number, plural, printable, reconcile, setAttribute, setText } from "./dom.js";
 import { announce, connect } from "./live.js";
-import { meter, updateMeter } from "./meter.js";
+import { balance, meter, updateBalance, updateMeter } from "./meter.js";
 
 const { title } = document.body.dataset;
 const name = new URLSearchParams(location.search).get("name"); // as it is: markup loses line ends
@@ -58,6 +58,7 @@ function show(view) {
   showStage(view);
   showCells(view);
   showActions(view);
+  showRates(view);
   showKeys(view);
   showHolders(view);
   showWaiters(view);
@@ -341,6 +342,22 @@ function showWaiters(view) {
     ...(ids ? [text("id", (waiter) => waiter.short)] : []),
   ];
   table("waiters", "Waiting requests, in their order", columns, view.waiters, (waiter) => waiter.short, "No request waits.", rest);
+}
+
+function showRates(view) {
+  byId("rates-card").hidden = !view.rates.length;
+  const columns = [
+    text("rate", (rate) => rate.name),
+    { label: "left of its burst", cell: (rate, td) => {
+      if (!td.firstElementChild) td.append(balance());
+      updateBalance(td.firstElementChild, rate);
+    } },
+    text("available", (rate) => number(rate.available), true),
+    text("burst", (rate) => number(rate.burst), true),
+    text("allows", (rate) => `${number(rate.amount)} per ${number(rate.per)} s`, true),
+    text("full in", (rate) => (rate.full_in ? duration(rate.full_in) : "–"), true),
+  ];
+  table("rates", "Rates, and what is left of each", columns, view.rates, (rate) => rate.name, "No rate is declared.");
 }
 
 function showKeys(view) {

@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 import redsem_async
-from redsem_async import FairSemaphore, __version__
+from redsem_async import FairSemaphore, Rate, __version__
 from redsem_async._redis.acl import COMMANDS, acl_rules
 from redsem_async.cli.doctor import _clocks, _examine, _server
 from redsem_async.cli.doctor._finding import Finding, Verdict
@@ -257,6 +257,19 @@ async def test_a_master_that_sentinels_watch_may_be_replaced(server: EmbeddedRed
         url = f"redis+sentinel://127.0.0.1:{flock.sentinels[0].port}/{SERVICE}"
         [masters] = (await examined(url))[1]["two masters"]
     assert masters["verdict"] == "note"
+
+
+async def test_rates_that_differ_and_long_debts_are_named(server: EmbeddedRedis) -> None:
+    """A short debt is usual, and so is a deployment, but who is told must judge."""
+    async with Redis.from_url(server.url) as redis, Redis.from_url(server.url) as other:
+        debtor = FairSemaphore(redis, "llm", 2, rate={"tokens": Rate(1, burst=10)})
+        faster = FairSemaphore(other, "llm", 2, rate={"tokens": Rate(2, burst=10)})
+        async with faster.acquire(cost=0), debtor.acquire(cost=400):
+            _, found = await examined(server.url)
+    declared, debt = (each["text"] for each in found["rates"])
+    assert "'llm': its processes declare Rate(1, burst=10) and Rate(2, burst=10)" in declared
+    assert re.search(r"rate 'tokens' of 'llm': \d+ in debt, for \d min", debt)
+    assert {each["verdict"] for each in found["rates"]} == {"note"}
 
 
 async def test_what_semaphores_recorded_is_told(server: EmbeddedRedis, admin: Redis) -> None:

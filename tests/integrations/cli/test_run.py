@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import FairSemaphore, Semaphore, connect
+from redsem_async import FairSemaphore, Rate, Semaphore, connect
 from redsem_async._tools.discovery import find
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.servers import StartServer
@@ -256,6 +256,36 @@ async def test_where_clients_declare_several_limits_it_names_them(url: str, redi
         assert result.error_line == (
             "redsem-async: the clients of 'llm' declare the limits 3 and 4: give --limit"
         )
+
+
+@pytest.mark.parametrize(
+    ("costs", "code", "says"),
+    [
+        (["tokens=300"], 0, ""),
+        (["tokens=300", "requests=2"], 0, ""),
+        ([], 2, "cost must say what the request takes from rate 'tokens': use --cost RATE=N"),
+        (["5"], 2, "cost must be a dict, because there are several rates"),
+        (["words=5"], 2, "cost names 'words', and there is no such rate"),
+        (["tokens=-1"], 2, "--cost must be a number of at least 0, not '-1'"),
+    ],
+)
+async def test_beside_a_service_it_costs_what_it_is_told(
+    costs: list[str], code: int, says: str, url: str, redis: Redis
+) -> None:
+    rate = {"requests": Rate(1, per=100, burst=9), "tokens": Rate(1, burst=900)}
+    sem = FairSemaphore(redis, "llm", 3, rate=rate)
+    async with sem.acquire(cost={"tokens": 0}):
+        told = [word for cost in costs for word in ("--cost", cost)]
+        result = await program("run", *told, "llm", "--", "true", REDIS_URL=url)
+        assert (result.code, says in result.err) == (code, True), result.err
+        left = (await sem.status()).rates["tokens"].available
+        assert (left < 700) is (code == 0)
+
+
+async def test_without_a_rate_there_is_no_cost(url: str) -> None:
+    for more, says in (((), "no client of 'llm' declares a rate"), (("--no-fair",), "--fair")):
+        result = await program("run", "--cost=1", *more, "llm", "--", "true", REDIS_URL=url)
+        assert (result.code, says in result.error_line) == (2, True)
 
 
 async def test_the_limit_of_a_client_that_is_dead_does_not_count(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from redsem_async import FairSemaphore, Permit, Semaphore, __version__
+from redsem_async import FairSemaphore, Permit, Rate, Semaphore, __version__
 from redsem_async._core.keys import MODES, parse_permit_id
 from redsem_async._redis.scripts import layout
 from tests.harness.clients import Connect, Kind
@@ -44,18 +44,24 @@ async def let_go(*permits: Permit) -> None:
         await permit.release()
 
 
-@pytest.mark.parametrize("clock", ["server", "local"])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "clock"),
+    [(m, c) for m in MODES for c in ("server", "local") if c == "server" or "+rate" not in m],
+)
 async def test_every_mode_and_clock_is_detected_and_opened(
     mode: str, clock: str, cli: Cli, redis: Redis
 ) -> None:
-    plain = mode.removesuffix("+slots")
+    plain = mode.removesuffix("+slots").removesuffix("+rate")
     options: dict[str, Any] = {**OPTIONS[plain], "clock": clock}
-    if mode != plain:
+    if mode.endswith("+slots"):
         options["slots"] = [f"cuda:{n}" for n in range(options.pop("limit"))]
+    if "+rate" in mode:
+        options["rate"] = {"requests": Rate(50), "tokens": Rate(6, per=60, burst=60)}
     kind: Kind = Semaphore if plain == "zset" else FairSemaphore
     semaphore = kind(redis, "jobs", **options)
     no_key: dict[str, Any] = {} if plain == "zset" else {"key": None}
+    if rates := "+rate" in mode:
+        no_key["cost"] = {"tokens": 4}
     permit = await semaphore.acquire(permits=3, **no_key)
     [waiter] = await queued(semaphore, **no_key)
     [row] = await cli.json("ls")
@@ -66,10 +72,12 @@ async def test_every_mode_and_clock_is_detected_and_opened(
         assert facts["holders"][0]["slots"] == [*permit.slots]
         assert (facts["mode"], facts["clock"]) == (mode, clock)
         assert (facts["held"], facts["waiting"]) == (3, 1)
+        assert [*facts["rates"]] == ["requests", "tokens"] * rates
     assert f"jobs: {kind.__name__}, " in (await cli("status", "jobs")).out
     assert (await cli("set-limit", "jobs", "2")).out.startswith("jobs: limit 2")
     assert (await semaphore.status(0)).set_limit == 2
     assert (await cli("pause", "jobs")).code == 0
+    assert (await cli("back-off", "jobs", "0")).code == 0
     assert (await cli("revoke", "jobs", permit.id)).code == 0
     assert not waiter.done()
     assert (await cli("resume", "jobs")).code == 0
@@ -77,6 +85,40 @@ async def test_every_mode_and_clock_is_detected_and_opened(
     assert (await cli("delete", "jobs", "--yes")).code == 0
     assert not await semaphore.exists()
     await let_go(await semaphore.acquire(**no_key))
+
+
+async def test_each_rate_is_shown_and_a_debt_is_negative(cli: Cli, redis: Redis) -> None:
+    rate = {"requests": Rate(50), "tokens": Rate(6, per=60, burst=60)}
+    sem = FairSemaphore(redis, "llm", 4, rate=rate)
+    async with sem.acquire(cost={"tokens": 260}):
+        [waiter] = await queued(sem, cost={"tokens": 1})
+        shown, watched = await cli("status", "llm"), await cli("watch", "llm", "--count", "1")
+        [row] = await cli.json("ls")
+        listed = (await cli("ls")).out
+        await cancelled(waiter)
+    assert re.search(r"RATE +ALLOWS +BURST +AVAILABLE +FULL IN", shown.out)
+    assert re.search(r"tokens +6 per 60 s +60 +-200 +43 min", shown.out)
+    assert "rate used up: Permits are free, but a rate does not have" in shown.out
+    assert "requests 50/50, tokens -200/60" in watched.out
+    assert "requests 50/50, tokens -200/60" in listed
+    assert (row["state"], round(row["rates"]["tokens"]["available"])) == ("rate used up", -200)
+
+
+async def test_a_rate_that_no_client_declares_any_more_is_not_guessed(
+    cli: Cli, url: str, redis: Redis
+) -> None:
+    """Its debt outlives them, and keeps the name for its kind of semaphore."""
+    sem = FairSemaphore(redis, "llm", 4, rate=Rate(6, per=60))
+    async with sem.acquire(cost=60):
+        pass
+    await redis.delete("redsem:{llm}:hubs")
+    for arguments in (("ls",), ("status", "llm"), ("pause", "llm"), ("resume", "llm")):
+        result = await cli(*arguments)
+        assert (result.code, result.err, "requests" in result.out) == (0, "", False)
+    [row] = await cli.json("ls")
+    assert row["rates"] == {}
+    result = await program("run", "llm", "--", "true", REDIS_URL=url)
+    assert (result.code, "declares how much 'requests' is" in result.err) == (2, True)
 
 
 async def test_ls_lists_what_is_in_use_and_trouble_first(cli: Cli, redis: Redis) -> None:

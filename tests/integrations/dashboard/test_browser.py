@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Browser, Page, async_playwright, expect
 from redis.asyncio import Redis
 
-from redsem_async import FairSemaphore, PermitLost
+from redsem_async import FairSemaphore, PermitLost, Rate
 from redsem_async.dashboard import _reader, _views, dashboard
 from redsem_async.testing import EmbeddedRedis
 from tests.harness.children import StartWorker
@@ -321,10 +321,12 @@ async def test_everybody_can_use_it(
 ) -> None:
     """On a phone and a wide screen, in both schemes: nothing sticks out, and axe finds nothing."""
     long = "tenant:" + "abcdefghij" * 12
-    sem = FairSemaphore(redis, "llm", 4, key_limit=2, label="gateway")
+    rate = {"requests": Rate(1, burst=9), "tokens": Rate(1, per=60, burst=90)}
+    sem = FairSemaphore(redis, "llm", 4, key_limit=2, label="gateway", rate=rate)
+    ask: dict[str, Any] = {"key": "acme", "cost": {"tokens": 120}}
     busy = FairSemaphore(redis, long, 2, label=long)
-    async with sem.acquire(key="acme", permits=2), busy.acquire(permits=2):
-        tasks = [asyncio.create_task(sem.acquire(key="acme")) for _ in range(2)]
+    async with sem.acquire(**ask, permits=2), busy.acquire(permits=2):
+        tasks = [asyncio.create_task(sem.acquire(**ask)) for _ in range(2)]
         await waiting(sem, 2)
         await FairSemaphore(redis, "stopped", 3).pause()
         tasks += await queued(busy, 3)
@@ -334,6 +336,8 @@ async def test_everybody_can_use_it(
         await everything_fits(page)
         assert await violations(page) == []
         if path:
+            debt = page.get_by_role("img", name="tokens: in debt by")
+            await expect(debt.locator(".balance.debt")).to_be_visible()
             await page.get_by_role("button", name="Set limit").first.click()
             assert await violations(page) == []
             await page.goto(f"{writable.url}semaphore?name={long}")

@@ -9,7 +9,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
 from redis.asyncio import Redis
 
-from redsem_async import FairSemaphore, Semaphore
+from redsem_async import FairSemaphore, Rate, Semaphore
 from redsem_async.dashboard import _metrics, _reader
 from redsem_async.opentelemetry import report_status
 from redsem_async.testing import EmbeddedRedis
@@ -127,7 +127,7 @@ async def test_the_names_are_those_of_report_status(site: Site, redis: Redis) ->
     """One dashboard of Grafana and one set of alert rules fit both."""
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader])
-    sem = FairSemaphore(redis, "gpu", 2)
+    sem = FairSemaphore(redis, "gpu", 2, rate=Rate(5))
     async with sem:
         task = in_background(report_status([sem], interval=60, meter_provider=provider))
         names: set[str] = set()

@@ -14,12 +14,12 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Mount
 
-from redsem_async import FairSemaphore, Semaphore, __version__
+from redsem_async import FairSemaphore, Rate, Semaphore, __version__
 from redsem_async.dashboard import dashboard
 from redsem_async.dashboard._views import matcher
 from redsem_async.testing import EmbeddedRedis, MemoryBackend
 from tests.harness.clients import Connect
-from tests.harness.wait import cancelled, waiting
+from tests.harness.wait import cancelled, queue_up, waiting
 from tests.integrations.cli.commands import as_user, queued
 from tests.integrations.dashboard.conftest import Serve
 from tests.integrations.dashboard.site import PATIENCE, Site, first, serving
@@ -147,6 +147,17 @@ async def test_keys_are_shown_with_what_was_set_for_them(site: Site, redis: Redi
         "Key acme: the limit was set to 1",
         "Key beta: a back-off of 30 s was started",
     ]
+
+
+async def test_rates_are_shown_with_their_debt(site: Site, redis: Redis) -> None:
+    sem = FairSemaphore(redis, "llm", 3, rate=Rate(1, per=60, burst=5))
+    async with sem.acquire(cost=20):
+        waiter = await queue_up(sem)
+        view = await site.view(name="llm")
+        await cancelled(waiter)
+    [rate] = view["rates"]
+    assert (rate["name"], rate["burst"], round(rate["available"])) == ("requests", 5, -15)
+    assert (view["state"], view["who"]) == ("rate used up", "requests")
 
 
 @pytest.mark.parametrize("kind", [FairSemaphore, Semaphore])

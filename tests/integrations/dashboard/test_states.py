@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from redsem_async import FairSemaphore
+from redsem_async import FairSemaphore, Rate
 from redsem_async._core.lease import heartbeat_is_overdue, refresh_is_overdue
 from redsem_async._protocol.views import (
     BackOff,
     Client,
     Holder,
     KeyStatus,
+    RateStatus,
     SemaphoreStatus,
     Waiter,
 )
@@ -27,7 +28,8 @@ from tests.harness.wait import cancelled, queue_up
 
 PROCESS = Client("ab" * 16, "trainer", limit=4, lease=10.0, refresh_interval=10 / 3)
 OLD = replace(PROCESS, id="cd" * 16, label="old", limit=3)
-INFO = SemaphoreInfo("x", "fair", "server", clients=(PROCESS,))
+RATES: dict[str, Any] = {"requests": Rate(5), "tokens": Rate(6)}
+INFO = SemaphoreInfo("x", "fair", "server", clients=(PROCESS,), rates=RATES)
 KEYED = replace(INFO, mode="fair+keys")
 PLAIN = replace(INFO, mode="zset+slots")
 ROLLOUT = replace(INFO, clients=(PROCESS, OLD))
@@ -53,6 +55,8 @@ def status(
 
 ACME = (KeyStatus("acme", 2, 2, 1, None),)
 OF_ACME: dict[str, Any] = {"waiting": 1, "key": "acme"}
+UNUSED = {"requests": RateStatus(5, 1, 5, 5, 0)}
+DEBT = {**UNUSED, "tokens": RateStatus(6, 1, 90, -300, 65)}
 BACK_OFF = BackOff(20.0, 0, 10.0, "ada")
 STALLED = Holder("id", PROCESS, 60.0, 2.9, 1, 1)
 
@@ -62,6 +66,16 @@ STALLED = Holder("id", PROCESS, 60.0, 2.9, 1, 1)
     [
         (INFO, status(), "free", "4 permits are free"),
         (INFO, status(3), "free", "1 permit is free"),
+        (
+            INFO,
+            status(2, waiting=2, rates=DEBT),
+            "rate used up",
+            "tokens: -300 of 90, full in 65 s.",
+        ),
+        (INFO, status(2, rates=DEBT), "free", "2 permits are free"),
+        (INFO, status(4, waiting=1, rates=DEBT), "queuing", "All 4 permits"),
+        (INFO, status(2, waiting=1, rates=UNUSED), "queuing", "free for the next"),
+        (INFO, status(2, waiting=1, head=3, rates=DEBT), "blocked", "needs 3 permits"),
         (INFO, status(4), "full", "All 4 permits are in use, and no request waits"),
         (INFO, status(6), "full", "2 above the limit of 4, and no request"),
         (replace(INFO, clients=(replace(PROCESS, limit=0),)), status(), "full", "a limit of 0"),

@@ -13,6 +13,7 @@ from redsem_async import (
     ModeMismatch,
     PermitLost,
     QueueFull,
+    Rate,
     Semaphore,
 )
 from redsem_async.opentelemetry import instrument, report_status
@@ -27,7 +28,7 @@ async def every_metric(provider: MeterProvider) -> AsyncGenerator[None]:
     The first status is read soon after the block is entered.
     """
     backend = MemoryBackend()
-    sem = FairSemaphore(backend, "jobs", 1, max_waiters=1)
+    sem = FairSemaphore(backend, "jobs", 1, max_waiters=1, rate=Rate(1_000))
     mistaken = Semaphore(backend, "jobs", 1)
     with instrument(meter_provider=provider):
         async with sem:

@@ -115,7 +115,9 @@ async def test_a_response_settles_what_its_request_cost(
     await reader(client)
     await all_free(sem)
     assert (await spent(sem), await spent(sem, "tokens")) == (1, cost)
-    logged = [record for record in caplog.records if getattr(record, "event", "") == "settle"]
+    logged = [
+        record for record in caplog.records if getattr(record, "redsem_event", "") == "settle"
+    ]
     assert [record.levelno for record in logged] == [logging.WARNING] * failed
 
 
