@@ -244,8 +244,10 @@ class AcquireBatch(Batch[Reply, Request], Acquire):
                 else:
                     lease = state.accept(request, answer, had, trusted, sent_at)
                     state.hand_out(request, lease)
-            elif answer == GONE or (reply.next_ms == 0 and answer in _ANY_FULL):
-                # It was ended, or a reap continues and there may be room afterwards.
+            elif answer == GONE or (
+                answer in _ANY_FULL and (reply.next_ms == 0 or sent_at <= state.release_refused_at)
+            ):
+                # It was ended, or there may be room behind a reap, or a release that it overtook.
                 state.forget_number(request)
                 request.again = answer == GONE and request.waits
                 again.append(request)
@@ -384,6 +386,7 @@ class ReleaseBatch(Batch[Reply, PendingRelease], Release):
     def write_again(self, *, arrived: bool) -> None:
         for pending in self.items:
             pending.was_sent |= arrived
+        self.state.release_refused_at = clock()
         owner, releases = self.owner, self.state.releases
         releases[owner] = [*self.items, *releases.get(owner, ())]
 

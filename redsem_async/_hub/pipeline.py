@@ -251,7 +251,10 @@ class Pipeline:
             if logged or link_state.error is not None or route.redirect is not None:
                 self._carried_out(semaphore)
             batch.apply(reply, now)
-        self.changed.add(semaphore)  # behind the callers, so that they have stepped by then
+        if self.changed.due is not None:  # behind the callers, so that they have stepped by then
+            self.changed.due.cancel()
+            self.changed.due = None
+        self.changed.add(semaphore)
         if route.redirect is not None:
             self.redirects.follow(semaphore)
 

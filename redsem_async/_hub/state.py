@@ -186,6 +186,8 @@ class SemaphoreState(SemaphoreRef):
         others_hold: the same of all processes, as a reply told it.
         hold_told_at: when a release told *own_hold* last.
         released_at: when a task of this process released a permit last.
+        release_refused_at: when a release had to be written again last, behind what was sent
+            until then.
         seen: the set limit, and when the pause of a back-off ends, as the last acquire or
             heartbeat told. None if it told of neither.
 
@@ -236,6 +238,7 @@ class SemaphoreState(SemaphoreRef):
         self.others_hold: float | None = None
         self.hold_told_at: float = -math.inf
         self.released_at: float = -math.inf
+        self.release_refused_at: float = -math.inf
         self.seen: tuple[int | None, float] | None = None
         self.scheduled: bool = False
         self.timer: TimerHandle | None = None

@@ -10,11 +10,13 @@ import gc
 import math
 from collections import Counter
 from collections.abc import AsyncGenerator
+from unittest.mock import patch
 
 import pytest
 from redis.asyncio import Redis
 
 from redsem_async import AnySemaphore, FairSemaphore
+from redsem_async._hub.state import SemaphoreState
 
 PAIRS = 100
 
@@ -63,6 +65,14 @@ async def test_a_lone_pair_is_two_script_calls(semaphore: AnySemaphore, admin: R
         await (await semaphore.acquire()).release()  # awaited, so that all was carried out
     assert counts["EVALSHA"] == 2 * PAIRS
     assert counts.total() - counts["EVALSHA"] <= 15 * PAIRS, counts
+
+
+async def test_a_lone_pair_is_settled_once(semaphore: AnySemaphore) -> None:
+    """Behind the caller that a reply woke, with what it asks for, and not for the reply alone."""
+    todo = SemaphoreState.todo
+    with patch.object(SemaphoreState, "todo", autospec=True, side_effect=todo) as settled:
+        await pairs(semaphore)
+    assert settled.call_count <= 1.1 * PAIRS
 
 
 async def test_tasks_share_script_calls(

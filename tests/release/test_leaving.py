@@ -72,6 +72,22 @@ async def test_the_release_and_the_next_acquire_are_one_write(
     assert writes[:3] == [["acquire"], ["release", "acquire"], ["release", "acquire"]]
 
 
+@pytest.mark.fault(29)
+async def test_a_release_that_the_server_lacks_is_not_overtaken_by_a_try(
+    proxied: Redis, proxy: Proxy
+) -> None:
+    """It would be told of its own permit that the semaphore is full."""
+    sem = FairSemaphore(proxied, "jobs", 1)
+    assert await (await sem.acquire()).release()
+    struck = proxy.answer("release", "NOSCRIPT No.").struck
+    async with sem:
+        pass
+    permit = await sem.try_acquire()
+    assert struck.is_set()
+    assert permit is not None
+    await permit.release()
+
+
 # -- the connection
 
 
