@@ -183,3 +183,17 @@ async def test_no_process_waits_for_a_heartbeat_where_another_was_the_head_befor
     permits = [await soon(each) for each in waiting]
     assert [round(permit.waited, 1) for permit in permits] == [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
     await give_back(*held, *permits)
+
+
+@simulated
+async def test_no_process_leaves_its_time_to_others_because_many_of_theirs_wait(
+    client: Client, other: Client
+) -> None:
+    here, there = (FairSemaphore(each, "n", 9, rate=Rate(10, burst=1)) for each in (client, other))
+    held = await here.acquire()
+    waiting = [await queue_up(each) for each in (*[here] * 3, *[there] * 6)]
+    permits = [await soon(each) for each in waiting[:3]]
+    assert permits[-1].waited == pytest.approx(0.3, abs=0.02)
+    for each in waiting[3:]:
+        each.cancel()
+    await give_back(held, *permits)
