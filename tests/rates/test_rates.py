@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from redsem_async import AcquireTimeout, FairSemaphore, ModeMismatch, Mutex, Rate, Semaphore
+from redsem_async import (
+    AcquireTimeout,
+    FairSemaphore,
+    ModeMismatch,
+    Mutex,
+    Permit,
+    Rate,
+    Semaphore,
+)
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client
 from tests.harness.wait import give_back, queue_up, soon
@@ -170,6 +178,21 @@ async def test_a_wait_that_is_given_up_costs_nothing() -> None:
         await waiting
     async with held, sem.acquire() as permit:
         assert permit.waited < 0.09
+
+
+async def test_a_permit_that_its_caller_never_had_costs_nothing() -> None:
+    sem, had = semaphore(Rate(1, per=100, burst=99)), 0
+    for turns in range(20):
+        waiting = asyncio.create_task(sem.acquire())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        for permit in await asyncio.gather(waiting, return_exceptions=True):
+            if isinstance(permit, Permit):
+                await permit.release()
+                had += 1
+    assert 0 < had < 19
+    assert (await sem.status()).rates["requests"].available == pytest.approx(99 - had, abs=0.1)
 
 
 @simulated

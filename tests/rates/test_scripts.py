@@ -199,6 +199,25 @@ def test_a_grant_that_reaches_nobody_is_not_charged() -> None:
     assert (state.held, state.full_in) == ([1, 0, 1], [1000])
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_permit_of_one_who_had_left_is_not_charged(mode: Mode) -> None:
+    state = Rated(Rate(1, burst=10), mode=mode)
+    state.ask(A, 1, 10)
+    left = op.QueuedRequest(1, 90_000, state.limit, costs=in_queue(state.rates, [10]))
+    for _ in range(2):
+        state.call(A, op.Abandon([left]))
+        assert (state.held[0], state.full_in) == (0, [0])
+
+
+def test_an_adoption_that_is_given_up_gives_no_cost_back() -> None:
+    state = Rated(Rate(1, burst=10))
+    state.ask(A, 1, 10)
+    state.call(A, op.Detach(1, 90_000, 1))
+    state.answer(B, op.Adopt(A, 1, 2, 90_000, INFO, 1))
+    state.call(B, op.Abandon([op.QueuedRequest(2, 90_000, state.limit)]))
+    assert (state.held, state.full_in) == ([0, 0, 0], [10_000])
+
+
 # -- what it really cost
 
 
