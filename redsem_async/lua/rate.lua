@@ -37,18 +37,17 @@ function rated.tell()
   if not head then return true end
   local told = head.id .. ' ' .. exact(head.lets_at) .. ' '
   local known = call('HGET', meta, 'rate_told') or ''
-  if string.sub(known, 1, #told) == told then
-    deputy = string.sub(known, #told + 1)
-    return true
-  end
-  deputy = ''
+  local is_told = string.sub(known, 1, #told) == told
+  deputy = is_told and string.sub(known, #told + 1) or ''
+  if is_told and deputy ~= '' then return true end
   for _, text in ipairs(call('ZRANGE', queue, 0, SAMPLE - 1)) do
     local owner = string.match(text, '^%x+')
     if deputy == '' and owner ~= head.owner then deputy = owner end
   end
+  if is_told and deputy == '' then return true end
   note('rate_told', told .. deputy)
   local left = head.lets_at - now
-  if head.owner ~= hub and not hub_state(head.owner).no_push
+  if not is_told and head.owner ~= hub and not hub_state(head.owner).no_push
       and publish_to(head.owner, 'recheck', exact(left)) == 0 then
     mark_dead(head.owner)
     head = nil
