@@ -31,6 +31,10 @@ function rated.save(need)
   save_counter(math.max(need, (last - now_us) / 1000), 'rates', text)
 end
 
+-- How long the other hub leaves the head to its own, which may not hear of it.
+local function stagger()
+  return hub_state(head.owner).no_push and 0 or STAGGER
+end
 -- Tells the hub of the next request when it goes, once: that hub alone looks then, and another one
 -- later. Returns false where no message reached the hub, which counts as dead.
 function rated.tell()
@@ -42,7 +46,8 @@ function rated.tell()
   if is_told and deputy ~= '' then return true end
   for _, text in ipairs(call('ZRANGE', queue, 0, SAMPLE - 1)) do
     local owner = string.match(text, '^%x+')
-    if deputy == '' and owner ~= head.owner then deputy = owner end
+    local hears = owner == hub or not hub_state(owner).no_push
+    if deputy == '' and owner ~= head.owner and hears then deputy = owner end
   end
   if is_told and deputy == '' then return true end
   note('rate_told', told .. deputy)
@@ -53,13 +58,13 @@ function rated.tell()
     head = nil
     return false
   end
-  if deputy ~= '' and deputy ~= hub then publish_to(deputy, 'recheck', exact(left + STAGGER)) end
+  if deputy ~= '' and deputy ~= hub then publish_to(deputy, 'recheck', exact(left + stagger())) end
   return true
 end
 -- When the caller's hub has to look, in ms; nil for never.
 function rated.look_at()
   if not head then return end
-  return head.owner == hub and head.lets_at or deputy == hub and head.lets_at + STAGGER or nil
+  return head.owner == hub and head.lets_at or deputy == hub and head.lets_at + stagger() or nil
 end
 -- In how many ms the last of those that wait, or are refused, goes, by what the first of them cost; -1
 -- where the rates hold nobody up.

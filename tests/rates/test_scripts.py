@@ -8,6 +8,7 @@ import pytest
 import redsem_async._protocol.operations as op
 from redsem_async._core.keys import Mode
 from redsem_async._core.rates import Rate, in_queue, settled
+from redsem_async._protocol.hub_info import NO_PUSH, HubInfo
 from redsem_async._protocol.pushes import Recheck
 from redsem_async._protocol.replies import FULL, WAITING, Reply
 from redsem_async._redis.scripts import script
@@ -176,6 +177,18 @@ def test_a_head_that_stands_still_holds_the_others_up_for_a_second() -> None:
     state.pass_time(2000)
     assert state.look_again(C).next_ms == 1000
     assert state.held == [2, 1, 0]
+
+
+@pytest.mark.parametrize("deaf", ["B", "BC"])
+def test_another_looks_in_time_for_a_head_that_no_message_reaches(deaf: str) -> None:
+    state = Rated(Rate(1, burst=1))
+    for hub, number in ((A, 1), (A, 2), (B, 2), (C, 2), (A, 3)):
+        state.ask(hub, number, 1)
+    for hub in (B, C)[: len(deaf)]:
+        state.call(hub, op.Heartbeat(90_000, [], HubInfo("x", NO_PUSH)))
+    state.pass_time(1000)
+    looks = state.look_again(A).next_ms == 1000
+    assert looks or state.told == [(C, Recheck("n", 1000))]
 
 
 def test_a_head_whose_hub_is_gone_is_dropped_at_once() -> None:
