@@ -121,6 +121,14 @@ def test_who_may_not_wait_is_refused_and_spends_nothing() -> None:
     assert "rate_told" not in state.kept["meta"]  # it is not the head of the queue
 
 
+def test_a_refusal_counts_the_costs_in_front_and_its_own() -> None:
+    state = Rated(Rate(1, burst=10))
+    state.ask(A, 1, 10)
+    for number in range(2, 52):
+        state.ask(A, number, 1)
+    assert state.ask(B, 1, 10, waits=False).rated_ms == 60_000
+
+
 def test_the_limit_and_the_rate_both_have_to_allow_it() -> None:
     state = Rated(Rate(10, burst=1), limit=1)
     state.ask(A, 1, 1)
