@@ -507,7 +507,7 @@ def apply_common(
     if waiting := state.waiting:
         moment = None
         if reply.next_ms is not None:
-            behind = reply.waiting - len(waiting) > FIRST_FEW
+            behind = reply.waiting - len(waiting) > FIRST_FEW and not state.address.rated
             moment = reply.next_ms / 1000 + (state.identity.stagger(STAGGER) if behind else 0.001)
         state.heartbeats.expect(moment, heartbeat_interval(state.longest_lease), now)
 

@@ -24,6 +24,7 @@ from redsem_async._core.config import Terms
 from redsem_async._core.errors import PermitLost, SemaphoreError
 from redsem_async._core.keys import Address, permit_id
 from redsem_async._core.lease import Outcome
+from redsem_async._core.rates import settled
 from redsem_async._protocol.operations import (
     KeyTerms,
     Operation,
@@ -182,6 +183,12 @@ class Lease:
     def end(self) -> None:
         """The lease is released or detached."""
         self.state = _LEASE["end"][self.state]
+
+    def unused(self) -> None:
+        """Its caller never had it, so it cost nothing."""
+        if self.costs:
+            rates = self.terms.rates
+            self.settled = settled(rates, [0.0] * len(rates), self.costs)
 
     # -- facts
 

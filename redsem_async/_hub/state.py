@@ -382,6 +382,7 @@ class SemaphoreState(SemaphoreRef):
         request.end()
         if lease is not None and lease.state is not LeaseState.ENDED:
             self.requests.pop(request.number, None)
+            lease.unused()
             self.give_back(lease, clock(), trusted=False)
 
     def refuse(self, request: Request, error: Exception) -> None:
@@ -510,6 +511,7 @@ class SemaphoreState(SemaphoreRef):
                 self.refuse(request, lease.loss())
                 return
             # Not trusted here, it may be held there. Perhaps only the reply came too late.
+            lease.unused()
             self.give_back(lease, clock(), trusted=False)
             request.lease = None
             self.ask_under_new_number(request)

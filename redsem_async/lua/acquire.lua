@@ -158,7 +158,7 @@ local function answer_to(request)
   local refused = refusal(request, blocked_by)
   if not refused then return enqueue(request, blocked_by) end
   local token = may_overtake(request, blocked_by) and grant_in_turn(request)
-  if blocked_by == 'rate' then rated.refuse(request) end
+  if rated and blocked_by ~= 'key' then rated.refuse(request, blocked_by) end
   overtakes, state.refuses = overtakes or token, state.refuses or not token
   return token or refused
 end

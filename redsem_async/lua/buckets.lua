@@ -40,11 +40,12 @@ local function take_from(i, us, token)
   if (tats[i] or 0) <= now_us then tats[i], fulls[i] = now_us, now_us end
   if us > 0 or token >= fulls[i] then tats[i] = math.max(now_us, tats[i] + us) end
 end
--- A request of these *costs* gets its permits, *sign* being 1, or does not after all, -1.
-function rated.spend(costs, sign)
+-- A request of these *costs* gets its permits, *sign* being 1, or does not after all, -1; *token* is
+-- that of a permit that it had.
+function rated.spend(costs, sign, token)
   local i = 0
   for cost in string.gmatch(costs, '(%d+)/') do
     i = i + 1
-    take_from(i, sign * cost, math.huge)
+    take_from(i, sign * cost, token or math.huge)
   end
 end

@@ -7,15 +7,15 @@ local STAGGER = 1000  -- ms
 local SAMPLE = 20     -- requests that stand for all that wait
 local head      -- the next request, where only the rates hold it up
 local refused   -- one that the rates hold up, and that does not wait
-local deputy    -- the other hub that looks
+local deputy, stagger  -- the other hub that looks, and by how many ms later
 
 -- *request* is the next one, and goes *at* that time; nil for none.
 function rated.next_is(request, at)
   head = at and request
   if at then head.lets_at = at end
 end
-function rated.refuse(request)
-  refused = request
+function rated.refuse(request, blocked_by)
+  if head or blocked_by == 'rate' then refused = request end
 end
 -- A permit with this *token* cost *more* than its request said, or less, in us of each rate.
 function rated.settle(more, token)
@@ -37,48 +37,46 @@ function rated.tell()
   if not head then return true end
   local told = head.id .. ' ' .. exact(head.lets_at) .. ' '
   local known = call('HGET', meta, 'rate_told') or ''
-  if string.sub(known, 1, #told) == told then
-    deputy = string.sub(known, #told + 1)
-    return true
-  end
-  deputy = ''
-  for _, text in ipairs(call('ZRANGE', queue, 0, SAMPLE - 1)) do
+  local is_told = string.sub(known, 1, #told) == told
+  deputy = is_told and string.sub(known, #told + 1) or ''
+  stagger = hub_state(head.owner).no_push and 0 or STAGGER
+  for _, text in ipairs(deputy == '' and call('ZRANGE', queue, 0, SAMPLE - 1) or {}) do
     local owner = string.match(text, '^%x+')
-    if deputy == '' and owner ~= head.owner then deputy = owner end
+    local hears = owner == hub or not hub_state(owner).no_push
+    if deputy == '' and owner ~= head.owner and hears then deputy = owner end
   end
+  if known == told .. deputy then return true end
   note('rate_told', told .. deputy)
   local left = head.lets_at - now
-  if head.owner ~= hub and not hub_state(head.owner).no_push
+  if not is_told and head.owner ~= hub and not hub_state(head.owner).no_push
       and publish_to(head.owner, 'recheck', exact(left)) == 0 then
     mark_dead(head.owner)
     head = nil
     return false
   end
-  if deputy ~= '' and deputy ~= hub then publish_to(deputy, 'recheck', exact(left + STAGGER)) end
+  if deputy ~= '' and deputy ~= hub then publish_to(deputy, 'recheck', exact(left + stagger)) end
   return true
 end
 -- When the caller's hub has to look, in ms; nil for never.
 function rated.look_at()
   if not head then return end
-  return head.owner == hub and head.lets_at or deputy == hub and head.lets_at + STAGGER or nil
+  return head.owner == hub and head.lets_at or deputy == hub and head.lets_at + stagger or nil
 end
 -- In how many ms the last of those that wait, or are refused, goes, by what the first of them cost; -1
 -- where the rates hold nobody up.
 function rated.backlog()
   if not head and not refused then return -1 end
   local sums, bursts, at = {}, {}, now_us
-  local texts = call('ZRANGE', queue, 0, SAMPLE - 1)
-  if refused then texts[#texts + 1] = refused.text end
-  for _, text in ipairs(texts) do
+  local function add(costs, times)
     local i = 0
-    for cost, burst in string.gmatch(parse_request(text).costs, '(%d+)/(%d+)') do
+    for cost, burst in string.gmatch(costs, '(%d+)/(%d+)') do
       i = i + 1
-      sums[i], bursts[i] = (sums[i] or 0) + cost, burst
+      sums[i], bursts[i] = (sums[i] or 0) + cost * times, burst
     end
   end
-  local all = state.waiting + (refused and 1 or 0)
-  for i, sum in ipairs(sums) do
-    at = math.max(at, (tats[i] or 0) + sum * all / #texts - bursts[i])
-  end
+  local texts = call('ZRANGE', queue, 0, SAMPLE - 1)
+  for _, text in ipairs(texts) do add(parse_request(text).costs, state.waiting / #texts) end
+  if refused then add(refused.costs, 1) end
+  for i, sum in ipairs(sums) do at = math.max(at, (tats[i] or 0) + sum - bursts[i]) end
   return math.ceil((at - now_us) / 1000)
 end

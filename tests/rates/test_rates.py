@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from redsem_async import AcquireTimeout, FairSemaphore, ModeMismatch, Mutex, Rate, Semaphore
+from redsem_async import (
+    AcquireTimeout,
+    FairSemaphore,
+    ModeMismatch,
+    Mutex,
+    Permit,
+    Rate,
+    Semaphore,
+)
 from redsem_async.testing import MemoryBackend
 from tests.harness.clients import Client
 from tests.harness.wait import give_back, queue_up, soon
@@ -172,6 +180,21 @@ async def test_a_wait_that_is_given_up_costs_nothing() -> None:
         assert permit.waited < 0.09
 
 
+async def test_a_permit_that_its_caller_never_had_costs_nothing() -> None:
+    sem, had = semaphore(Rate(1, per=100, burst=99)), 0
+    for turns in range(20):
+        waiting = asyncio.create_task(sem.acquire())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        for permit in await asyncio.gather(waiting, return_exceptions=True):
+            if isinstance(permit, Permit):
+                await permit.release()
+                had += 1
+    assert 0 < had < 19
+    assert (await sem.status()).rates["requests"].available == pytest.approx(99 - had, abs=0.1)
+
+
 @simulated
 async def test_no_process_waits_for_a_heartbeat_where_another_was_the_head_before(
     client: Client, other: Client
@@ -183,3 +206,17 @@ async def test_no_process_waits_for_a_heartbeat_where_another_was_the_head_befor
     permits = [await soon(each) for each in waiting]
     assert [round(permit.waited, 1) for permit in permits] == [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
     await give_back(*held, *permits)
+
+
+@simulated
+async def test_no_process_leaves_its_time_to_others_because_many_of_theirs_wait(
+    client: Client, other: Client
+) -> None:
+    here, there = (FairSemaphore(each, "n", 9, rate=Rate(10, burst=1)) for each in (client, other))
+    held = await here.acquire()
+    waiting = [await queue_up(each) for each in (*[here] * 3, *[there] * 6)]
+    permits = [await soon(each) for each in waiting[:3]]
+    assert permits[-1].waited == pytest.approx(0.3, abs=0.02)
+    for each in waiting[3:]:
+        each.cancel()
+    await give_back(held, *permits)

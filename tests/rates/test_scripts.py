@@ -8,6 +8,7 @@ import pytest
 import redsem_async._protocol.operations as op
 from redsem_async._core.keys import Mode
 from redsem_async._core.rates import Rate, in_queue, settled
+from redsem_async._protocol.hub_info import NO_PUSH, HubInfo
 from redsem_async._protocol.pushes import Recheck
 from redsem_async._protocol.replies import FULL, WAITING, Reply
 from redsem_async._redis.scripts import script
@@ -120,6 +121,14 @@ def test_who_may_not_wait_is_refused_and_spends_nothing() -> None:
     assert "rate_told" not in state.kept["meta"]  # it is not the head of the queue
 
 
+def test_a_refusal_counts_the_costs_in_front_and_its_own() -> None:
+    state = Rated(Rate(1, burst=10))
+    state.ask(A, 1, 10)
+    for number in range(2, 52):
+        state.ask(A, number, 1)
+    assert state.ask(B, 1, 10, waits=False).rated_ms == 60_000
+
+
 def test_the_limit_and_the_rate_both_have_to_allow_it() -> None:
     state = Rated(Rate(10, burst=1), limit=1)
     state.ask(A, 1, 1)
@@ -153,13 +162,13 @@ def test_the_hub_of_the_head_knows_and_another_looks_later() -> None:
     state = Rated(Rate(1, burst=1))
     state.ask(A, 1, 1)
     assert state.ask(A, 2, 1).next_ms == 1000
-    assert state.ask(B, 1, 1).next_ms == 90_000
+    assert state.ask(B, 1, 1).next_ms == 2000  # though A was told before there was another
     state.pass_time(1000)
     state.look_again(A)
     assert state.told == [(B, Recheck("n", 1000))]
     state.look_again(A)
     assert not state.told  # once
-    assert state.ask(C, 1, 1).next_ms == 89_000
+    assert state.ask(C, 1, 1).next_ms == 2000
     state.pass_time(1000)
     state.look_again(B)
     assert state.told == [(C, Recheck("n", 1000))]
@@ -176,6 +185,18 @@ def test_a_head_that_stands_still_holds_the_others_up_for_a_second() -> None:
     state.pass_time(2000)
     assert state.look_again(C).next_ms == 1000
     assert state.held == [2, 1, 0]
+
+
+@pytest.mark.parametrize("deaf", ["B", "BC"])
+def test_another_looks_in_time_for_a_head_that_no_message_reaches(deaf: str) -> None:
+    state = Rated(Rate(1, burst=1))
+    for hub, number in ((A, 1), (A, 2), (B, 2), (C, 2), (A, 3)):
+        state.ask(hub, number, 1)
+    for hub in (B, C)[: len(deaf)]:
+        state.call(hub, op.Heartbeat(90_000, [], HubInfo("x", NO_PUSH)))
+    state.pass_time(1000)
+    looks = state.look_again(A).next_ms == 1000
+    assert looks or state.told == [(C, Recheck("n", 1000))]
 
 
 def test_a_head_whose_hub_is_gone_is_dropped_at_once() -> None:
@@ -197,6 +218,25 @@ def test_a_grant_that_reaches_nobody_is_not_charged() -> None:
     state.pass_time(1000)
     state.look_again(C)
     assert (state.held, state.full_in) == ([1, 0, 1], [1000])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_permit_of_one_who_had_left_is_not_charged(mode: Mode) -> None:
+    state = Rated(Rate(1, burst=10), mode=mode)
+    state.ask(A, 1, 10)
+    left = op.QueuedRequest(1, 90_000, state.limit, costs=in_queue(state.rates, [10]))
+    for _ in range(2):
+        state.call(A, op.Abandon([left]))
+        assert (state.held[0], state.full_in) == (0, [0])
+
+
+def test_an_adoption_that_is_given_up_gives_no_cost_back() -> None:
+    state = Rated(Rate(1, burst=10))
+    state.ask(A, 1, 10)
+    state.call(A, op.Detach(1, 90_000, 1))
+    state.answer(B, op.Adopt(A, 1, 2, 90_000, INFO, 1))
+    state.call(B, op.Abandon([op.QueuedRequest(2, 90_000, state.limit)]))
+    assert (state.held, state.full_in) == ([0, 0, 0], [10_000])
 
 
 # -- what it really cost

@@ -267,8 +267,12 @@ class Judge:
 
     def _of_rates(self, ran: Ran, granted: Iterable[op.QueuedRequest]) -> Iterator[Broken]:
         """Nothing is granted above a rate, and what is spent is what was granted and settled."""
-        before, call, _, _, after, _ = ran
+        before, call, hub, _, after, _ = ran
         buckets, now = before.rates, after.now_us
+        for request in call.requests if isinstance(call, op.Abandon) else ():
+            had = before.live.get(permit_id(hub, request.number))
+            if had and had.token and request.costs:  # its caller never had it
+                buckets = spent(buckets, [-us for us, _ in costs_in(request)], now, had.token)
         if isinstance(call, op.Release):
             for number, more in call.settled.items():
                 held = before.live.get(permit_id(call.owner, number))
