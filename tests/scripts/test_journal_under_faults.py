@@ -24,4 +24,4 @@ async def test_the_journal_keeps_the_rules_under_faults() -> None:
     assert soak.complete, (soak.faults, soak.checker.scripts)
     assert soak.checker.scripts.total() > 500
     assert soak.checker.joined > 100
-    assert {place.mode for place in soak.places} >= {*MODES}
+    assert {place.mode for place in soak.places} >= {m for m in MODES if "+rate" not in m}

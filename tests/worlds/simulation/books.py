@@ -422,7 +422,8 @@ class Books:
                 found.add("back_off")
             if look.has_lost_facts or look.is_held_up or not room.fits(request):
                 found.add("limit")
-            if not lets_go(room.full_in, request):
+            asked = request, *(waiter.request for waiter in look.line)
+            if not all(lets_go(room.full_in, each) for each in asked):
                 found.add("rate")
             of_its_key = [waiter.id for waiter in look.line if waiter.key == key_of(request)]
             others = any(identity.partition(".")[0] not in hubs for identity in of_its_key)
