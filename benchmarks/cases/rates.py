@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -42,13 +43,13 @@ def _ours(client: Redis, name: str) -> Callable[[], Entry]:
 
 
 def _peer(client: Redis, name: str) -> Callable[[], Entry]:
-    from throttled.asyncio import Throttled, rate_limiter, store  # pyright: ignore[reportMissingImports]
+    throttled: Any = import_module("throttled.asyncio")
 
     address = client.connection_pool.connection_kwargs
     url = f"redis://{address['host']}:{address['port']}"
-    quota = rate_limiter.per_sec(RATE, burst=BURST)
-    shared = store.RedisStore(server=url)
-    limiter: Any = Throttled(key=name, using="gcra", quota=quota, store=shared, timeout=60)
+    quota = throttled.rate_limiter.per_sec(RATE, burst=BURST)
+    shared = throttled.store.RedisStore(server=url)
+    limiter = throttled.Throttled(key=name, using="gcra", quota=quota, store=shared, timeout=60)
     semaphore = FairSemaphore(client, name, LIMIT)
 
     @asynccontextmanager

@@ -110,7 +110,9 @@ class Actor:
         await self._keep(attempt, await self._acquired(attempt))
 
     async def do_try(self, attempt: Attempt) -> None:
-        of = {"key": attempt.key} if isinstance(attempt.semaphore, FairSemaphore) else {}
+        of: dict[str, Any] = (
+            {"key": attempt.key} if isinstance(attempt.semaphore, FairSemaphore) else {}
+        )
         try_acquire: Callable[..., Awaitable[Permit | None]] = attempt.semaphore.try_acquire
         permit = await try_acquire(permits=attempt.permits, **of)
         if permit is None:
