@@ -69,14 +69,14 @@ def rates_of(rate: object) -> dict[str, Rate]:
     """
     if rate is None:
         return {}
-    rates = {"requests": rate}
+    rates: Mapping[object, object] = {"requests": rate}
     if isinstance(rate, Mapping):
-        rates = dict(cast("Mapping[str, object]", rate))
+        rates = cast("Mapping[object, object]", rate)
     if not 1 <= len(rates) <= MOST_RATES:
         raise ValueError(f"rate may name 1 to {MOST_RATES} rates, not {len(rates)}")
     found: dict[str, Rate] = {}
-    for name in sorted(rates):
-        if not _NAME.fullmatch(name):
+    for name in sorted(rates, key=str):
+        if not (isinstance(name, str) and _NAME.fullmatch(name)):
             allowed = "1 to 64 letters, digits, dots, dashes and underscores"
             raise ValueError(f"the name of a rate must have {allowed}, not {name!r}")
         if not isinstance(each := rates[name], Rate):
@@ -117,9 +117,13 @@ def _cost_of(name: str, rate: Rate, costs: Mapping[str, float], *, alone: bool) 
 def _number(value: object, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{what} must be a number, not {type(value).__name__}")
-    if math.isnan(value):
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError(f"{what} is too large") from None
+    if math.isnan(number):
         raise ValueError(f"{what} must be a number, not NaN")
-    return float(value)
+    return number
 
 
 def in_queue(rates: Mapping[str, Rate], costs: Sequence[float]) -> str:
@@ -141,7 +145,7 @@ def told_rates(rates: Mapping[str, Rate]) -> dict[str, list[float]]:
 
 
 def rates_told(fact: object) -> dict[str, Rate]:
-    """The rates that another process told. None where it is no such fact."""
+    """The rates that another process told. No rates if it did not tell them so."""
     told = cast("dict[str, list[float]]", fact if isinstance(fact, dict) else {})
     try:
         return {name: Rate(*each) for name, each in told.items()}

@@ -4,9 +4,10 @@
 --          hub_info  facts about the caller's hub, '' when sent before
 --          no_push   '1' when no push message reaches the hub, '2' when nobody counts it
 --          requests  from here on: 'number:lease_ms:limit:permits'
--- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, answer...}, and before the
---          answers keyed.queues_of() where there are keys, and rated.backlog() with rates; set_limit and hold as for an acquire, and an answer
---          0 or -4 (queued), {token, ms left} (holds a permit) or -1 (gone)
+-- RETURNS  {tag, next_ms, waiting, own_grants, set_limit, hold, answer...}, and before the answers
+--          keyed.queues_of() where there are keys, and rated.backlog() where there are rates;
+--          set_limit and hold as for an acquire, and an answer 0 or -4 (queued), {token, ms left}
+--          (holds a permit) or -1 (gone)
 --
 -- uses: holders (allow_writes_at_maxmemory append holding_of load_state parse_ids purge), hubs
 --       (record_hub unknown_hub_error), queue (ticket_of), order (keep_queue queue_answer), serve

@@ -40,6 +40,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: Rate(0), "amount of a rate must be a finite number > 0"),
     (lambda: Rate(math.nan), "amount of a rate must be a number, not NaN"),
     (lambda: Rate(True), "amount of a rate must be a number, not bool"),
+    (lambda: Rate(10**400), "amount of a rate is too large"),
     (lambda: Rate(5, per=math.inf), "per of a rate must be a finite number > 0"),
     (lambda: Rate(5, per=86_400), "a budget for a day or a month is kept where it is billed"),
     (lambda: Rate(5, burst=-1), "burst of a rate must be a finite number > 0"),
@@ -47,6 +48,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: semaphore(rate=5), "rate must be a Rate, or a dict of Rates by their names"),
     (lambda: semaphore(rate={}), "rate may name 1 to 4 rates, not 0"),
     (lambda: semaphore(rate=dict.fromkeys("abcde", Rate(1))), "rate may name 1 to 4 rates"),
+    (lambda: semaphore(rate={1: Rate(1)}), "the name of a rate must have .* not 1"),
     (lambda: semaphore(rate={"a b": Rate(1)}), "the name of a rate must have 1 to 64 letters"),
     (lambda: semaphore(rate=Rate(5), clock="local"), "rate needs clock='server'"),
     (lambda: Semaphore(MemoryBackend(), "n", 1, rate=Rate(5)), "rate needs a FairSemaphore"),  # type: ignore[call-arg]
