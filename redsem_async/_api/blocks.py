@@ -102,8 +102,10 @@ def _holders(
 ) -> list[int]:
     """The tasks that hold a permit for which *request*, made in the blocks *around*, may wait.
 
-    By their ids.
+    By their ids. A wait for a rate ends by itself.
     """
+    if blocked_by == "rate":
+        return []
     return [
         task
         for task, lease in around

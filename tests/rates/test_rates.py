@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import logging
 import math
 import pickle
 from collections.abc import Callable, Mapping
@@ -222,3 +223,28 @@ async def test_no_process_leaves_its_time_to_others_because_many_of_theirs_wait(
     for each in waiting[3:]:
         each.cancel()
     await give_back(held, *permits)
+
+
+@simulated
+async def test_who_waits_for_the_rate_in_its_own_block_does_not_wait_for_itself(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    logging.getLogger("redsem_async").setLevel(logging.WARNING)  # until the simulation is over
+    sem = semaphore(Rate(1, per=10, burst=1), lease=1)
+    async with sem:
+        with pytest.raises(AcquireTimeout) as refused:
+            await sem.acquire(timeout=0.5)
+        async with sem as permit:
+            assert permit.waited > 5
+    assert (refused.value.blocked_by, refused.value.nested) == ("rate", False)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "options", [{"slots": ["a", "b"]}, {"limit": 1, "share": True}, {"limit": 1, "rate": Rate(1)}]
+)
+async def test_every_kind_says_that_it_is_ready(options: dict[str, Any]) -> None:
+    sem = FairSemaphore(MemoryBackend(), "n", **options)
+    await sem.ready()
+    await sem.ready()
+    assert (await sem.status()).held == 0
