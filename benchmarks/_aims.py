@@ -65,6 +65,9 @@ AIMS = (
     Aim("P15", f"{EITHER}, down, phase 2", "refused", "≤", 150),
     Aim("P15", f"{EITHER}, down, phase 3", "used, %", "≥", 70),
     Aim("P15", f"{EITHER}, .*", "scripts an answer", "≤", 2.5),
+    Aim("P16", "FairSemaphore, .*", "most at once, ÷ burst", "≤", 1),
+    Aim("P16", "FairSemaphore, (requests|tokens, settled)", "used, %", "≥", 99),
+    Aim("P16", "FairSemaphore, requests", "scripts a grant", "≤", 2.2),
 )
 
 

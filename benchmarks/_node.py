@@ -1,4 +1,4 @@
-"""redis-semaphore with ioredis, measured in a Node process.
+"""Peers with ioredis, measured in Node processes: redis-semaphore, and Bottleneck.
 
 Optional: requires ``node`` and ``npm``. Its packages are installed once, in the user's cache.
 """
@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks._bench import Leaked, LimitExceeded
 from benchmarks._comparison import Burst, Load
@@ -27,9 +28,19 @@ class NodeUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The running Node driver."""
+    """A running Node driver."""
 
     process: asyncio.subprocess.Process
+
+    async def turn(self, job: dict[str, Any]) -> Any:
+        """What the driver answers to *job*, which its file describes."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(job).encode() + b"\n")
+        line = await self.process.stdout.readline()
+        if not line:
+            raise NodeUnavailable("the Node driver ended")
+        return json.loads(line)
 
     async def burst(self, name: str, load: Load, seconds: float) -> Burst:
         """Run *load* on a semaphore, as `benchmarks._measure.burst` does."""
@@ -40,13 +51,7 @@ class Node:
             "work_ms": 1000 * load.work,
             "seconds": seconds,
         }
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(job).encode() + b"\n")
-        line = await self.process.stdout.readline()
-        if not line:
-            raise NodeUnavailable("the Node driver ended")
-        reply = json.loads(line)
+        reply = await self.turn(job)
         if reply["most"] > load.limit:
             raise LimitExceeded(reply["most"], load.limit)
         if reply["held"]:
@@ -55,11 +60,11 @@ class Node:
 
 
 @asynccontextmanager
-async def node(url: str) -> AsyncGenerator[Node]:
-    """Run the driver for the length of a block; raises `NodeUnavailable`."""
+async def node(url: str, driver: str = "driver.mjs") -> AsyncGenerator[Node]:
+    """Run *driver* for the length of a block; raises `NodeUnavailable`."""
     folder = await asyncio.to_thread(_installed)
     process = await asyncio.create_subprocess_exec(
-        *("node", str(folder / "driver.mjs"), url),
+        *("node", str(folder / driver), url),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         limit=_LINE,
@@ -79,7 +84,8 @@ def _installed() -> Path:
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = caches / "redsem-async-benchmarks" / "node"
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(HERE / "driver.mjs", folder)
+    for driver in HERE.glob("*.mjs"):
+        shutil.copy(driver, folder)
     wanted, present = HERE / "package.json", folder / "package.json"
     complete = folder / "complete"
     if not complete.exists() or present.read_bytes() != wanted.read_bytes():
