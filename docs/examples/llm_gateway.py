@@ -9,10 +9,15 @@ the other. It holds its permit until the response, streamed or not, has been sen
 has disconnected from the stream. With ``share``, the next permit of a model goes to the tenant
 that uses the least of it. (FastAPI interrupts no handler before the response begins: if the client
 disconnects earlier, the provider is called nevertheless.)
+
+It also waits until the tokens a minute of its model allow the most that it may use. Once its
+response has been sent, what it really used counts. The provider says that in the response, or in
+the last event of a stream if the client asks for that with ``stream_options``.
 """
 
 import math
 import os
+import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Annotated
@@ -20,13 +25,14 @@ from typing import Annotated
 import httpx
 from fastapi import Depends, FastAPI, Header, HTTPException, Request
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from redis.asyncio import Redis
 
 from redsem_async import (
     AcquireTimeout,
     FairSemaphore,
     QueueFull,
+    Rate,
     SemaphoreError,
     SemaphoreFull,
     aclose,
@@ -34,6 +40,7 @@ from redsem_async import (
 from redsem_async.httpx import SemaphoreTransport
 
 MODELS = {"large": 4, "small": 40}  # concurrent calls that the provider allows
+TOKENS = {"large": 900_000, "small": 4_000_000}  # a minute
 PLANS = {"acme": 8, "globex": 4}  # concurrent calls of a tenant to one model
 WAITING = int(os.environ.get("WAITING_PER_TENANT", "100"))
 
@@ -48,6 +55,7 @@ def upstream_of(model: str) -> httpx.AsyncClient:
         MODELS[model],
         key_limit=lambda tenant: PLANS.get(tenant, 2),
         share=True,
+        rate={"tokens": Rate(TOKENS[model], per=60)},
         max_waiters_per_key=WAITING,
         lease=5,
         timeout=60,  # and its patience: until then, a request waits for its share
@@ -57,9 +65,19 @@ def upstream_of(model: str) -> httpx.AsyncClient:
         headers={"Authorization": f"Bearer {os.environ['UPSTREAM_KEY']}"},
         timeout=120,
         transport=SemaphoreTransport(
-            sem, key=lambda request: request.extensions["tenant"], timeout=60
+            sem,
+            key=lambda request: request.extensions["tenant"],
+            cost=lambda request: request.extensions["tokens"],
+            settle=tokens_used,
+            timeout=60,
         ),
     )
+
+
+def tokens_used(response: httpx.Response) -> float | None:
+    """As its last ``usage`` says. None if it has none, so that the estimate counts."""
+    totals: list[bytes] = re.findall(rb'"total_tokens": ?(\d+)', response.content)
+    return int(totals[-1]) if totals else None
 
 
 upstreams = {model: upstream_of(model) for model in MODELS}
@@ -79,10 +97,15 @@ app = FastAPI(lifespan=lifespan)
 
 
 class Question(BaseModel):
-    """A request of a client. The gateway reads the model only, and passes the rest on."""
+    """A request of a client. The gateway passes on what it does not read, too."""
 
     model_config = ConfigDict(extra="allow")
     model: str
+    max_tokens: int = Field(default=1_000, ge=1, le=10_000)
+
+    def most_tokens(self) -> float:
+        """Those of the answer, and about one for four characters of the rest."""
+        return self.max_tokens + len(self.model_dump_json()) / 4
 
 
 async def answered(
@@ -96,7 +119,7 @@ async def answered(
         "POST",
         "/v1/chat/completions",
         json=question.model_dump(),
-        extensions={"tenant": x_tenant},
+        extensions={"tenant": x_tenant, "tokens": question.most_tokens()},
     ) as answer:
         yield answer
 

@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
-from redsem_async import FairSemaphore
+from redsem_async import FairSemaphore, Rate
 from redsem_async.testing import EmbeddedRedis
 from tests.harness import wait
 from tests.harness.asgi import in_uvicorn
@@ -22,6 +22,7 @@ from tests.integrations.web.uvicorns import Uvicorn, serving
 
 pytestmark = [pytest.mark.release, pytest.mark.timeout(240)]
 
+A_MINUTE = 900_000  # tokens, of an estimate of about 1,000
 LONG = 60.0  # seconds: two uvicorns start, on a machine that may be busy
 until = partial(wait.until, within=LONG)
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
@@ -42,7 +43,8 @@ async def ask(gateway: Uvicorn, tenant: str) -> str:
             model="large", messages=[{"role": "user", "content": "?"}], stream=True
         )
         async with stream:
-            return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+            texts = [each.choices[0].delta.content async for each in stream if each.choices]
+            return "".join(text or "" for text in texts)
 
 
 async def test_models_and_tenants_have_caps_that_all_gateways_share(
@@ -50,13 +52,15 @@ async def test_models_and_tenants_have_caps_that_all_gateways_share(
 ) -> None:
     """Who is refused learns when to come back, and SIGTERM lets all end."""
     ends, inside = asyncio.Event(), list[int]()
+    used = iter((*[100] * 5, A_MINUTE))  # by one response after another
 
     async def answer() -> AsyncIterator[bytes]:
         inside.append(1)
         yield chunk("Good ")
         await ends.wait()
         inside.pop()
-        yield chunk("morning") + b"data: [DONE]\n\n"
+        usage = {"choices": [], "usage": {"total_tokens": next(used)}}
+        yield chunk("morning") + f"data: {json.dumps(usage)}\n\ndata: [DONE]\n\n".encode()
 
     async def call(_: object) -> StreamingResponse:
         return StreamingResponse(answer(), media_type="text/event-stream")
@@ -69,7 +73,10 @@ async def test_models_and_tenants_have_caps_that_all_gateways_share(
         made = [Uvicorn(tmp_path, *command, **told) for _ in range(2)]
         one, other = [await stack.enter_async_context(serving(each)) for each in made]
         redis = await stack.enter_async_context(Redis.from_url(server.url))
-        large = FairSemaphore(redis, "model:large", 4, key_limit=2, share=True, lease=60)
+        rate = {"tokens": Rate(A_MINUTE, per=60)}
+        large = FairSemaphore(
+            redis, "model:large", 4, key_limit=2, share=True, rate=rate, lease=60
+        )
         asks = [asyncio.create_task(ask(each, "t")) for each in (one, other, one)]
         await wait.waiting(large, 1, LONG)
         await until(lambda: len(inside) == 2)
@@ -87,3 +94,5 @@ async def test_models_and_tenants_have_caps_that_all_gateways_share(
         assert [await gateway.ended(LONG) for gateway in (one, other)] == [-15, -15]
         status = await large.status()
         assert (status.held, status.waiting) == (0, 0)
+        tokens = status.rates["tokens"]
+        assert tokens.available < 0, "what the last response said counts"
