@@ -159,6 +159,8 @@ class Status(Operation[StatusReply]):
             later = retry_after(waiting, lowered(limit, ramp), usual, None, viewer.lease)
             later += 0.0 if back_off is None else back_off.seconds_left
             later = max(later, _stalled_for(listed, held))
+        rates = _rates_of(rates_text, declared, now_us)
+        later = max(later, _rated_for(rates, [*map(_times_of, entries[::2])], waiting))
         status = SemaphoreStatus(
             name=address.name,
             limit=limit,
@@ -181,7 +183,7 @@ class Status(Operation[StatusReply]):
             set_limit_age=set_age,
             set_limit_by=set_by,
             usual_hold=usual,
-            rates=_rates_of(rates_text, declared, now_us),
+            rates=rates,
         )
         return StatusReply(status, bool(blocked), number_of(key_limits))
 
@@ -222,6 +224,26 @@ def _rates_of(stored: bytes, rates: Mapping[str, Rate], now_us: int) -> dict[str
         available = rate.most - full_in * rate.amount / rate.per
         found[name] = RateStatus(rate.amount, rate.per, rate.most, available, full_in)
     return found
+
+
+def _times_of(entry: bytes) -> list[float]:
+    """In how many seconds each rate allows what a request costs, by its text in the queue."""
+    return [int(cost) / 1e6 for cost in re.findall(rb"(\d+)/", entry)]
+
+
+def _rated_for(
+    rates: Mapping[str, RateStatus], listed: Sequence[Sequence[float]], waiting: int
+) -> float:
+    """After how many seconds the rates let a new request go, which costs what those listed do.
+
+    Or nothing if none is listed.
+    """
+    waits = [0.0]
+    for place, rate in enumerate(rates.values()):
+        usual = sum(costs[place] for costs in listed) / max(1, len(listed))
+        most = rate.burst * rate.per / rate.amount
+        waits.append(rate.full_in + usual * waiting - max(0.0, most - usual))
+    return max(waits)
 
 
 def _origin(pattern: re.Pattern[bytes], stored: bytes) -> tuple[int | None, str | None]:

@@ -157,10 +157,12 @@ class SemaphoreStatus:
         waiters: waiting requests, in the order of the queue.
         set_limit: the limit that was set with ``set_limit``, if any.
         retry_after: an estimate of the seconds until a new request would be granted. 0 when a
-            permit is free. It is computed from the queue and from this process's recent hold
-            times, or else those of other processes. With no hold times, a second is assumed. A
-            pause of a back-off is included, and a lower limit in force is the limit. While no
-            process refreshes a permit, it is at least the time until the first one expires.
+            permit is free and no rate is in debt. It is computed from the queue and from this
+            process's recent hold times, or else those of other processes. With no hold times, a
+            second is assumed. A pause of a back-off is included, and a lower limit in force is the
+            limit. While no process refreshes a permit, it is at least the time until the first one
+            expires. A rate is included, as if the request cost what the listed waiters do on
+            average, or nothing.
         keys: those with permits, waiting requests or a back-off. The ones with the most permits
             come first.
         back_off: the semaphore's back-off. None unless it keeps the limit in force below *limit*.

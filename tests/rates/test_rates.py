@@ -120,6 +120,16 @@ async def test_a_refusal_says_that_the_rate_is_used_up_and_when_to_ask() -> None
     await held.release()
 
 
+async def test_a_status_tells_when_a_new_request_would_go() -> None:
+    sem = FairSemaphore(MemoryBackend(), "n", 9, rate=Rate(1, burst=4))
+    async with sem.acquire(cost=10):
+        assert (await sem.status()).retry_after == pytest.approx(6, abs=0.5)
+        waiting = await queue_up(sem, cost=3)
+        assert (await sem.status()).retry_after == pytest.approx(10 + 3 - (4 - 3), abs=0.5)
+        assert (await sem.status(0)).retry_after == pytest.approx(6, abs=0.5)
+        waiting.cancel()
+
+
 async def test_a_status_tells_what_is_left_and_when_it_is_full() -> None:
     sem = semaphore({"requests": Rate(2, per=10, burst=2), "tokens": Rate(10, burst=100)})
     async with sem.acquire(cost={"tokens": 150}):
