@@ -231,6 +231,9 @@ class Connector:
             if not self._identity.closing:
                 await self._drain()
             raise
+        except RuntimeError:
+            if not self._loop.is_closed():  # which ended while this was connecting
+                raise
         finally:
             if not self._loop.is_closed():
                 await self._end()
@@ -249,7 +252,9 @@ class Connector:
                 try:
                     link = await self.node.connect(pipeline)
                     break
-                except Exception as error:  # noqa: BLE001 - the network's, or of the user's making
+                except Exception as error:
+                    if self._loop.is_closed():
+                        raise
                     if isinstance(error, ConnectionRejected) and not self._identity.admitted:
                         for semaphore in list(pipeline.semaphores.values()):
                             fail_all(semaphore, partial(semaphore.route.rejected, error))

@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -307,6 +309,30 @@ def test_a_loop_that_is_closed_by_hand_is_closed_in_silence(
 ) -> None:
     """Scripts and notebooks do so, and «Event loop is closed» tells them nothing."""
     assert _said(BY_HAND, HELD_BY_HAND[use], server_url, name) == ""
+
+
+SILENCED = """
+import asyncio, os, signal, sys, redsem_async
+
+async def main():
+    async with redsem_async.Mutex(redsem_async.from_url(sys.argv[1]), "n", lease=3.0):
+        os.kill(int(sys.argv[2]), signal.SIGSTOP)
+        await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+def test_a_program_that_ends_with_a_lost_permit_says_nothing_of_its_loop(
+    server: EmbeddedRedis,
+) -> None:
+    arguments = [sys.executable, "-c", SILENCED, server.url, str(server.pid)]
+    try:
+        run = subprocess.run(arguments, capture_output=True, text=True, timeout=40, check=False)
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    assert run.stderr.splitlines()[-1].startswith("redsem_async.PermitLost: ")
+    assert "Exception ignored" not in run.stderr
 
 
 def _said(program: str, main: str, url: str, name: str, *options: str) -> str:
