@@ -50,8 +50,8 @@ class ConcurrencyLimitMiddleware:
     The value is ``None`` if *on_outage* admitted the request without a permit.
 
     A request that gets no permit is answered with *status* and a ``Retry-After`` computed from
-    the queue, plus a random part of up to as much again. A WebSocket is denied in the same way if
-    the server supports it (the ``websocket.http.response`` extension), and is otherwise closed
+    the queue, plus a random part of up to the same length. A WebSocket is denied in the same way
+    if the server supports it (the ``websocket.http.response`` extension), and is otherwise closed
     with 1013. A client that disconnects while it waits leaves the queue. The middleware does not
     notice this while 64 KiB of the client's body wait to be read.
 

@@ -76,7 +76,7 @@ class SemaphoreMiddleware(TaskiqMiddleware):
             for ``acquire``. Or a function of the message that returns it.
         on_outage: what happens to tasks while Redis is unavailable or rejects commands. With
             ``"closed"`` they fail with the error of ``acquire``. With ``"open"`` all run without a
-            permit. With a number that many at a time do, in this process, and the others wait for
+            permit. With a number, that many at a time do in this process, and the others wait for
             them, for up to their timeout.
 
     Raises:

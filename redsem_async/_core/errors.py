@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 BlockedBy = Literal["limit", "key", "paused", "back_off", "rate"]
-"""What held a request up."""
+"""What blocked a request."""
 _BLOCKED_BY: dict[BlockedBy, str] = {
     "limit": "",
     "key": ": its key is at its limit",

@@ -1,4 +1,4 @@
-"""A function whose calls hold a permit each."""
+"""A function whose calls each hold a permit."""
 
 import inspect
 from collections.abc import Callable, Coroutine
@@ -54,7 +54,7 @@ def throttled(
             whole fleet backs off (``permit.back_off``), or ``None`` for no back-off.
         on_outage: what happens to calls while Redis is unavailable or rejects commands. With
             ``"closed"`` the error of ``acquire`` is raised. With ``"open"`` all run without a
-            permit. With a number that many at a time do, in this process, and the others wait for
+            permit. With a number, that many at a time do in this process, and the others wait for
             them, for up to their timeout.
 
     Returns:

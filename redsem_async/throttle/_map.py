@@ -65,7 +65,7 @@ def throttled_map(
         fn: the function to call. A call that ends as cancelled, although the map was not
             cancelled, has no result, as in a task group. In *items*, that is an error.
         items: iterable or async iterable. Items are read in the event loop, so use an async
-            generator where finding the next one blocks.
+            generator if finding the next one blocks.
         on_progress: called as ``on_progress(done, total)`` in the event loop after each call,
             before its result is returned. *done* counts the calls from 1, and *total* is
             ``len(items)``, or ``None`` if *items* has no length.
@@ -83,7 +83,7 @@ def throttled_map(
             whole fleet backs off (``permit.back_off``), or ``None`` for no back-off.
         on_outage: what happens to calls while Redis is unavailable or rejects commands. With
             ``"closed"`` the error of ``acquire`` is raised. With ``"open"`` all run without a
-            permit. With a number that many at a time do, in this process, and the others wait for
+            permit. With a number, that many at a time do in this process, and the others wait for
             them, for up to their timeout.
 
     Raises:
