@@ -59,8 +59,8 @@ class SemaphoreTransport(
         permits: how many permits each request needs.
         cancel_on_loss: whether a lost permit cancels the request. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
-        cost: what each request takes from the rate, or a dict of what it takes from each by its
-            name, as for ``acquire``. Or a function of the request that returns it.
+        cost: what each request takes from the rate, or a dict of what it takes from each rate, by
+            name, as for ``acquire``, or a function of the request that returns one of these.
         settle: a function of the response that returns what the request really cost
             (``permit.settle``), or ``None`` to keep *cost*. It is called when the body has been
             read or is closed, and gets a copy of the response with what was read as its

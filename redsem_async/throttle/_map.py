@@ -75,8 +75,8 @@ def throttled_map(
         permits: how many permits a call holds.
         cancel_on_loss: whether a lost permit cancels its call. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
-        cost: what a call takes from the rate, or a dict of what it takes from each by its name, as
-            for ``acquire``. Or a function of the item that returns it.
+        cost: what a call takes from the rate, or a dict of what it takes from each rate, by name,
+            as for ``acquire``, or a function of the item that returns one of these.
         max_tasks: how many calls may run or wait in this process at once. The default is the
             number that the declared limit allows, and 100 for a group of semaphores.
         back_off: a function from an exception of a call to the number of seconds for which the
