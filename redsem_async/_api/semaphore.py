@@ -41,9 +41,9 @@ class AnySemaphore:
 
     Every coroutine may raise a ``SemaphoreError``:
 
-    - ``ModeMismatch``, if the name is in use by another class, with another clock, or with keys
-      by clients that declare none. Subclasses are ``SlotsMismatch``, for other slots, and
-      ``LayoutMismatch``, for a version of this library with another layout of the keys.
+    - ``ModeMismatch``, if the name is in use by another class, with another clock, or with keys,
+      slots or rates that only one side declares. Subclasses are ``SlotsMismatch``, for other
+      slots, and ``LayoutMismatch``, for a version of this library with another layout.
     - ``SemaphoreClosed``, if ``aclose`` was called meanwhile.
     - ``BackendError``, if Redis rejected the command. Its subclass ``BackendUnavailable`` means
       that Redis is unavailable.

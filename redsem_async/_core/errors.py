@@ -131,7 +131,7 @@ class PermitLost(SemaphoreError):
 
 @dataclass(eq=False, repr=False)
 class ModeMismatch(SemaphoreError):
-    """The name is in use by another class, or with another clock.
+    """The name is in use with another class or clock, or other use of keys, slots or rates.
 
     A name keeps its class and clock until some minutes after its last use. Calling ``delete`` on a
     semaphore of the class that is in use frees the name immediately.
