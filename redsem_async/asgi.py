@@ -50,8 +50,8 @@ class ConcurrencyLimitMiddleware:
     The value is ``None`` if *on_outage* admitted the request without a permit.
 
     A request that gets no permit is answered with *status* and a ``Retry-After`` computed from
-    the queue, plus a random part of up to as much again. A WebSocket is denied in the same way if
-    the server supports it (the ``websocket.http.response`` extension), and is otherwise closed
+    the queue, plus a random part of up to the same length. A WebSocket is denied in the same way
+    if the server supports it (the ``websocket.http.response`` extension), and is otherwise closed
     with 1013. A client that disconnects while it waits leaves the queue. The middleware does not
     notice this while 64 KiB of the client's body wait to be read.
 
@@ -76,8 +76,8 @@ class ConcurrencyLimitMiddleware:
         permits: how many permits each request takes.
         cancel_on_loss: whether a lost permit cancels the request. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
-        cost: what each request takes from the rate, or a dict of what it takes from each by its
-            name, as for ``acquire``. Or a function of its scope that returns it.
+        cost: what each request takes from the rate, or a dict of what it takes from each rate, by
+            name, as for ``acquire``, or a function of its scope that returns one of these.
         retry_after: a function of the ``SemaphoreFull`` that returns the seconds for
             ``Retry-After``, in place of the error's estimate and of the random part.
         exempt: a function of the scope that returns whether a request needs no permit, such as

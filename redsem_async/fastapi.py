@@ -60,17 +60,17 @@ class RequirePermit:
 
     ``permit: Annotated[Permit, Depends(RequirePermit(sem))]`` passes the permit to the handler.
     ``dependencies=[Depends(...)]`` of a route, router or application only requires it. Plain
-    ``def`` handlers may use it too, and WebSocket routes. Create one object and use it everywhere.
+    ``def`` handlers and WebSocket routes may use it too. Create one object and use it everywhere.
     A request then holds one permit, however many of its dependencies name the object.
 
     The permit is acquired before any header is sent. It is held until the response has been sent,
     including a streamed body and background tasks, or until the client has disconnected.
 
     A request that gets no permit is answered with *status* and a ``Retry-After`` computed from
-    the queue and from recent hold times, plus a random part of up to as much again. A WebSocket is
-    denied in the same way if the server supports it, and is otherwise closed with 1013. A client
-    that disconnects while it waits leaves the queue. If the request has a body over 64 KiB, the
-    disconnect is only noticed if the handler declares the body.
+    the queue and from recent hold times, plus a random part of up to the same length. A WebSocket
+    is denied in the same way if the server supports it, and is otherwise closed with 1013. A
+    client that disconnects while it waits leaves the queue. If the request has a body over 64 KiB,
+    the disconnect is noticed only if the handler declares the body.
 
     If the permit is lost, the handler is cancelled, unless the semaphore has
     ``cancel_on_loss=False``. Code in a thread continues. The client gets 503 if no header has
@@ -92,9 +92,9 @@ class RequirePermit:
         permits: how many permits each request takes.
         cancel_on_loss: whether a lost permit cancels the handler. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
-        cost: what each request takes from the rate, or a dict of what it takes from each by its
-            name, as for ``acquire``. Or a function of the ``Request`` (or ``WebSocket``) that
-            returns it.
+        cost: what each request takes from the rate, or a dict of what it takes from each rate, by
+            name, as for ``acquire``, or a function of the ``Request`` (or ``WebSocket``) that
+            returns one of these.
         retry_after: a function of the ``SemaphoreFull`` that returns the seconds for
             ``Retry-After``, in place of the error's estimate and of the random part.
 

@@ -41,7 +41,7 @@ class SemaphoreTransport(
     The permit is held until the response's body has been read or closed, or the request has
     failed or was cancelled. Every request needs a permit, and so does each redirect and each
     retry of an SDK. A response that is left unread for a lease is logged as a warning, and one
-    that is garbage-collected before it was read gives a ``ResourceWarning``.
+    that is garbage-collected before it was read emits a ``ResourceWarning``.
 
     If the permit is lost, the request is cancelled, even while its body is read, and
     ``PermitLost`` is raised (unless the semaphore has ``cancel_on_loss=False``).
@@ -59,8 +59,8 @@ class SemaphoreTransport(
         permits: how many permits each request needs.
         cancel_on_loss: whether a lost permit cancels the request. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
-        cost: what each request takes from the rate, or a dict of what it takes from each by its
-            name, as for ``acquire``. Or a function of the request that returns it.
+        cost: what each request takes from the rate, or a dict of what it takes from each rate, by
+            name, as for ``acquire``, or a function of the request that returns one of these.
         settle: a function of the response that returns what the request really cost
             (``permit.settle``), or ``None`` to keep *cost*. It is called when the body has been
             read or is closed, and gets a copy of the response with what was read as its
@@ -70,13 +70,13 @@ class SemaphoreTransport(
             is overloaded. In a semaphore with keys only the requests of the same key do. The
             response is returned unchanged. With True, an overload is a response with status 429
             or 503. It pauses for as long as ``Retry-After``, ``retry-after-ms`` or (of a 429) a
-            used-up rate limit tells. Without a told time it only cuts the limit in force. A
+            used-up rate limit says. If none does, it only cuts the limit in force. A
             function from the response to the number of seconds (0 without a pause), or to
             ``None`` for no overload, replaces these rules.
         on_outage: what happens to requests while Redis is unavailable or rejects commands. With
             ``"closed"`` the error is raised. With ``"open"`` all are sent without a permit. With a
-            number that many at a time are, in this process. The others wait for them, for up to
-            their timeout.
+            number, up to that many at a time are, in this process. The others wait for them, for
+            up to their timeout.
 
     Raises:
         PermitTimeout: (of a request) no permit became free in time.

@@ -6,7 +6,7 @@ from redsem_async.opentelemetry import instrument
 instrument()
 ```
 
-`report_status` adds what Redis keeps for chosen semaphores, which are the limit, what a back-off
+`report_status` adds what Redis keeps for chosen semaphores, which is the limit, what a back-off
 leaves of it, the permits held by all processes, waiting requests, the oldest wait and what is left
 of each rate.
 """
@@ -68,7 +68,7 @@ def instrument(
             many names, such as one for each tenant, map them to a few, because each costs memory
             in the metrics server. Spans have the name unchanged.
         metric_key: a function from the ``key`` of a request to the attribute ``redsem.key`` of
-            its metrics, such as a tenant's plan, or ``None`` for no attribute. For few tenants
+            its metrics, such as a tenant's plan, or ``None`` for no attribute. With few tenants
             it may be ``str``. Spans then have the key unchanged. Without this function neither
             metrics nor spans have any key.
     """
@@ -142,7 +142,7 @@ class _Gauges:
         self.runs: set[_StatusRun] = set()
         meter = get_meter(_NAME, meter_provider=provider)
         self.errors = meter.create_counter(
-            "redsem.status.errors", "{error}", "Reads of a status that failed"
+            "redsem.status.errors", "{error}", "Failed reads of a status"
         )
 
         def gauge(name: str, unit: str, text: str, value: Callable[[_Totals], float]) -> None:
@@ -156,7 +156,8 @@ class _Gauges:
         text = "The limit, or what a back-off leaves of it"
         gauge("limit_in_force", "{permit}", text, lambda reading: reading.in_force)
         gauge("held", "{permit}", "Permits held by all processes", lambda reading: reading.held)
-        gauge("waiting", "{request}", "Requests waiting anywhere", lambda reading: reading.waiting)
+        text = "Requests waiting in all processes"
+        gauge("waiting", "{request}", text, lambda reading: reading.waiting)
         gauge(
             "oldest_wait",
             "s",
@@ -171,11 +172,11 @@ class _Gauges:
 
             meter.create_observable_gauge(f"redsem.rate.{name}", [observed], "", text)
 
-        text = "What a rate lets through now, negative in debt"
+        text = "What is left of a rate, negative for a debt"
         rate_gauge("available", text, lambda reading: reading.available)
-        rate_gauge("burst", "What a rate lets through at most", lambda reading: reading.burst)
+        rate_gauge("burst", "The burst of a rate", lambda reading: reading.burst)
         meter.create_observable_gauge(
-            "redsem.status.age", [self._age], "s", "Time since all statuses were read last"
+            "redsem.status.age", [self._age], "s", "Time since all statuses were last read"
         )
 
     @classmethod

@@ -60,8 +60,8 @@ class SemaphoreLimiter(AbstractConcurrencyLimiter):
             calls the source, such as ``"model:gpt-5"``. In a group it is the source by default.
         timeout: seconds to wait, instead of the semaphore's. ``None`` waits forever.
         permits: how many permits each run or request needs.
-        cost: what it takes from the rate, or a dict of what it takes from each by its name, as for
-            ``acquire``. Or a function of the source that returns it.
+        cost: what each takes from the rate, or a dict of what it takes from each rate, by name, as
+            for ``acquire``, or a function of the source that returns one of these.
 
     Raises:
         PermitsTimeout: (of a run or a request) no permit became free in time.

@@ -1,6 +1,6 @@
 """Fixtures for tests of code that uses semaphores. Load the plugin explicitly.
 
-Either by ``pytest -p redsem_async.pytest_plugin``, or in the ``conftest.py`` at the root of the
+Use either ``pytest -p redsem_async.pytest_plugin``, or the ``conftest.py`` at the root of the
 tests:
 
 ```python

@@ -72,11 +72,11 @@ class SemaphoreMiddleware(TaskiqMiddleware):
         permits: how many permits a task holds.
         cancel_on_loss: whether a lost permit cancels the task. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
-        cost: what a task takes from the rate, or a dict of what it takes from each by its name, as
-            for ``acquire``. Or a function of the message that returns it.
+        cost: what a task takes from the rate, or a dict of what it takes from each rate, by name,
+            as for ``acquire``, or a function of the message that returns one of these.
         on_outage: what happens to tasks while Redis is unavailable or rejects commands. With
             ``"closed"`` they fail with the error of ``acquire``. With ``"open"`` all run without a
-            permit. With a number that many at a time do, in this process, and the others wait for
+            permit. With a number, that many at a time do in this process, and the others wait for
             them, for up to their timeout.
 
     Raises:

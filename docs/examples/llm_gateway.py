@@ -4,13 +4,13 @@
     export UPSTREAM=https://api.example.com UPSTREAM_KEY=secret REDIS_URL=redis://localhost:6379
     uvicorn llm_gateway:app --timeout-graceful-shutdown 25
 
-A request waits for its model and its tenant at once: it holds no place of one while it waits for
-the other. It holds its permit until the response, streamed or not, has been sent, or its client
-has disconnected from the stream. With ``share``, the next permit of a model goes to the tenant
-that uses the least of it. (FastAPI interrupts no handler before the response begins: if the client
-disconnects earlier, the provider is called nevertheless.)
+A request waits for its model and its tenant together, so it holds no place of one while it waits
+for the other. It holds its permit until the response, streamed or not, has been sent, or its
+client has disconnected from the stream. With ``share``, the next permit of a model goes to the
+tenant that uses the least of it. (FastAPI interrupts no handler before the response begins. If the
+client disconnects earlier, the provider is still called.)
 
-It also waits until the tokens a minute of its model allow the most that it may use. Once its
+It also waits until its model's tokens per minute cover the most that it may use. Once its
 response has been sent, what it really used counts. The provider says that in the response, or in
 the last event of a stream if the client asks for that with ``stream_options``.
 """

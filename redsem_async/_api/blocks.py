@@ -131,7 +131,7 @@ def _log_nested(remote: RemoteSemaphore, request: Request, around: Blocks, task:
         holder = "it holds one itself" if task in holders else "the task that created it holds one"
         text = (
             "%s, and the wait never ends unless that one is released: release it first, acquire"
-            " all permits at once (permits=...), or pass a timeout"
+            " all permits in one step (permits=...), or pass a timeout"
         )
         _log(remote, request, text, holder)
 

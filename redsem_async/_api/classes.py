@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 class Semaphore(AnySemaphore):
     """A counting semaphore shared by all processes that use its name.
 
-    Never more than ``limit`` permits are held. A request that fits when it arrives is granted at
-    once. The next waiter is the oldest that fits. A request for several permits may therefore
-    starve behind smaller ones, which a ``FairSemaphore`` would make wait. A release may serve
-    waiters of its own process first, while the oldest request has waited for less than 50 ms.
+    Never more than ``limit`` permits are held. A request that fits when it arrives is granted
+    immediately. The next waiter is the oldest that fits. A request for several permits may
+    therefore starve behind smaller ones, which a ``FairSemaphore`` would make wait. A release may
+    serve waiters of its own process first, while the oldest request has waited for less than
+    50 ms.
 
     Its mode is ``zset``. It is based on the counting semaphore of *Redis in Action*, 6.3, which
     keeps its holders in a sorted set. Here each operation is one atomic script that uses the

@@ -60,7 +60,7 @@ class SemaphoreGroup:
             limit: of each semaphore, or a function that returns the limit for a key. It is
                 called for each ``group[key]``.
             kind: the class of the semaphores.
-            options: for every semaphore, as for ``AnySemaphore``. A ``rate`` is that of each key.
+            options: for every semaphore, as for ``AnySemaphore``. A ``rate`` applies to each key.
 
         Raises:
             ValueError, TypeError: for invalid arguments. The message says what to do.

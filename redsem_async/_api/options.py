@@ -59,7 +59,7 @@ def takes_options(
     @wraps(init)
     def checked(self: S, /, *args: P.args, **options: P.kwargs) -> None:
         if "rate" in options and "rate" not in known:
-            raise TypeError(f"rate needs a FairSemaphore: a {type(self).__name__} has no order")
+            raise TypeError(f"rate needs a FairSemaphore, not a {type(self).__name__}")
         try:
             (init if options.keys() <= known else accepted.bind)(self, *args, **options)
         except TypeError:

@@ -40,8 +40,8 @@ class Permit:
     block: if the permit is lost, the block is cancelled and raises ``PermitLost``.
 
     A permit belongs to the event loop in which it was acquired. In another loop its coroutines
-    raise ``RuntimeError``. A permit that is garbage-collected while it is held is released, gives
-    a ``ResourceWarning``, and is logged once a minute for each semaphore.
+    raise ``RuntimeError``. A permit that is garbage-collected while it is held is released and
+    emits a ``ResourceWarning``. It is logged at most once a minute for each semaphore.
     """
 
     _remote: RemoteSemaphore
@@ -165,17 +165,17 @@ class Permit:
     def settle(self, cost: Cost) -> None:
         """Say what the work of this permit really cost, instead of the ``cost`` of its request.
 
-        Nothing is sent: the release tells it, so call it before the block ends. The last call
-        counts. What the work cost more becomes a debt of the rate. What it cost less can be
-        granted again, unless the rate was full at any moment since the grant. A permit that is
-        lost or detached has cost what its request said.
+        Nothing is sent, because the release carries the cost, so call it before the block ends.
+        The last call counts. If the work cost more, later requests wait longer. If it cost less,
+        the difference can be granted again, unless the rate was full at any time since the grant.
+        A permit that is lost or detached costs what its request said.
 
         Args:
             cost: as for ``acquire``.
 
         Raises:
-            TypeError: the semaphore has no rate, or the permit was adopted: only the process that
-                acquired it knows what its request cost.
+            TypeError: the semaphore has no rate, or the permit was adopted. Only the process
+                that acquired it knows what its request cost.
             ValueError, TypeError: for an invalid cost.
             RuntimeError: the permit was released or detached.
         """
@@ -191,31 +191,31 @@ class Permit:
         """Lower the limit in force in all processes, because an upstream is overloaded.
 
         An overload cuts the limit in force to a share of the permits in use: 0.9 near the limit
-        that was found before, 0.5 while that is still sought, and at least 1. The first request
-        may use more, if nothing else is in use. Then the limit in force rises with time, slowly
-        around what was found and ever faster, until it is the limit again. So the fleet finds
-        what the upstream bears. The rule is that of TCP (Jacobson, Congestion Avoidance and
-        Control, 1988).
+        that was found before, 0.5 while the fleet still searches, and at least 1. A request for
+        more permits than that is granted when none is in use. Then the limit in force rises with
+        time, slowly near what was found and then ever faster, until it is the limit again. So the
+        fleet finds what the upstream accepts. The rule is that of TCP (Jacobson, Congestion
+        Avoidance and Control, 1988).
 
         With *seconds*, no permit is granted for that time. Then one permit may be in use, then
-        two, four and so on, a step each usual hold time, up to the limit that the cut left. With
+        two, four and so on, one step per usual hold time, up to the limit that the cut left. With
         0, nothing pauses, unless at most one permit is in use at a limit of 1. The fleet then
         pauses for half a second, doubled by each further such overload to two seconds at most.
 
         Requests keep their places, and held permits are not affected. A permit that was granted
-        before the last overload met the same one. It cuts nothing, but can prolong the pause.
+        before the last overload has met the same one. It cuts nothing, but can prolong the pause.
         Overlapping pauses end when the last of them ends.
 
         The call returns immediately, so no cancellation can stop it. The command is sent in the
         current iteration of the event loop, before the permit's release, and again after a lost
-        connection until the pause would have ended, or for a second without one. If Redis refuses
-        it, that is logged. Call it in a block or after it, in the event loop or in a thread.
+        connection until the pause would have ended, or for a second if there is none. If Redis
+        refuses it, that is logged. Call it in a block or after it, in the loop or in a thread.
 
         Args:
             seconds: from now on, such as the upstream's ``Retry-After``. Finite and not negative,
-                and 0 if the upstream tells no time. A longer time than the semaphore's
+                and 0 if the upstream names no time. A longer time than the semaphore's
                 ``max_back_off`` is shortened to that.
-            key: whether it is about requests with this permit's key only.
+            key: whether it affects only requests with this permit's key.
 
         Raises:
             ValueError, TypeError: for invalid arguments, or a permit without a key.

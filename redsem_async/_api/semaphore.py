@@ -41,9 +41,9 @@ class AnySemaphore:
 
     Every coroutine may raise a ``SemaphoreError``:
 
-    - ``ModeMismatch``, if the name is in use by another class, with another clock, or with keys
-      by clients that declare none. Subclasses are ``SlotsMismatch``, for other slots, and
-      ``LayoutMismatch``, for a version of this library with another layout of the keys.
+    - ``ModeMismatch``, if the name is in use by another class, with another clock, or with keys,
+      slots or rates that only one side declares. Subclasses are ``SlotsMismatch``, for other
+      slots, and ``LayoutMismatch``, for a version of this library with another layout.
     - ``SemaphoreClosed``, if ``aclose`` was called meanwhile.
     - ``BackendError``, if Redis rejected the command. Its subclass ``BackendUnavailable`` means
       that Redis is unavailable.
@@ -99,11 +99,11 @@ class AnySemaphore:
                 clamped to 0.000001–1,000,000.
             patience: seconds after which a waiting request goes first with *share*, so that none
                 starves. By default the semaphore's *timeout*, or six leases if that is None or 0.
-                Without a key it is always a lease.
+                For requests without a key it is always a lease.
             max_waiters_per_key: number of waiting requests of one ``key`` at which ``acquire``
                 raises ``QueueFull``.
-            rate: how much may be granted in a time, for all keys together: a `Rate`, or up to four
-                by their names. All clients of a name must declare the same names.
+            rate: how much may be granted in a given time, for all keys together, as a `Rate` or a
+                dict of up to four by name. All clients of a name must declare the same names.
 
         Raises:
             ValueError, TypeError: for invalid arguments. The message says what to do.
@@ -186,9 +186,9 @@ class AnySemaphore:
                 limit and against this key's. A request blocked only by its key's limit does not
                 block other keys. A semaphore with ``key_limit`` or ``share`` requires it, or
                 ``None`` for a request without a key. Other semaphores have no keys.
-            cost: what the permit takes from the rate, or a dict of what it takes from each by its
-                name. A rate named ``requests``, or the only one, costs 1 unless told. Others must
-                be told. ``permit.settle`` corrects it.
+            cost: what the request takes from the rate, or a dict of what it takes from each rate,
+                by name. A rate named ``requests``, or a single rate, takes 1 by default. Any other
+                needs a cost. ``permit.settle`` corrects it.
 
         Raises:
             AcquireTimeout: no permit became free in time. ``blocked_by`` says which limit was
@@ -363,7 +363,7 @@ class AnySemaphore:
         Raises:
             BackendUnavailable: Redis is unreachable, read-only or does not reply, so *timeout*
                 passed.
-            BackendError: Redis rejects requests, as with full memory or a missing permission.
+            BackendError: Redis rejects requests, as when memory is full or a permission missing.
             SemaphoreClosed: ``aclose`` has begun.
             SemaphoreError: see `AnySemaphore`. Cancelling the caller changes nothing.
             ValueError, TypeError: for an invalid timeout.
@@ -448,7 +448,7 @@ class AnySemaphore:
 
         Raises:
             SemaphoreError: see `AnySemaphore`. If cancelled, it may still take effect.
-            ValueError, TypeError: for an invalid limit, or a key where there are none.
+            ValueError, TypeError: for an invalid limit, or a key without ``key_limit`` or *share*.
         """
         limit = config.limit_or_none(limit, "limit")
         key = None if key is None else self._terms.checked_key(key)
@@ -480,7 +480,7 @@ class AnySemaphore:
         """Grant no permits for *seconds*, in any process. 0 ends a back-off.
 
         The limit in force then rises as after ``permit.back_off``, from 1 to the limit that
-        was found before, if any, and on. It cuts nothing, and ``max_back_off`` does not apply.
+        was found before, if any, and beyond. It cuts nothing, and ``max_back_off`` does not apply.
         Unlike a pause, a back-off ends by itself, and ``resume`` does not end it.
 
         Args:
@@ -489,7 +489,7 @@ class AnySemaphore:
 
         Raises:
             SemaphoreError: see `AnySemaphore`. If cancelled, it may still take effect.
-            ValueError, TypeError: for an invalid number of seconds, or a key where there are none.
+            ValueError, TypeError: for an invalid number of seconds, or a key as in ``set_limit``.
         """
         key = None if key is None else self._terms.checked_key(key)
         pause = config.duration_of(seconds, "seconds", config.LONGEST_BACK_OFF)

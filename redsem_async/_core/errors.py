@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 BlockedBy = Literal["limit", "key", "paused", "back_off", "rate"]
-"""What held a request up."""
+"""What blocked a request."""
 _BLOCKED_BY: dict[BlockedBy, str] = {
     "limit": "",
     "key": ": its key is at its limit",
@@ -131,7 +131,7 @@ class PermitLost(SemaphoreError):
 
 @dataclass(eq=False, repr=False)
 class ModeMismatch(SemaphoreError):
-    """The name is in use by another class, or with another clock.
+    """The name is in use with another class or clock, or other use of keys, slots or rates.
 
     A name keeps its class and clock until some minutes after its last use. Calling ``delete`` on a
     semaphore of the class that is in use frees the name immediately.

@@ -1,4 +1,4 @@
-"""How much may be granted in a time, besides how much at once."""
+"""How much may be granted in a given time, in addition to the limit."""
 
 import math
 import re
@@ -12,18 +12,18 @@ LONGEST_COST = 86400.0  # seconds, in which a rate allows so much
 
 _NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 Cost = float | Mapping[str, float]
-"""What a permit costs: a number where there is one rate, or a number for each by its name."""
+"""What a request costs, as a number if there is one rate, or a number for each by its name."""
 
 
 @dataclass(frozen=True, repr=False)
 class Rate:
-    """*amount* may be granted in each *per* seconds, and up to *burst* at once after a pause.
+    """*amount* may be granted in each *per* seconds, and up to *burst* after a quiet time.
 
     Args:
-        amount: of requests, or tokens, or whatever is counted: a positive finite number.
+        amount: number of requests, of tokens or of what else is counted, positive and finite.
         per: seconds, up to 3,600.
-        burst: the most that is granted at once. By default what one second allows, at least 1. In
-            each window of *t* seconds at most ``amount * t / per + burst`` are granted.
+        burst: the most that is granted without waiting, by default what one second allows, and at
+            least 1. In any *t* seconds at most ``amount * t / per + burst`` are granted.
 
     The algorithm is the generic cell rate algorithm (ITU-T I.371), a leaky bucket without a timer.
     """
@@ -54,7 +54,7 @@ class Rate:
         return max(1.0, self.amount / self.per) if self.burst is None else self.burst
 
     def time_for(self, cost: float) -> float:
-        """In how many seconds the rate allows *cost*."""
+        """The number of seconds in which the rate allows *cost*."""
         return cost * self.per / self.amount
 
     def us(self, cost: float) -> int:

@@ -14,7 +14,7 @@ class Client:
     """A process that holds or waits, as it described itself.
 
     Attributes:
-        id: of the process's hub, which is new after the process was idle.
+        id: an id of the process, which changes when the process was idle.
         label: the ``label`` of its semaphore, if it has one.
         host: its host name.
         pid: its process id there.
@@ -23,7 +23,7 @@ class Client:
         version: the version of this library there. None if unknown.
         lease: seconds after which its permits expire unless it refreshes them.
         refresh_interval: seconds between two of its refreshes.
-        rates: that it declares, by their names.
+        rates: the rates that it declares, by name.
     """
 
     id: str
@@ -91,7 +91,7 @@ class BackOff(NamedTuple):
         seconds_left: seconds of its pause that are left. 0 without a pause.
         limit: the limit in force now. 0 in a pause.
         age: seconds since it began, measured with the semaphore's clock. None if unknown. Each
-            overload that cuts the limit in force begins it anew.
+            overload that cuts the limit in force restarts it.
         by: who began it, as ``"label@host:pid"`` or ``"host:pid"``. None if unknown.
     """
 
@@ -105,8 +105,8 @@ class RateStatus(NamedTuple):
     """A rate, and how much of it is left.
 
     Attributes:
-        amount, per, burst: as this client declares it.
-        available: how much can be granted now. Negative in debt.
+        amount, per, burst: as this client declares them.
+        available: how much can be granted now. Negative for a debt.
         full_in: seconds until *burst* is available.
     """
 
@@ -159,8 +159,8 @@ class SemaphoreStatus:
         retry_after: an estimate of the seconds until a new request would be granted. 0 when a
             permit is free and no rate is in debt. It is computed from the queue and from this
             process's recent hold times, or else those of other processes. With no hold times, a
-            second is assumed. A pause of a back-off is included, and a lower limit in force is the
-            limit. While no process refreshes a permit, it is at least the time until the first one
+            second is assumed. A back-off's pause is included, and a lower limit in force replaces
+            the limit. While no process refreshes a permit, it is at least the time until the first one
             expires. A rate is included, as if the request cost what the listed waiters do on
             average, or nothing.
         keys: those with permits, waiting requests or a back-off. The ones with the most permits
@@ -171,7 +171,7 @@ class SemaphoreStatus:
         set_limit_by: who set it, as ``"label@host:pid"`` or ``"host:pid"``. None without a set
             limit, or if unknown.
         usual_hold: seconds for which a permit is usually held, times permits. None if unknown.
-        rates: the rates by their names, in the order of names.
+        rates: the rates by name, sorted by name.
     """
 
     name: str

@@ -206,7 +206,7 @@ def _waiting(info: SemaphoreInfo, status: SemaphoreStatus, limit: int | None) ->
         if why is not None and _fits_its_key(status, head):
             behind = " The requests behind it wait too." if status.waiting > 1 else ""
             if not info.fair:
-                behind = " Lighter requests pass it."
+                behind = " Smaller requests pass it."
             who = name_of(head.client)
             return State("blocked", f"The first request, of {who}, {why}{behind}", who)
         if not info.keyed:
@@ -224,7 +224,7 @@ def _used_up(rates: Mapping[str, RateStatus]) -> State | None:
     who = min(spent, key=lambda name: rates[name].available / rates[name].burst)
     rate = rates[who]
     left = f"{amount(rate.available)} of {amount(rate.burst)}, full in {duration(rate.full_in)}"
-    text = "Permits are free, but a rate does not have what the first request costs"
+    text = "Permits are free, but a rate does not cover the cost of the first request"
     return State("rate used up", f"{text}. {who}: {left}.", who)
 
 

@@ -21,8 +21,8 @@ from ._watch import watch
 
 _EPILOG = """
 Exit codes: 0 success; 1 Redis is unreachable or returned an error, doctor found a problem, or
-delete was not confirmed; 2 usage error; 3 no semaphore of that name; 4 the id to revoke holds no
-permit; 130 interrupted, where watch and serve exit with 0. run has other codes.
+delete was not confirmed; 2 usage error; 3 no semaphore of that name; 4 no permit has the id
+to revoke; 130 interrupted (watch and serve exit with 0). run has codes of its own.
 
 Documentation: https://redsem-async.github.io/redsem-async/
 """

@@ -170,13 +170,13 @@ def _check_key(semaphore: AnySemaphore, key: str | None) -> None:
 def set_limit(
     target: Target, name: str, limit: int | None, key: str | None, *, unset: bool, create: bool
 ) -> None:
-    """Set a limit that overrides all declared limits until it is removed. 0 pauses.
+    """Set a limit that overrides all declared limits until it is removed. 0 pauses the semaphore.
 
-    A higher limit serves waiters at once. A lower limit revokes no permit. New permits are
-    granted once fewer than the limit are held. Redis stores the set limit. If Redis loses its
+    A higher limit serves waiters immediately. A lower limit revokes no permit. New permits
+    are granted once fewer than the limit are held. Redis stores the set limit. If Redis loses its
     data, set it again.
 
-    With --key, the limit of one key is set.
+    With --key, the limit applies to that key only.
     """
     if unset == (limit is not None):
         fail("give either a limit or --unset", USAGE_ERROR)
@@ -223,7 +223,7 @@ def resume(target: Target, name: str) -> None:
 @CREATE
 @on_target
 def back_off(target: Target, name: str, seconds: float, key: str | None, *, create: bool) -> None:
-    """Grant no permits for some seconds, then more and more, up to the limit. 0 ends it.
+    """Grant no permits for some seconds, then gradually more, up to the limit. 0 ends it.
 
     Unlike a pause, a back-off ends by itself. Current holders keep their permits, and waiters
     stay queued.
@@ -277,7 +277,7 @@ def revoke(target: Target, name: str, permit_id: str) -> None:
     The holder is notified in the same step. A holder that is cut off from Redis gets no
     notification and continues until its lease ends.
 
-    Exits with 4 if the id holds no permit (any more).
+    Exits with 4 if no permit has that id (any more).
     """
     if parse_permit_id(permit_id) is None:
         fail("not a permit id: status --ids shows them", USAGE_ERROR)

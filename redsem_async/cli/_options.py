@@ -145,7 +145,7 @@ cluster = flag(
     "--cluster", help="The URL is a node of a Redis Cluster.", callback=before_the_command
 )
 as_json = flag(
-    "--json", "as_json", help="Print JSON, and all else on stderr.", callback=before_the_command
+    "--json", "as_json", help="Print JSON, all else to stderr.", callback=before_the_command
 )
 ids = flag("--ids", help="Show the ids and fencing tokens of permits.")
 name = click.argument("name", callback=_name, shell_complete=complete)
@@ -153,7 +153,7 @@ name = click.argument("name", callback=_name, shell_complete=complete)
 
 def most(default: int) -> Callable[[Command], Command]:
     """How many entries a status has, *default* without the option."""
-    text = "Maximum number of holders, of waiters, and of keys, to list."
+    text = "Maximum numbers of holders, waiters and keys to list."
     return option("--most", text, Number("n", 0), default)
 
 

@@ -50,7 +50,7 @@ SELF = "redsem-async: "  # before each message, because the command writes to st
 @option("--key-limit", "Limit of the key. Default: that of other clients.", Number("n", 0))
 @option(
     "--cost",
-    "What it takes from the rate, or from the one of that name. Repeatable.",
+    "Cost of the command in its rate, or in each named rate. Repeatable.",
     RatedCost(),
     multiple=True,
 )
@@ -64,7 +64,7 @@ SELF = "redsem-async: "  # before each message, because the command writes to st
 @option("--max-hold", "Time after which the command is ended.", Number("seconds", SHORTEST_LEASE))
 @option(
     "--min-hold",
-    "Time for which the permit is kept, at least.",
+    "Minimum time for which the permit is kept.",
     Number("seconds", 0),
     0.0,
 )
@@ -94,8 +94,8 @@ def run(
     slots, REDSEM_SLOT in its environment. Signals are passed on to it. If the permit is lost,
     the command's process group gets SIGTERM, and SIGKILL before the lease ends.
 
-    With --min-hold the permit is kept until so many seconds after it was granted, although the
-    command has ended, unless a signal asked it to.
+    With --min-hold the permit is kept for at least that many seconds after it was granted, even
+    if the command ends earlier, unless a signal asked the command to end.
 
     Exits with the command's exit code, or 128 + n if signal n ended the command. If it was not
     started, exits with 75 if no permit became free in time, 69 if Redis was unreachable when it

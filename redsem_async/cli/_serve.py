@@ -125,7 +125,7 @@ class Guard:
             response = RedirectResponse(place, 303, own)
             response.set_cookie(self._cookie, self._token, httponly=True, samesite="lax")
             return response
-        text = "Open the address that redsem-async serve has printed: it has the token.\n"
+        text = "Open the address that redsem-async serve printed. It contains the token.\n"
         return PlainTextResponse(text, 401, own)
 
     def _is_known(self, host: str) -> bool:

@@ -50,9 +50,9 @@ def demo(
     killed worker were lost.
 
     With --overload no worker is killed. The upstream accepts 20 concurrent requests, but 5 for
-    five seconds, and the processes start with 64. In the first round each process finds a limit
-    for itself. In the second, all find one together, by the back-off of a semaphore. Exits with 0
-    only if that used the upstream, with fewer rejected requests, and none was lost.
+    five seconds, and the processes start with 64. In the first round each process finds its own
+    limit. In the second, all find one together, with a semaphore's back-off. Exits with 0 only if
+    that used most of the capacity, no more requests were rejected, and none was lost.
     """
     from rich.console import Console
 

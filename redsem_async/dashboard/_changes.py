@@ -95,7 +95,7 @@ async def change(
     except (BackendUnavailable, *READ_ERRORS) as error:
         reason = str(error) or "no reply in time"
         raise NotChanged(
-            503, f"Redis does not answer: whether it was done is unknown ({reason})."
+            503, f"Redis does not answer. It is unknown whether this was done ({reason})."
         ) from error
     except SemaphoreError as error:
         raise NotChanged(502, f"Redis refused it: {error}.") from error
@@ -133,7 +133,7 @@ def _change_of(data: dict[str, Any]) -> Change:
     action, name, limit = data.get("action"), data.get("name"), data.get("limit")
     key, permit = data.get("key"), data.get("permit")
     if action not in CHANGES:
-        raise NotChanged(400, f"There is no such action: one of {', '.join(CHANGES)}.")
+        raise NotChanged(400, f"There is no such action. Use one of {', '.join(CHANGES)}.")
     try:
         name = config.text(name, "name")
         key = None if key is None else config.key_of(key)

@@ -84,13 +84,13 @@ class _Collected(Collector):
         text = "The limit, or what a back-off leaves of it"
         lowered = _gauge("redsem_status_limit_in_force", text)
         held = _gauge("redsem_status_held", "Permits held by all processes")
-        waiting = _gauge("redsem_status_waiting", "Requests waiting anywhere")
+        waiting = _gauge("redsem_status_waiting", "Requests waiting in all processes")
         oldest = _gauge(
             "redsem_status_oldest_wait_seconds", "Age of the first request in the queue"
         )
-        text = "What a rate lets through now, negative in debt"
+        text = "What is left of a rate, negative for a debt"
         available = _gauge("redsem_rate_available", text, "redsem_rate")
-        burst = _gauge("redsem_rate_burst", "What a rate lets through at most", "redsem_rate")
+        burst = _gauge("redsem_rate_burst", "The burst of a rate", "redsem_rate")
         unreadable = 0
         for reading in self._readings:
             status, label = reading.status, [reading.info.name]

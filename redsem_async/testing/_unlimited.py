@@ -38,8 +38,8 @@ class unlimited(AbstractContextManager[None], AbstractAsyncContextManager[None])
     ```
 
     It is for tests of code whose limits do not matter, and a switch for an emergency. It holds
-    for the whole process, in all threads and event loops. Requests that wait already, and permits
-    that are held already, are not affected.
+    for the whole process, in all threads and event loops. Requests that already wait, and permits
+    that are already held, are not affected.
 
     Arguments are checked as usual. A permit has an id, a growing fencing token and slots, and is
     refreshed and released as usual, also after the block, but nothing is sent. Slots are given

@@ -1,4 +1,4 @@
-"""A function whose calls hold a permit each."""
+"""A function whose calls each hold a permit."""
 
 import inspect
 from collections.abc import Callable, Coroutine
@@ -48,13 +48,13 @@ def throttled(
         permits: how many permits a call holds.
         cancel_on_loss: whether a lost permit cancels the call. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
-        cost: what a call takes from the rate, or a dict of what it takes from each by its name, as
-            for ``acquire``. Or a function of the call's arguments that returns it.
+        cost: what a call takes from the rate, or a dict of what it takes from each rate, by name,
+            as for ``acquire``, or a function of the call's arguments that returns one of these.
         back_off: a function from an exception of a call to the number of seconds for which the
             whole fleet backs off (``permit.back_off``), or ``None`` for no back-off.
         on_outage: what happens to calls while Redis is unavailable or rejects commands. With
             ``"closed"`` the error of ``acquire`` is raised. With ``"open"`` all run without a
-            permit. With a number that many at a time do, in this process, and the others wait for
+            permit. With a number, that many at a time do in this process, and the others wait for
             them, for up to their timeout.
 
     Returns:

@@ -65,7 +65,7 @@ def throttled_map(
         fn: the function to call. A call that ends as cancelled, although the map was not
             cancelled, has no result, as in a task group. In *items*, that is an error.
         items: iterable or async iterable. Items are read in the event loop, so use an async
-            generator where finding the next one blocks.
+            generator if finding the next one blocks.
         on_progress: called as ``on_progress(done, total)`` in the event loop after each call,
             before its result is returned. *done* counts the calls from 1, and *total* is
             ``len(items)``, or ``None`` if *items* has no length.
@@ -75,15 +75,15 @@ def throttled_map(
         permits: how many permits a call holds.
         cancel_on_loss: whether a lost permit cancels its call. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
-        cost: what a call takes from the rate, or a dict of what it takes from each by its name, as
-            for ``acquire``. Or a function of the item that returns it.
+        cost: what a call takes from the rate, or a dict of what it takes from each rate, by name,
+            as for ``acquire``, or a function of the item that returns one of these.
         max_tasks: how many calls may run or wait in this process at once. The default is the
             number that the declared limit allows, and 100 for a group of semaphores.
         back_off: a function from an exception of a call to the number of seconds for which the
             whole fleet backs off (``permit.back_off``), or ``None`` for no back-off.
         on_outage: what happens to calls while Redis is unavailable or rejects commands. With
             ``"closed"`` the error of ``acquire`` is raised. With ``"open"`` all run without a
-            permit. With a number that many at a time do, in this process, and the others wait for
+            permit. With a number, that many at a time do in this process, and the others wait for
             them, for up to their timeout.
 
     Raises:

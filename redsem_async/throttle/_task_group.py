@@ -1,4 +1,4 @@
-"""A task group whose tasks hold a permit each."""
+"""A task group whose tasks each hold a permit."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class ThrottledTaskGroup(asyncio.TaskGroup):
-    """An ``asyncio.TaskGroup`` whose tasks hold a permit each while they run.
+    """An ``asyncio.TaskGroup`` whose tasks each hold a permit while they run.
 
     ```python
     async with ThrottledTaskGroup(sem) as group:
@@ -42,10 +42,10 @@ class ThrottledTaskGroup(asyncio.TaskGroup):
         cancel_on_loss: whether a lost permit cancels its task. By default as the semaphore
             says. ``False`` suits a cap on load, because running work continues.
         cost: of tasks created without one. What a task takes from the rate, or a dict of what it
-            takes from each by its name, as for ``acquire``. Or a function of the coroutine.
+            takes from each rate, by name, as for ``acquire``, or a function of the coroutine.
         on_outage: what happens to tasks while Redis is unavailable or rejects commands. With
             ``"closed"`` they fail with the error of ``acquire``. With ``"open"`` all run without a
-            permit. With a number that many at a time do, in this process, and the others wait for
+            permit. With a number, that many at a time do in this process, and the others wait for
             them, for up to their timeout.
 
     Raises:

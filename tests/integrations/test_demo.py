@@ -185,7 +185,7 @@ def kill(record: Record, **changes: Any) -> Record:
 
 
 MANIPULATED: list[tuple[str, Callable[[Record], Record]]] = [
-    ("the upstream refused 1 times", lambda r: also(r, Step("refused", 6, 4.2))),
+    ("the upstream rejected 1 requests", lambda r: also(r, Step("refused", 6, 4.2))),
     ("3 requests were inside", lambda r: also(without(r, 6, "entered"), Step("entered", 6, 4.2))),
     ("request 5 was lost", lambda r: kill(r, lost=())),
     (

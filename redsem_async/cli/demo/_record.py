@@ -240,7 +240,7 @@ class Record:
     def _limit_faults(self) -> Iterator[str]:
         inside, refused = highest(self.guarded.inside()), self.guarded.refused
         if refused:
-            yield f"with the semaphore, the upstream refused {refused} times (429)"
+            yield f"with the semaphore, the upstream rejected {refused} requests (429)"
         if inside > self.plan.limit:
             yield f"with the semaphore, {inside} requests were inside: limit {self.plan.limit}"
         if (kill := self.guarded.kill) is None:
@@ -251,6 +251,6 @@ class Record:
     def _overload_faults(self) -> Iterator[str]:
         bare, guarded, used = self.bare.refused, self.guarded.refused, self.guarded.used
         if not 0 < guarded <= bare:
-            yield f"with a back-off {guarded} requests were refused, and {bare} without it"
+            yield f"with a back-off {guarded} requests were rejected, and {bare} without it"
         if used < _LEAST_USED:
             yield f"with a back-off {used:.0%} of the capacity was used"

@@ -53,7 +53,7 @@ class Display:
 
 
 def _workers(workers: Sequence[Worker], use: str) -> Table:
-    table = _table("pid", "answered", "refused", "waiting")
+    table = _table("pid", "answered", "rejected", "waiting")
     table.add_column(use)
     for worker in workers:
         gone, started = worker.gone.is_set(), Text("●" * len(worker.started), "green")
@@ -100,14 +100,14 @@ def _verdict(record: Record) -> str:
     if plan.overload:
         return (
             f"The upstream accepted {limit} concurrent requests, and a quarter of that for"
-            f" {plan.overload:g} s. With its own limit in each process {bare.used:.0%} of that"
+            f" {plan.overload:g} s. With a separate limit in each process {bare.used:.0%} of that"
             f" was used, and {bare.refused} requests were rejected. With one limit of {plan.most}"
             f" and a back-off {guarded.used:.0%} was used, and {guarded.refused} were rejected."
         )
     asked, never = (highest(round_.asked()) for round_ in record.rounds)
     return (
         f"Without a semaphore the upstream (limit {limit}) saw {asked} concurrent requests and"
-        f" rejected {bare.refused}. With it, never more than {never}, and none rejected. A killed"
+        f" rejected {bare.refused}. With one, it saw at most {never}, and rejected none. A killed"
         f" worker cost {len(bare.unanswered)} requests without it, and {len(guarded.unanswered)}"
         " with it."
     )

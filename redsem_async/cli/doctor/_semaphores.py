@@ -59,7 +59,7 @@ def _rates(entries: Sequence[discovery.ListEntry]) -> Generator[Finding]:
             declared = {repr(rate) for rate in discovery.declared(entry.info.clients, name)}
             if len(declared) > 1:
                 text = f"{about}: its processes declare {' and '.join(sorted(declared))}"
-                yield note("rates", text, "finish the deployment, or give all the same amounts")
+                yield note("rates", text, "finish the deployment, or declare the same in all")
             if isinstance(entry.status, SemaphoreStatus) and declared:
                 yield from _debt(about, entry.status.rates[name])
 
@@ -73,7 +73,7 @@ def _debt(about: str, rate: RateStatus) -> Generator[Finding]:
 
 def _versions(entries: Sequence[discovery.ListEntry]) -> Generator[Finding]:
     """The versions that use semaphores now, or used them last."""
-    page = "docs/upgrading.md has the order of an upgrade"
+    page = "docs/upgrading.md describes an upgrade"
     versions = discovery.versions_of(c for entry in entries for c in entry.info.clients)
     if versions:
         text = versions_text(versions)

@@ -82,7 +82,7 @@ export function askLimit(view, key = null) {
     box.addEventListener("change", () => {
       input.disabled = box.checked;
     });
-    fields.push(el("label", { class: "check", for: "remove" }, box, "Remove the set limit, so that the clients' own applies again"));
+    fields.push(el("label", { class: "check", for: "remove" }, box, "Remove the set limit, so that the clients' own limit applies again"));
   }
   ask({
     title: `Set the limit of ${of}`,
@@ -103,7 +103,7 @@ function askPause(view) {
   ask({
     title: `Pause ${named}?`,
     text: [
-      `No permit is granted until you resume. ${plural(view.held, "permit stays", "permits stay")} held, and waiting requests stay queued up to their timeouts.`,
+      `No permit is granted until you resume it. ${plural(view.held, "permit stays", "permits stay")} held, and waiting requests stay queued up to their timeouts.`,
       "A pause is not a safety lock. Redis forgets it if it loses its data.",
     ],
     button: "Pause",
@@ -124,7 +124,7 @@ function askBackOff() {
   const input = el("input", { id: "seconds", name: "seconds", type: "number", min: 1, max: 86400, required: true, value: 30, inputmode: "numeric" });
   ask({
     title: `Start a back-off of ${named}?`,
-    text: ["No permit is granted for this many seconds. Then gradually more are, up to the limit. Held permits stay, and waiting requests keep their places."],
+    text: ["No permit is granted for this many seconds. Then the limit in force rises gradually to the limit. Held permits stay, and waiting requests keep their places."],
     button: "Back off",
     fields: [el("label", { for: "seconds" }, "Seconds"), input],
     change: (data) => ({ action: "back_off", seconds: Number(data.get("seconds")) }),

@@ -386,8 +386,8 @@ function showKeys(view) {
     columns.push(buttonColumn(() => "Set limit…", (key) => `Set the limit of the key ${printable(key.key)}`, (key) => askLimit(view, key)));
   }
   const shown = plural(view.keys.length, "key is", "keys are");
-  const rest = view.moreKeys ? `${shown} listed, the ones with the most permits first. There may be more: type how a key begins, or continue with “Next keys”.` : "";
-  const none = view.keysAfter ? "No other key like that holds a permit or waits." : "No key holds a permit or waits.";
+  const rest = view.moreKeys ? `${shown} listed, the ones with the most permits first. There may be more. Type the beginning of a key, or continue with “Next keys”.` : "";
+  const none = view.keysAfter ? "No other such key holds a permit or waits." : "No key holds a permit or waits.";
   table("keys", "Keys that hold permits or wait", columns, view.keys, (key) => key.key, none, rest);
   byId("key-pages").hidden = !view.moreKeys && !view.keysAfter && !byId("key-start").value;
   byId("keys-back").disabled = pages.length === 1;

@@ -98,7 +98,7 @@ async def test_each_rate_is_shown_and_a_debt_is_negative(cli: Cli, redis: Redis)
         await cancelled(waiter)
     assert re.search(r"RATE +ALLOWS +BURST +AVAILABLE +FULL IN", shown.out)
     assert re.search(r"tokens +6 per 60 s +60 +-200 +43 min", shown.out)
-    assert "rate used up: Permits are free, but a rate does not have" in shown.out
+    assert "rate used up: Permits are free, but a rate does not cover" in shown.out
     assert "requests 50/50, tokens -200/60" in watched.out
     assert "requests 50/50, tokens -200/60" in listed
     assert (row["state"], round(row["rates"]["tokens"]["available"])) == ("rate used up", -200)

@@ -84,7 +84,7 @@ STALLED = Holder("id", PROCESS, 60.0, 2.9, 1, 1)
         (INFO, status(5, waiting=2), "queuing", "1 above the limit of 4"),
         (INFO, status(2, waiting=1), "queuing", "free for the next"),
         (INFO, status(2, waiting=2, head=3), "blocked", "of trainer, needs 3 permits, and 2 are"),
-        (PLAIN, status(2, waiting=5, head=5), "blocked", "Lighter requests pass it"),
+        (PLAIN, status(2, waiting=5, head=5), "blocked", "Smaller requests pass it"),
         (ROLLOUT, status(3, waiting=2, of=OLD), "blocked", "of old, declares a limit of 3, and 3"),
         (ROLLOUT, status(3, waiting=1, of=OLD, set_limit=4), "queuing", "free for the next"),
         (KEYED, status(2, keys=ACME, **OF_ACME), "keys full", "requests are full: acme."),
