@@ -120,6 +120,13 @@ async def test_a_refusal_says_that_the_rate_is_used_up_and_when_to_ask() -> None
     await held.release()
 
 
+async def test_a_refusal_does_not_guess_about_the_limit_where_the_rate_is_used_up() -> None:
+    async with (sem := semaphore(Rate(10, burst=1))).acquire():
+        with pytest.raises(AcquireTimeout) as refused:
+            await sem.acquire(timeout=0)
+    assert refused.value.retry_after == pytest.approx(0.1, abs=0.05)
+
+
 async def test_a_status_tells_what_is_left_and_when_it_is_full() -> None:
     sem = semaphore({"requests": Rate(2, per=10, burst=2), "tokens": Rate(10, burst=100)})
     async with sem.acquire(cost={"tokens": 150}):
