@@ -53,7 +53,10 @@ end
 -- Tells the hub of the next request when it goes, once: that hub alone looks then, and another one
 -- later. Returns false where no message reached the hub, which counts as dead.
 function rated.tell()
-  if not head then return true end
+  if not head then
+    call('HDEL', meta, 'rate_told')  -- what hubs are told now ends their looks
+    return true
+  end
   local known = call('HGET', meta, 'rate_told') or ''
   local late, told = late_hub(known), ' ' .. head.id .. ' ' .. exact(head.lets_at) .. ' '
   local is_told = string.find(known, told, 1, true)

@@ -208,6 +208,17 @@ def test_a_process_that_stands_still_is_left_out_of_account_until_it_calls() -> 
     assert state.look_again(C).next_ms == 2000
 
 
+def test_who_looks_is_told_again_after_a_pause() -> None:
+    """Meanwhile its calls were answered that the rate holds nobody up."""
+    state = Rated(Rate(1, burst=1))
+    for number in (1, 2):
+        state.ask(A, number, 1)
+    state.call(B, op.SetLimit(0, 1))
+    assert state.look_again(A).next_ms > 1000
+    state.call(B, op.SetLimit(None, 2))
+    assert state.told == [(A, Recheck("n", 1000))]
+
+
 def test_who_looks_later_is_found_behind_the_many_of_one_process() -> None:
     state = Rated(Rate(1, burst=1), limit=99)
     for hub, number in ((A, 1), *((B, number) for number in range(2, 40)), (C, 2), (A, 2)):
