@@ -149,6 +149,13 @@ async def test_settling_gives_back_what_the_work_did_not_cost() -> None:
         permit.settle(5)
 
 
+async def test_a_usage_that_is_not_told_does_not_count_as_one() -> None:
+    async with (sem := semaphore({"tokens": Rate(10, burst=100)})).acquire(cost=80) as permit:
+        with pytest.raises(TypeError, match="not None"):
+            permit.settle(None)  # type: ignore[arg-type]
+    assert (await sem.status()).rates["tokens"].available == pytest.approx(20, abs=2)
+
+
 async def test_only_the_process_that_acquired_a_permit_may_settle_it() -> None:
     sem = semaphore(Rate(10))
     permit = await sem.acquire()
