@@ -180,9 +180,11 @@ class Permit:
             RuntimeError: the permit was released or detached.
         """
         lease = self._lease
+        if cost is None:  # pyright: ignore[reportUnnecessaryComparison] - a usage that is not told
+            raise TypeError("cost must be a number or a dict, not None")
         costs = costs_of(lease.terms.rates, cost)
         if not lease.costs:
-            raise TypeError("an adopted permit cannot be settled: settle it before it is detached")
+            raise TypeError("an adopted permit cannot be settled: it cost what its request said")
         if lease.state is LeaseState.ENDED:
             raise RuntimeError("the permit is released: settle it before its block ends")
         lease.settled = settled(lease.terms.rates, costs, lease.costs)

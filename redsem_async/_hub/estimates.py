@@ -45,7 +45,8 @@ def retry_after_of(state: SemaphoreState, request: Request) -> float:
         retry_after(ahead_of_key, own, hold, moment, terms.lease),
     )
     if report.rated_ms is not None:
-        estimate = max(estimate, report.rated_ms / 1000)
+        by_limit = 0.0 if hold is None else estimate  # and not by a guess
+        estimate = max(by_limit, report.rated_ms / 1000)
     pauses = [ramp.lasts_ms / 1000 for ramp in _ramps_of(request) if ramp and not ramp.permits]
     if not pauses:
         return max(estimate, _stalled_for(state, terms, sent_at, moment))

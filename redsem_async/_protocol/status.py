@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -47,7 +46,7 @@ class Viewer(NamedTuple):
     lease: float = 0.0
     usual_hold: float | None = None
     key_limit: Callable[[str], int | None] | None = None
-    rates: Mapping[str, Rate] = MappingProxyType({})
+    rates: Mapping[str, Rate] = {}
 
 
 class StatusReply(NamedTuple):

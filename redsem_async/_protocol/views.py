@@ -160,8 +160,8 @@ class SemaphoreStatus:
             permit is free and no rate is in debt. It is computed from the queue and from this
             process's recent hold times, or else those of other processes. With no hold times, a
             second is assumed. A back-off's pause is included, and a lower limit in force replaces
-            the limit. While no process refreshes a permit, it is at least the time until the first one
-            expires. A rate is included, as if the request cost what the listed waiters do on
+            the limit. While no process refreshes a permit, it is at least the time until the first
+            one expires. A rate is included, as if the request cost what the listed waiters do on
             average, or nothing.
         keys: those with permits, waiting requests or a back-off. The ones with the most permits
             come first.

@@ -130,7 +130,6 @@ end
 -- Whether *request* would fit, and its place in the queue may be before those that do not.
 local function may_overtake(request, blocked_by)
   local fits = state.used + request.permits <= most and not (keyed and keyed.is_full(request))
-    and not (rated and rated.lets_at(request.costs))
   local takes_turns = string.find(mode, '^fair%+share') and blocked_by == 'limit'
   return fits and (request.ahead > 0 or takes_turns)
 end
@@ -157,7 +156,8 @@ local function answer_to(request)
   end
   local refused = refusal(request, blocked_by)
   if not refused then return enqueue(request, blocked_by) end
-  local token = may_overtake(request, blocked_by) and grant_in_turn(request)
+  local is_let = not (rated and rated.lets_at(request.costs))
+  local token = is_let and may_overtake(request, blocked_by) and grant_in_turn(request)
   if rated and blocked_by ~= 'key' then rated.refuse(request, blocked_by) end
   overtakes, state.refuses = overtakes or token, state.refuses or not token
   return token or refused

@@ -1,7 +1,8 @@
 -- rate: the gate of the rates: who is next, and who looks when. buckets.lua says when a request goes.
 --
--- meta     rate_told  '<id> <ms> <hub>': which request its hub knows to be the next, and when the rates
---                     let it go; and which other hub looks STAGGER later, in case the first stands still
+-- meta     rate_told  '<late> <id> <ms> <hub>': which request its hub knows to be the next, and when the
+--                     rates let it go; and which other hub looks STAGGER later, in case the first stands
+--                     still. At once for the late hub, which did not look in time, nor call since; or '-'
 
 local STAGGER = 1000  -- ms
 local SAMPLE = 20     -- requests that stand for all that wait
@@ -31,22 +32,39 @@ function rated.save(need)
   save_counter(math.max(need, (last - now_us) / 1000), 'rates', text)
 end
 
+-- The hub that did not look in time, as *known* shows, and has not called since.
+local function late_hub(known)
+  local late, owner, at = string.match(known, '^(%S+) (%x+)%S* (%d+)')
+  if owner and now >= at + STAGGER then late = owner end
+  return late ~= hub and late or '-'
+end
+-- The other hub that looks, '' for none: the caller's is known to be awake.
+local function find_deputy()
+  local found = ''
+  for _, from in ipairs({ 0, -SAMPLE }) do
+    for _, text in ipairs(call('ZRANGE', queue, from, from + SAMPLE - 1)) do
+      local owner = string.match(text, '^%x+')
+      local is_other = owner ~= head.owner and (found == '' or owner == hub)
+      if is_other and (owner == hub or not hub_state(owner).no_push) then found = owner end
+    end
+  end
+  return found
+end
 -- Tells the hub of the next request when it goes, once: that hub alone looks then, and another one
 -- later. Returns false where no message reached the hub, which counts as dead.
 function rated.tell()
-  if not head then return true end
-  local told = head.id .. ' ' .. exact(head.lets_at) .. ' '
-  local known = call('HGET', meta, 'rate_told') or ''
-  local is_told = string.sub(known, 1, #told) == told
-  deputy = is_told and string.sub(known, #told + 1) or ''
-  stagger = hub_state(head.owner).no_push and 0 or STAGGER
-  for _, text in ipairs(deputy == '' and call('ZRANGE', queue, 0, SAMPLE - 1) or {}) do
-    local owner = string.match(text, '^%x+')
-    local hears = owner == hub or not hub_state(owner).no_push
-    if deputy == '' and owner ~= head.owner and hears then deputy = owner end
+  if not head then
+    call('HDEL', meta, 'rate_told')  -- what hubs are told now ends their looks
+    return true
   end
-  if known == told .. deputy then return true end
-  note('rate_told', told .. deputy)
+  local known = call('HGET', meta, 'rate_told') or ''
+  local late, told = late_hub(known), ' ' .. head.id .. ' ' .. exact(head.lets_at) .. ' '
+  local is_told = string.find(known, told, 1, true)
+  deputy = is_told and string.match(known, '%x*$') or ''
+  if deputy == '' then deputy = find_deputy() end
+  stagger = (late == head.owner or hub_state(head.owner).no_push) and 0 or STAGGER
+  if known == late .. told .. deputy then return true end
+  note('rate_told', late .. told .. deputy)
   local left = head.lets_at - now
   if not is_told and head.owner ~= hub and not hub_state(head.owner).no_push
       and publish_to(head.owner, 'recheck', exact(left)) == 0 then

@@ -130,6 +130,13 @@ async def test_a_status_tells_when_a_new_request_would_go() -> None:
         waiting.cancel()
 
 
+async def test_a_refusal_does_not_guess_about_the_limit_where_the_rate_is_used_up() -> None:
+    async with (sem := semaphore(Rate(10, burst=1))).acquire():
+        with pytest.raises(AcquireTimeout) as refused:
+            await sem.acquire(timeout=0)
+    assert refused.value.retry_after == pytest.approx(0.1, abs=0.05)
+
+
 async def test_a_status_tells_what_is_left_and_when_it_is_full() -> None:
     sem = semaphore({"requests": Rate(2, per=10, burst=2), "tokens": Rate(10, burst=100)})
     async with sem.acquire(cost={"tokens": 150}):
@@ -150,6 +157,13 @@ async def test_settling_gives_back_what_the_work_did_not_cost() -> None:
     assert (await sem.status()).rates["tokens"].available == pytest.approx(90, abs=2)
     with pytest.raises(RuntimeError, match="settle it before its block ends"):
         permit.settle(5)
+
+
+async def test_a_usage_that_is_not_told_does_not_count_as_one() -> None:
+    async with (sem := semaphore({"tokens": Rate(10, burst=100)})).acquire(cost=80) as permit:
+        with pytest.raises(TypeError, match="not None"):
+            permit.settle(None)  # type: ignore[arg-type]
+    assert (await sem.status()).rates["tokens"].available == pytest.approx(20, abs=2)
 
 
 async def test_only_the_process_that_acquired_a_permit_may_settle_it() -> None:

@@ -85,6 +85,14 @@ def test_what_only_its_own_key_holds_up_is_passed() -> None:
     assert (reply.answers, reply.next_ms, reply.rated_ms) == ([WAITING], 100, 200)
 
 
+def test_who_costs_little_and_has_its_turn_does_not_wait_as_long_as_the_head_before() -> None:
+    state = Rated(Rate(10, burst=10), mode="fair+share+rate")
+    often, once = (op.KeyTerms(name) for name in ("often", "once"))
+    state.ask(A, 1, 10, key=often)
+    assert state.ask(A, 2, 10, key=often).next_ms == 1000
+    assert state.ask(B, 1, 1, key=once).next_ms == 100
+
+
 def test_each_rate_has_to_let_it_go_and_nothing_is_taken_before() -> None:
     state = Rated(Rate(10, burst=10), Rate(1, burst=1))
     state.ask(A, 1, 1, 1)
@@ -185,6 +193,40 @@ def test_a_head_that_stands_still_holds_the_others_up_for_a_second() -> None:
     state.pass_time(2000)
     assert state.look_again(C).next_ms == 1000
     assert state.held == [2, 1, 0]
+
+
+def test_a_process_that_stands_still_is_left_out_of_account_until_it_calls() -> None:
+    """Each of its requests would otherwise take a second longer than its turn."""
+    state = Rated(Rate(1, burst=1))
+    for hub, number in ((A, 1), (B, 2), (B, 3), (B, 4), (C, 2)):
+        state.ask(hub, number, 1)
+    state.pass_time(2000)
+    assert state.look_again(C).next_ms == 1000
+    state.pass_time(1000)
+    assert state.look_again(C).next_ms == 1000
+    state.look_again(B)
+    assert state.look_again(C).next_ms == 2000
+
+
+def test_who_looks_is_told_again_after_a_pause() -> None:
+    """Meanwhile its calls were answered that the rate holds nobody up."""
+    state = Rated(Rate(1, burst=1))
+    for number in (1, 2):
+        state.ask(A, number, 1)
+    state.call(B, op.SetLimit(0, 1))
+    assert state.look_again(A).next_ms != 1000
+    state.call(B, op.SetLimit(None, 2))
+    assert state.told == [(A, Recheck("n", 1000))]
+
+
+def test_who_looks_later_is_found_behind_the_many_of_one_process() -> None:
+    state = Rated(Rate(1, burst=1), limit=99)
+    for hub, number in ((A, 1), *((B, number) for number in range(2, 40)), (C, 2), (A, 2)):
+        state.ask(hub, number, 1)
+    state.pass_time(1000)
+    assert state.look_again(A).next_ms == 2000
+    state.pass_time(2000)
+    assert state.look_again(C).next_ms == 1000
 
 
 @pytest.mark.parametrize("deaf", ["B", "BC"])
