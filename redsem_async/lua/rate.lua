@@ -34,6 +34,7 @@ end
 -- Tells the hub of the next request when it goes, once: that hub alone looks then, and another one
 -- later. Returns false where no message reached the hub, which counts as dead.
 function rated.tell()
+  if not head then call('HDEL', meta, 'rate_told') end  -- whose hub forgets it when it looks now
   if not head then return true end
   local told = head.id .. ' ' .. exact(head.lets_at) .. ' '
   local known = call('HGET', meta, 'rate_told') or ''
@@ -59,8 +60,7 @@ function rated.tell()
 end
 -- When the caller's hub has to look, in ms; nil for never.
 function rated.look_at()
-  if not head then return end
-  return head.owner == hub and head.lets_at or deputy == hub and head.lets_at + stagger or nil
+  return head and (head.owner == hub and head.lets_at or deputy == hub and head.lets_at + stagger)
 end
 -- In how many ms the last of those that wait, or are refused, goes, by what the first of them cost; -1
 -- where the rates hold nobody up.

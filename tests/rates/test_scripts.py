@@ -239,6 +239,20 @@ def test_an_adoption_that_is_given_up_gives_no_cost_back() -> None:
     assert (state.held, state.full_in) == ([0, 0, 0], [10_000])
 
 
+@pytest.mark.parametrize("limit", [0, 1])
+def test_a_hub_that_forgot_when_to_look_is_told_anew(limit: int) -> None:
+    """It looked while a lower limit, or a pause, held its request up besides the rate."""
+    state = Rated(Rate(1, burst=1))
+    state.ask(A, 1, 1)
+    state.ask(B, 1, 1)
+    state.call(C, op.SetLimit(limit, 1))
+    assert state.look_again(B).next_ms == 90_000
+    state.release(A, 1)
+    if not limit:
+        state.call(C, op.SetLimit(None, 2))
+    assert state.told == [(B, Recheck("n", 1000))]
+
+
 # -- what it really cost
 
 
