@@ -182,7 +182,7 @@ class Permit:
         lease = self._lease
         costs = costs_of(lease.terms.rates, cost)
         if not lease.costs:
-            raise TypeError("an adopted permit cannot be settled: settle it before it is detached")
+            raise TypeError("an adopted permit cannot be settled: its cost is that of its request")
         if lease.state is LeaseState.ENDED:
             raise RuntimeError("the permit is released: settle it before its block ends")
         lease.settled = settled(lease.terms.rates, costs, lease.costs)
