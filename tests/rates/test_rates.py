@@ -32,6 +32,7 @@ def test_a_rate_is_shown_as_written_compared_and_copied() -> None:
     assert repr(rate) == "Rate(500, per=60)"
     assert repr(Rate(5, burst=2)) == "Rate(5, burst=2)"
     assert rate == Rate(500, 60.0) != Rate(500)
+    assert [Rate(each).most for each in (0.5, 7)] == [1, 7]
     assert (Rate(7).us(1), Rate(10).us(3)) == (
         142_858,
         300_000,

@@ -87,11 +87,14 @@ def test_what_only_its_own_key_holds_up_is_passed() -> None:
     assert (reply.answers, reply.next_ms, reply.rated_ms) == ([WAITING], 100, 200)
 
 
-def test_each_rate_has_to_let_it_go_and_nothing_is_taken_before() -> None:
-    state = Rated(Rate(10, burst=10), Rate(1, burst=1))
+@pytest.mark.parametrize("slow", [0, 1])
+def test_each_rate_has_to_let_it_go_and_nothing_is_taken_before(slow: int) -> None:
+    rates = Rate(1, burst=1), Rate(10, burst=10)
+    state = Rated(rates[slow], rates[not slow])
     state.ask(A, 1, 1, 1)
-    assert state.ask(A, 2, 1, 1).next_ms == 1000
-    assert state.full_in == [100, 1000]
+    reply = state.ask(A, 2, 1, 1)
+    assert (reply.next_ms, reply.rated_ms) == (1000, 1000)
+    assert sorted(state.full_in) == [100, 1000]
 
 
 @pytest.mark.parametrize(("cost", "debt_ms"), [(2, 200), (20, 2000)])
@@ -200,6 +203,14 @@ def test_another_looks_in_time_for_a_head_that_no_message_reaches(deaf: str) -> 
     state.pass_time(1000)
     looks = state.look_again(A).next_ms == 1000
     assert looks or state.told == [(C, Recheck("n", 1000))]
+
+
+def test_who_gets_no_messages_may_be_the_one_that_looks_later() -> None:
+    state = Rated(Rate(1, burst=1))
+    for number in (1, 2):
+        state.ask(A, number, 1)
+    state.call(B, op.Heartbeat(90_000, [], HubInfo("x", NO_PUSH)))
+    assert state.ask(B, 1, 1).next_ms == 2000
 
 
 def test_a_head_whose_hub_is_gone_is_dropped_at_once() -> None:
