@@ -184,7 +184,7 @@ class Permit:
             raise TypeError("cost must be a number or a dict, not None")
         costs = costs_of(lease.terms.rates, cost)
         if not lease.costs:
-            raise TypeError("an adopted permit cannot be settled: it cost what its request said")
+            raise TypeError("an adopted permit cannot be settled: its cost is that of its request")
         if lease.state is LeaseState.ENDED:
             raise RuntimeError("the permit is released: settle it before its block ends")
         lease.settled = settled(lease.terms.rates, costs, lease.costs)

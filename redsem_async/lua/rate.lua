@@ -77,8 +77,7 @@ function rated.tell()
 end
 -- When the caller's hub has to look, in ms; nil for never.
 function rated.look_at()
-  if not head then return end
-  return head.owner == hub and head.lets_at or deputy == hub and head.lets_at + stagger or nil
+  return head and (head.owner == hub and head.lets_at or deputy == hub and head.lets_at + stagger)
 end
 -- In how many ms the last of those that wait, or are refused, goes, by what the first of them cost; -1
 -- where the rates hold nobody up.

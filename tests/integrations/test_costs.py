@@ -134,6 +134,10 @@ async def test_a_task_may_cost_something_else(backend: MemoryBackend) -> None:
     async with ThrottledTaskGroup(sem, cost={"tokens": 1}) as tasks:
         _ = tasks.create_task(job())
     assert await spent(sem, "tokens") == COST + 1
+    alone = FairSemaphore(backend, "free", 9, rate=RATE)
+    async with ThrottledTaskGroup(alone, cost=COST) as tasks:
+        _ = tasks.create_task(job(), cost=0)
+    assert await spent(alone) == 0
 
 
 def test_a_thread_may_say_the_cost() -> None:

@@ -32,6 +32,11 @@ def test_a_rate_is_shown_as_written_compared_and_copied() -> None:
     assert repr(rate) == "Rate(500, per=60)"
     assert repr(Rate(5, burst=2)) == "Rate(5, burst=2)"
     assert rate == Rate(500, 60.0) != Rate(500)
+    assert [Rate(each).most for each in (0.5, 7)] == [1, 7]
+    assert (Rate(7).us(1), Rate(10).us(3)) == (
+        142_858,
+        300_000,
+    )  # rounded up, but for a float's error
     assert pickle.loads(pickle.dumps(rate)) == copy.copy(rate) == rate
     with pytest.raises(AttributeError):
         rate.amount = 3  # type: ignore[misc]
@@ -137,8 +142,18 @@ async def test_a_refusal_does_not_guess_about_the_limit_where_the_rate_is_used_u
     assert refused.value.retry_after == pytest.approx(0.1, abs=0.05)
 
 
+async def test_a_key_that_is_full_says_so_though_the_rate_is_used_up() -> None:
+    sem = semaphore(Rate(1, per=10, burst=1), key_limit=1)
+    async with sem.acquire(key="full"):
+        waiting = await queue_up(sem, key="other")
+        with pytest.raises(AcquireTimeout) as refused:
+            await sem.acquire(key="full", timeout=0)
+        waiting.cancel()
+    assert refused.value.blocked_by == "key"
+
+
 async def test_a_status_tells_what_is_left_and_when_it_is_full() -> None:
-    sem = semaphore({"requests": Rate(2, per=10, burst=2), "tokens": Rate(10, burst=100)})
+    sem = semaphore({"tokens": Rate(10, burst=100), "requests": Rate(2, per=10, burst=2)})
     async with sem.acquire(cost={"tokens": 150}):
         rates = (await sem.status()).rates
     assert [*rates] == ["requests", "tokens"]
@@ -233,6 +248,20 @@ async def test_no_process_waits_for_a_heartbeat_where_another_was_the_head_befor
     permits = [await soon(each) for each in waiting]
     assert [round(permit.waited, 1) for permit in permits] == [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
     await give_back(*held, *permits)
+
+
+@simulated
+async def test_who_is_told_to_look_in_a_while_is_alive_meanwhile(
+    client: Client, other: Client
+) -> None:
+    rate = Rate(1, per=20, burst=1)
+    here, there = (FairSemaphore(each, "n", 9, rate=rate, lease=1) for each in (client, other))
+    held = await here.acquire()
+    waiting = [await queue_up(each) for each in (here, there)]
+    permit = await soon(waiting[0], 25)
+    await asyncio.sleep(15)
+    assert (await here.status()).waiting == 1
+    await give_back(held, permit, await soon(waiting[1], 25))
 
 
 @simulated

@@ -30,13 +30,15 @@ class Rated(InMemory):
         """A request that costs this, with other options."""
         options = op.RequestOptions(costs=in_queue(self.rates, costs))._replace(**more)
         slots = "abcdefghi"[: self.limit] if self.address.slotted else None
-        call = op.Acquire([number], 90_000, limit or self.limit, {number: options}, hub_info=INFO)
-        call.slots = slots
+        call = op.Acquire([number], 90_000, limit or self.limit, {number: options}, slots=slots)
+        if f"{hub}:no_push" not in self.kept["meta"]:
+            call.hub_info = INFO  # and without it a quick path may be taken
         return self.call(hub, call)
 
-    def settle(self, hub: str, number: int, *, asked: float, cost: float) -> Reply:
-        more = {number: settled(self.rates, [cost], in_queue(self.rates, [asked]))}
-        return self.call(hub, op.Release(hub, [number], waits=True, settled=more))
+    def settle(self, hub: str, *numbers: int, asked: float, cost: float) -> Reply:
+        more = settled(self.rates, [cost], in_queue(self.rates, [asked]))
+        call = op.Release(hub, numbers, waits=True, settled=dict.fromkeys(numbers, more))
+        return self.call(hub, call)
 
     def look_again(self, hub: str) -> Reply:
         return self.heartbeat(hub)
@@ -93,11 +95,14 @@ def test_who_costs_little_and_has_its_turn_does_not_wait_as_long_as_the_head_bef
     assert state.ask(B, 1, 1, key=once).next_ms == 100
 
 
-def test_each_rate_has_to_let_it_go_and_nothing_is_taken_before() -> None:
-    state = Rated(Rate(10, burst=10), Rate(1, burst=1))
+@pytest.mark.parametrize("slow", [0, 1])
+def test_each_rate_has_to_let_it_go_and_nothing_is_taken_before(slow: int) -> None:
+    rates = Rate(1, burst=1), Rate(10, burst=10)
+    state = Rated(rates[slow], rates[not slow])
     state.ask(A, 1, 1, 1)
-    assert state.ask(A, 2, 1, 1).next_ms == 1000
-    assert state.full_in == [100, 1000]
+    reply = state.ask(A, 2, 1, 1)
+    assert (reply.next_ms, reply.rated_ms) == (1000, 1000)
+    assert sorted(state.full_in) == [100, 1000]
 
 
 @pytest.mark.parametrize(("cost", "debt_ms"), [(2, 200), (20, 2000)])
@@ -140,7 +145,8 @@ def test_a_refusal_counts_the_costs_in_front_and_its_own() -> None:
 def test_the_limit_and_the_rate_both_have_to_allow_it() -> None:
     state = Rated(Rate(10, burst=1), limit=1)
     state.ask(A, 1, 1)
-    assert state.ask(A, 2, 1).rated_ms is None
+    for number in (2, 3):
+        assert state.ask(A, number, 1).rated_ms is None
     state.pass_time(5000)
     state.look_again(A)
     assert state.held[0] == 1
@@ -241,6 +247,14 @@ def test_another_looks_in_time_for_a_head_that_no_message_reaches(deaf: str) -> 
     assert looks or state.told == [(C, Recheck("n", 1000))]
 
 
+def test_who_gets_no_messages_may_be_the_one_that_looks_later() -> None:
+    state = Rated(Rate(1, burst=1))
+    for number in (1, 2):
+        state.ask(A, number, 1)
+    state.call(B, op.Heartbeat(90_000, [], HubInfo("x", NO_PUSH)))
+    assert state.ask(B, 1, 1).next_ms == 2000
+
+
 def test_a_head_whose_hub_is_gone_is_dropped_at_once() -> None:
     state = Rated(Rate(1, burst=1))
     state.ask(A, 1, 1)
@@ -252,14 +266,15 @@ def test_a_head_whose_hub_is_gone_is_dropped_at_once() -> None:
     assert state.told == [(B, Recheck("n", 1000)), (C, Recheck("n", 1000))]
 
 
-def test_a_grant_that_reaches_nobody_is_not_charged() -> None:
+@pytest.mark.parametrize(("gone", "full_in"), [(B, 1000), (B + C, 0)])
+def test_a_grant_that_reaches_nobody_is_not_charged(gone: str, full_in: int) -> None:
     state = Rated(Rate(1, burst=1))
     for hub in HUBS:
         state.ask(hub, 1, 1)
-    state.present.discard(B)
+    state.present -= {hub for hub in HUBS if hub in gone}
     state.pass_time(1000)
-    state.look_again(C)
-    assert (state.held, state.full_in) == ([1, 0, 1], [1000])
+    state.look_again(A)
+    assert (sum(state.held), state.full_in) == (1 + (full_in > 0), [full_in])
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -272,6 +287,15 @@ def test_a_permit_of_one_who_had_left_is_not_charged(mode: Mode) -> None:
         assert (state.held[0], state.full_in) == (0, [0])
 
 
+def test_nothing_comes_back_of_one_who_left_after_the_bucket_was_full() -> None:
+    state = Rated(Rate(10, burst=10))
+    state.ask(A, 1, 10)
+    state.pass_time(1000)
+    state.ask(B, 1, 10)
+    state.call(A, op.Abandon([op.QueuedRequest(1, 90_000, 9, costs=in_queue(state.rates, [10]))]))
+    assert state.full_in == [1000]
+
+
 def test_an_adoption_that_is_given_up_gives_no_cost_back() -> None:
     state = Rated(Rate(1, burst=10))
     state.ask(A, 1, 10)
@@ -279,6 +303,20 @@ def test_an_adoption_that_is_given_up_gives_no_cost_back() -> None:
     state.answer(B, op.Adopt(A, 1, 2, 90_000, INFO, 1))
     state.call(B, op.Abandon([op.QueuedRequest(2, 90_000, state.limit)]))
     assert (state.held, state.full_in) == ([0, 0, 0], [10_000])
+
+
+@pytest.mark.parametrize("limit", [0, 1])
+def test_a_hub_that_forgot_when_to_look_is_told_anew(limit: int) -> None:
+    """It looked while a lower limit, or a pause, held its request up besides the rate."""
+    state = Rated(Rate(1, burst=1))
+    state.ask(A, 1, 1)
+    state.ask(B, 1, 1)
+    state.call(C, op.SetLimit(limit, 1))
+    assert state.look_again(B).next_ms == 90_000
+    state.release(A, 1)
+    if not limit:
+        state.call(C, op.SetLimit(None, 2))
+    assert state.told == [(B, Recheck("n", 1000))]
 
 
 # -- what it really cost
@@ -302,8 +340,8 @@ def test_what_a_permit_cost_more_is_a_debt() -> None:
 def test_a_release_that_comes_twice_settles_once() -> None:
     state = Rated(Rate(10, burst=10))
     state.ask(A, 1, 1)
-    for _ in range(2):
-        state.settle(A, 1, asked=1, cost=21)
+    for numbers in ([1, 1], [1]):
+        state.settle(A, *numbers, asked=1, cost=21)
     assert state.full_in == [2100]
 
 
@@ -339,8 +377,9 @@ def test_lost_keys_allow_one_more_burst_at_most() -> None:
 
 def test_a_debt_is_kept_while_nobody_holds_or_waits() -> None:
     state = Rated(Rate(1, burst=1))
-    state.ask(A, 1, 3000)
-    state.release(A, 1)
+    for number, cost in enumerate((0, 3000), 1):
+        state.ask(A, number, cost)
+        state.release(A, number)
     state.pass_time(2_999_000)
     assert state.ask(B, 1, 1).next_ms == 1000
 

@@ -262,13 +262,13 @@ async def test_a_master_that_sentinels_watch_may_be_replaced(server: EmbeddedRed
 async def test_rates_that_differ_and_long_debts_are_named(server: EmbeddedRedis) -> None:
     """A short debt is usual, and so is a deployment, but who is told must judge."""
     async with Redis.from_url(server.url) as redis, Redis.from_url(server.url) as other:
-        debtor = FairSemaphore(redis, "llm", 2, rate={"tokens": Rate(1, burst=10)})
-        faster = FairSemaphore(other, "llm", 2, rate={"tokens": Rate(2, burst=10)})
+        debtor = FairSemaphore(redis, "llm", 2, rate={"tokens": Rate(2, burst=10)})
+        faster = FairSemaphore(other, "llm", 2, rate={"tokens": Rate(4, burst=10)})
         async with faster.acquire(cost=0), debtor.acquire(cost=400):
             _, found = await examined(server.url)
     declared, debt = (each["text"] for each in found["rates"])
-    assert "'llm': its processes declare Rate(1, burst=10) and Rate(2, burst=10)" in declared
-    assert re.search(r"rate 'tokens' of 'llm': \d+ in debt, for \d min", debt)
+    assert "'llm': its processes declare Rate(2, burst=10) and Rate(4, burst=10)" in declared
+    assert re.search(r"rate 'tokens' of 'llm': \d+ in debt, for 3 min", debt)
     assert {each["verdict"] for each in found["rates"]} == {"note"}
 
 

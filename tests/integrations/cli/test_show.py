@@ -104,6 +104,15 @@ async def test_each_rate_is_shown_and_a_debt_is_negative(cli: Cli, redis: Redis)
     assert (row["state"], round(row["rates"]["tokens"]["available"])) == ("rate used up", -200)
 
 
+async def test_while_a_deployment_rolls_a_rate_is_what_the_last_process_declares(
+    cli: Cli, url: str, redis: Redis, connect: Connect
+) -> None:
+    older = FairSemaphore(connect(url), "llm", 4, rate=Rate(6), lease=5)
+    async with older.acquire(), FairSemaphore(redis, "llm", 4, rate=Rate(7)).acquire():
+        [row] = await cli.json("ls")
+    assert row["rates"]["requests"]["amount"] == 7
+
+
 async def test_a_rate_that_no_client_declares_any_more_is_not_guessed(
     cli: Cli, url: str, redis: Redis
 ) -> None:

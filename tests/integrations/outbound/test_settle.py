@@ -133,6 +133,18 @@ async def test_an_application_may_be_what_answers(
     assert await spent(sem, "tokens") == 7
 
 
+async def test_a_response_may_have_cost_nothing(
+    answering: Callable[..., Any], client_of: ClientOf, backend: MemoryBackend
+) -> None:
+    def nothing(_: object) -> int:
+        return 0
+
+    sem = FairSemaphore(backend, "free", 1, rate=RATE)
+    await read(client_of(sem, answering(content=USAGE), cost=COST, settle=nothing))
+    await all_free(sem)
+    assert await spent(sem) == 0
+
+
 @pytest.mark.parametrize("said", [None, {"tokens": -1}, {"words": 1}, 5])
 async def test_what_is_no_cost_leaves_the_estimate(
     answering: Callable[..., Any], client_of: ClientOf, sem: FairSemaphore, said: Any, caplog: Any
