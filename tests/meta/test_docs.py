@@ -145,7 +145,8 @@ def test_an_example_of_the_docs_runs(code: str, embedded: StartServer) -> None:
 def test_a_piece_of_a_program_parses_and_imports_what_there_is() -> None:
     """Pieces are not run, because they have no beginning or no end."""
     flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    pieces = [piece for page in DOCS.rglob("*.md") for piece in PIECE.findall(page.read_text())]
+    pages = (README, *DOCS.rglob("*.md"))
+    pieces = [piece for page in pages for piece in PIECE.findall(page.read_text())]
     assert [compile(piece, "", "exec", flags) for piece in pieces]
     exec("\n".join(re.findall(r"^from .*", "\n".join(pieces), re.MULTILINE)), {})
 
@@ -208,6 +209,6 @@ def test_what_an_acquire_costs_is_on_the_page(embedded: StartServer) -> None:
     """The first column of figures, in the rows that the program has."""
     page = (DOCS / "performance.md").read_text()
     counts = re.findall(r"^\| (?:with|`Semaphore`,) .*? \| (\d+) \|", page, re.MULTILINE)
-    kinds = zip(("limit", "key_limit", "share", "slots"), counts, strict=True)
+    kinds = zip(("limit", "key_limit", "share", "slots", "rate"), counts, strict=True)
     expected = [f"{kind} 2 scripts {count} commands" for kind, count in kinds]
     assert output_of("cost", embedded().url) == expected
