@@ -94,6 +94,13 @@ def test_the_page_has_every_field_of_a_status(name: str) -> None:
     assert {*re.findall(r"`(\w+)`", row)} == {*getattr(redsem_async, name).__annotations__}
 
 
+def test_the_site_shows_every_public_name() -> None:
+    """By directives in comments, which the site unwraps if each begins a line."""
+    blocks = re.findall(r"(?ms)^<!-- api\n(.*?)^-->$", (DOCS / "api.md").read_text())
+    directives = re.findall(r"(?m)^::: ([\w. ]+)$", "".join(blocks))
+    assert {*redsem_async.__all__} - {*" ".join(directives).split()} == set()
+
+
 def test_pages_use_no_word_of_the_last_column_of_the_glossary() -> None:
     glossary = DOCS / "dev" / "glossary.md"
     listed = re.findall(r"^\|[^|]+\|[^|]+\| (\w[^|]+) \|$", glossary.read_text(), re.MULTILINE)[1:]
