@@ -15,7 +15,7 @@ TAKEN = {
     "_api.classes.Semaphore": "Options",
     "_api.classes.FairSemaphore": "FairOptions",
     "_api.classes.Mutex": "Options",
-    "_api.group.SemaphoreGroup": "Options",
+    "_api.group.SemaphoreGroup": "GroupOptions",
 }
 
 
@@ -26,14 +26,13 @@ class ExpandOptions(griffe.Extension):
         terms = pkg["_core.config.Terms.__init__"].parameters
         text = pkg["_api.semaphore.AnySemaphore.__init__"].docstring.value
         texts = {entry[1]: entry[0] for entry in ENTRIES.finditer(text)}
-        options = pkg["_core.config.FairOptions"].members | pkg["_core.config.Options"].members
+        options = pkg["_core.config.FairOptions"].all_members  # those of its bases, too
         documented = {each.name for each in terms} - {"self"}
         if not documented - {"limit"} == set(options) <= texts.keys():
             raise ValueError("options, their checks and their text do not agree")
         for path, kind in TAKEN.items():
             made = pkg[path].members["__init__"]
-            names = set(pkg["_core.config.Options"].members)
-            names |= set(pkg[f"_core.config.{kind}"].members)
+            names = pkg[f"_core.config.{kind}"].all_members.keys()
             del made.parameters["options"]
             for parameter in terms:
                 if parameter.name in names:

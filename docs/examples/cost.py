@@ -10,7 +10,7 @@ import os
 
 from redis.asyncio import Redis
 
-from redsem_async import FairSemaphore
+from redsem_async import FairSemaphore, Rate
 
 
 async def calls(redis: Redis) -> dict[str, int]:
@@ -32,6 +32,7 @@ async def main() -> None:
         await cost(redis, FairSemaphore(redis, "key_limit", 4, key_limit=2), key="acme")
         await cost(redis, FairSemaphore(redis, "share", 4, share=True), key="acme")
         await cost(redis, FairSemaphore(redis, "slots", slots=range(4)))
+        await cost(redis, FairSemaphore(redis, "rate", 4, rate=Rate(100)))
 
 
 asyncio.run(main())

@@ -75,7 +75,9 @@ def upstream_of(model: str) -> httpx.AsyncClient:
 
 
 def tokens_used(response: httpx.Response) -> float | None:
-    """As its last ``usage`` says. None if it has none, so that the estimate counts."""
+    """As its last ``usage`` says, and 0 if it was rejected. None if the estimate counts."""
+    if response.is_error:
+        return 0
     totals: list[bytes] = re.findall(rb'"total_tokens": ?(\d+)', response.content)
     return int(totals[-1]) if totals else None
 

@@ -94,6 +94,13 @@ def test_the_page_has_every_field_of_a_status(name: str) -> None:
     assert {*re.findall(r"`(\w+)`", row)} == {*getattr(redsem_async, name).__annotations__}
 
 
+def test_the_site_shows_every_public_name() -> None:
+    """By directives in comments, which the site unwraps if each begins a line."""
+    blocks = re.findall(r"(?ms)^<!-- api\n(.*?)^-->$", (DOCS / "api.md").read_text())
+    directives = re.findall(r"(?m)^::: ([\w. ]+)$", "".join(blocks))
+    assert {*redsem_async.__all__} - {*" ".join(directives).split()} == set()
+
+
 def test_pages_use_no_word_of_the_last_column_of_the_glossary() -> None:
     glossary = DOCS / "dev" / "glossary.md"
     listed = re.findall(r"^\|[^|]+\|[^|]+\| (\w[^|]+) \|$", glossary.read_text(), re.MULTILINE)[1:]
@@ -145,7 +152,8 @@ def test_an_example_of_the_docs_runs(code: str, embedded: StartServer) -> None:
 def test_a_piece_of_a_program_parses_and_imports_what_there_is() -> None:
     """Pieces are not run, because they have no beginning or no end."""
     flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    pieces = [piece for page in DOCS.rglob("*.md") for piece in PIECE.findall(page.read_text())]
+    pages = (README, *DOCS.rglob("*.md"))
+    pieces = [piece for page in pages for piece in PIECE.findall(page.read_text())]
     assert [compile(piece, "", "exec", flags) for piece in pieces]
     exec("\n".join(re.findall(r"^from .*", "\n".join(pieces), re.MULTILINE)), {})
 
@@ -208,6 +216,6 @@ def test_what_an_acquire_costs_is_on_the_page(embedded: StartServer) -> None:
     """The first column of figures, in the rows that the program has."""
     page = (DOCS / "performance.md").read_text()
     counts = re.findall(r"^\| (?:with|`Semaphore`,) .*? \| (\d+) \|", page, re.MULTILINE)
-    kinds = zip(("limit", "key_limit", "share", "slots"), counts, strict=True)
+    kinds = zip(("limit", "key_limit", "share", "slots", "rate"), counts, strict=True)
     expected = [f"{kind} 2 scripts {count} commands" for kind, count in kinds]
     assert output_of("cost", embedded().url) == expected
