@@ -261,7 +261,7 @@ class Verbs(World):
             if calm:
                 self.calm()
             moment = min(until, *(process.next_moment() for process in self.processes))
-            self.now = max(self.now, moment)
+            self.wait_until(moment)
             for process in self.processes:
                 process.settle()
             self._lose()
@@ -294,6 +294,7 @@ class Verbs(World):
         """What is on its way to a process, and is no reply, is lost."""
         for link in self.processes[who].links:
             link.coming = deque(each for each in link.coming if not isinstance(each.content, Push))
+            link.unsure = True
 
     def forge(self, who: int, kind: str, which: int, name: str = "a") -> None:
         """A stray message arrives, of a number that was never drawn, or of an old one."""
@@ -394,6 +395,9 @@ class Verbs(World):
                     (older.number > 0 and identity in known) or older.was_sent or not older.waits,
                     f"{new[-1].number} came before {older.number}, {older.state.name}",
                 )
+
+    def hears(self, process: Process) -> bool:
+        return not self.refusing and super().hears(process)
 
     def refusal(self, command: AnyOperation, sent: float) -> ErrorKind | None:
         while self.refusing:
