@@ -224,7 +224,7 @@ class Actor:
                     books.orders.ordered(self._process, BACK_OFF)
                     permit.back_off(draw.choice(PAUSES), key=attempt.key is not None)
                     world.fault("backed off")
-                if run.rated and draw.random() < SETTLED and attempt.action != "adopt":
+                if permit._lease.costs and draw.random() < SETTLED:
                     permit.settle(draw.choice((0, 0.5, 3)))
                 if draw.random() < run.blocked and not world.healed:
                     self._process.block(draw.random() * 2 * attempt.semaphore.lease)
