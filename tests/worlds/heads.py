@@ -34,8 +34,11 @@ class Heads:
             link = process.link if world.hears(process) else None
             if process not in self._links or self._links[process][0] is not link:
                 self._links[process] = link, now
-        for name, look in world.looks.items():
-            head = forgotten(replace(look, rates=())) if look.rates and not look.shares else None
+        for name, address in world.server.addresses.items():
+            if not address.rated or "+share" in address.mode:  # whose turns change with time
+                continue
+            look = world.look(address)
+            head = forgotten(replace(look, rates=())) if look.rates else None
             if head is None or name in world.server.doubtful:
                 self._since.pop(name, None)
             elif (late := self._late(name, look, head)) > world.prompt:
