@@ -57,8 +57,9 @@ class Heads:
         due_us = max(tat - max(0, burst - cost) for (tat, _), (cost, burst) in costs)
         due = (look.now_us - due_us) / 1e6
         others = min(map(self._heard_for, hubs - {own}), default=0.0)
-        late = max(min(due, self._heard_for(own)), min(due - STAGGER, others))
-        return min(late, self._world.now - since)
+        if due > self._world.now - since:
+            return 0.0  # it is the next because a lease ended, and the rates hold nobody up
+        return max(min(due, self._heard_for(own)), min(due - STAGGER, others))
 
     def _heard_for(self, hub: str) -> float:
         """For how many seconds its process has heard without a break."""
