@@ -219,10 +219,10 @@ end
 -- *request* is granted, which moves the virtual time of its key on.
 function keyed.advance(request)
   if not shares then return end
-  unready(request.key)
   local present, virtual = virtual_times(request.key)
   virtual = math.max(present, virtual)
   note('virtual', string.format('%.6f', virtual))
+  unready(request.key)  -- once it is known that Redis takes what the call will write
   note_virtual(request.key, virtual + request.permits / request.weight)
 end
 

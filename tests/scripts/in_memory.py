@@ -84,7 +84,8 @@ class InMemory:
         """Keys are evicted. With `meta` goes which tokens were granted."""
         for kind in kinds:
             self.server.lose(self.address, kind)
-        self.judge.last_token *= "meta" not in kinds
+        if "meta" in kinds:
+            self.judge.last_token, self.judge.sums = 0, ()
 
     @property
     def look(self) -> Look:

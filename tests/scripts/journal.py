@@ -89,6 +89,8 @@ class JournalChecker:
         for entry in entries:
             if isinstance(entry, Flushed):
                 self._last.clear()
+                for judge in self._judges.values():
+                    judge.sums = ()
                 for tenure in self._tenures.values():
                     tenure.end(entry.server_us / 1e6, taken=True)
             else:

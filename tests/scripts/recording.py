@@ -23,7 +23,7 @@ from redsem_async._protocol.backend import AnyReply
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import AnyOperation, Argument
 from redsem_async._protocol.pushes import Granted, push_of
-from redsem_async._protocol.status import Status
+from redsem_async._protocol.status import Status, Viewer
 from redsem_async._redis.scripts import Script, script
 from tests.worlds.look import Look, look_of
 
@@ -70,7 +70,9 @@ def install() -> Callable[[], None]:
 def _plain(call: AnyOperation) -> AnyOperation:
     """What is asked for, without what a hub knows beside it."""
     if isinstance(call, Status):
-        return Status(call.max_entries, call.after)
+        return Status(
+            call.max_entries, call.after, viewer=Viewer(rates={})
+        )  # which can be pickled
     plain: Any = next(each for each in type(call).__mro__ if "script" in vars(each))
     copy: AnyOperation = plain(*(getattr(call, fact) for fact in plain.__match_args__))
     return copy

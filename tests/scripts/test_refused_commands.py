@@ -37,13 +37,16 @@ from redsem_async.testing._embedded import EmbeddedRedis
 from tests.scripts.in_memory import HUBS, INFO, SLOTS, InMemory
 from tests.scripts.refusing import FOR_GOOD, REASONS, WRITES, Refusing, RefusingServer
 from tests.scripts.test_quick_paths import ending
-from tests.worlds.judge import LEFT, MEET, Judge
+from tests.worlds.judge import LEFT, MEET, RATE, Judge
 from tests.worlds.look import Look, Ran, requests_of
 from tests.worlds.server import Memory, ScriptServer
 
 A, B, C = HUBS
 LEASE = 90_000
 LIMIT = 2
+DEBT = 5000  # ms, more than is left of any
+# Costs of two rates. The first lets one go each half second, the second is in nobody's way.
+EACH, MUCH, NOTHING = ":500000/500000+9/90", ":4000000/500000+9/90", ":0/500000+0/90"
 
 
 def terms(key: str) -> op.KeyTerms:
@@ -66,6 +69,10 @@ def waiter(number: int, key: str = "k") -> op.QueuedRequest:
     return op.QueuedRequest(number, LEASE, LIMIT, 1, terms(key))
 
 
+def ask_rated(*numbers: int, costs: str = EACH, **more: Any) -> op.Acquire:
+    return ask(*numbers, limit=3, costs=costs, **more)
+
+
 Step = int | str | tuple[str, op.AnyOperation]
 """Milliseconds that pass, a hub that is gone or a key that is lost, or a call of a hub."""
 
@@ -82,6 +89,10 @@ SLOWED_KEY: list[Step] = [*LINE, (A, op.StartBackOff(900, None, 1, "k")), 1000]
 SPARSE: list[Step] = [*ONE, (C, ask(1, permits=2, key="l"))]
 FREED: Step = (A, op.Release(A, [1]))
 SILENT = HubInfo("x", NO_PUSH)
+
+SPENT: list[Step] = [*KNOWN, (A, ask_rated(1))]
+DUE: list[Step] = [*SPENT, (B, ask_rated(1))]
+RATED: list[Step] = [*DUE, (C, ask_rated(1, key="l"))]
 
 STATES: dict[str, tuple[Sequence[Step], str, op.AnyOperation]] = {
     "the first acquire": ([], A, ask(1, info=INFO)),
@@ -142,6 +153,27 @@ STATES: dict[str, tuple[Sequence[Step], str, op.AnyOperation]] = {
     "a reap of the dead": ([*LINE, 170_000, (A, op.Heartbeat(LEASE))], A, op.Reap()),
     "a deletion": (LINE, B, op.Delete(1)),
 }
+OF_RATES: dict[str, tuple[Sequence[Step], str, op.AnyOperation]] = {
+    "an acquire that a rate holds up": (SPENT, B, ask_rated(1)),
+    "an acquire that a rate refuses": (SPENT, B, ask_rated(1, waits=False)),
+    "an acquire into debt": ([*SPENT, 500], B, ask_rated(1, 2, costs=MUCH)),
+    "an acquire by the deputy": (DUE, C, ask_rated(1)),
+    "an acquire when the head may go": ([*RATED, 500], C, ask_rated(2)),
+    "a release beside the head": (RATED, A, op.Release(A, [1])),
+    "a release that settles": (RATED, A, op.Release(A, [1], settled={1: "-300000+0"})),
+    "a release that lets the head go": (RATED, A, op.Release(A, [1], settled={1: "-500000+-9"})),
+    "a release that owes": (RATED, A, op.Release(A, [1], settled={1: "4000000+99"})),
+    "a release after a loss": ([*RATED, "meta"], A, op.Release(A, [1], settled={1: "-9+0"})),
+    "a heartbeat of the head": ([*RATED, 500], B, op.Heartbeat(LEASE, requests_of(ask_rated(1)))),
+    "a heartbeat of the deputy": ([*RATED, 1500], C, op.Heartbeat(LEASE)),
+    "a heartbeat when the next is gone": ([*RATED, C, 500], B, op.Heartbeat(LEASE)),
+    "an abandon of the head": (RATED, B, op.Abandon(requests_of(ask_rated(1)))),
+    "an abandon of what was granted": (RATED, A, op.Abandon(requests_of(ask_rated(1)))),
+    "a higher limit and a rate": ([*RATED, (A, op.SetLimit(1, 1))], A, op.SetLimit(9, 2)),
+    "a deletion in debt": ([*RATED, (B, op.Release(A, [1], settled={1: "9+9"}))], B, op.Delete(1)),
+}
+PLAIN = "fair", "zset", "zset+slots", "fair+keys", "fair+share"
+LATER = LEFT, RATE  # what is charged may be granted to nobody, and what is settled be lost
 
 
 class Walk(InMemory):
@@ -153,7 +185,7 @@ class Walk(InMemory):
         self.redis, self.tried, self.server._redis = redis, tried, redis
         redis.restore({})
         self.asked = {hub: dict[int, op.QueuedRequest]() for hub in HUBS}
-        steps, self.hub, call = STATES[what]
+        steps, self.hub, call = (OF_RATES if self.address.rated else STATES)[what]
         for step in [*steps, 1]:
             self.take(step)
         self.called = self.fitted(self.hub, call)
@@ -253,7 +285,9 @@ class Walk(InMemory):
                     pass
         # What was done has to be right, whatever is missing.
         judged = ran if ran.done else ran._replace(answer=AdoptReply(None))
-        yield from (str(each) for each in self.judge.ran(judged) if ran.done or each.rule != LEFT)
+        yield from (
+            str(each) for each in self.judge.ran(judged) if ran.done or each.rule not in LATER
+        )
         yield from self.excess(ran.after)
 
     def limit(self, look: Look) -> int:
@@ -299,6 +333,9 @@ class Walk(InMemory):
             if held := self.held_by(hub):
                 self.said(hub, op.Refresh(held, LEASE))
         self.said(hubs[-1], op.Heartbeat(LEASE), later=())
+        if self.address.rated:
+            self.pass_time(DEBT)
+            self.said(hubs[-1], op.Heartbeat(LEASE), later=())
         look = self.look
         assert not (wrong := [*self.excess(look)]), wrong
         assert not look.leaked, f"these facts stayed: {look.leaked}"
@@ -315,6 +352,7 @@ class Walk(InMemory):
             if answer == GONE:
                 number = max(self.asked[hub]) + 1
                 again = op.RequestOptions(request.permits, key=request.key, asked_us=1)
+                again = again._replace(costs=request.costs)
                 call = op.Acquire([number], LEASE, request.limit, {number: again}, now_us=2)
                 self.said(hub, self.fitted(hub, call))
 
@@ -323,7 +361,8 @@ class Walk(InMemory):
         free = limit - look.room().uses.total()
         for number, permits in (900, free + 1), (901, free):
             if permits > 0:
-                options = op.RequestOptions(permits, waits=False)
+                costs = NOTHING * self.address.rated
+                options = op.RequestOptions(permits, waits=False, costs=costs)
                 call = op.Acquire([number], LEASE, limit, {number: options})
                 answer = self.said(A, self.fitted(A, call)).answers[0]
                 granted = not isinstance(answer, int) or answer > 0
@@ -344,7 +383,7 @@ class Walk(InMemory):
 
 def walk(mode: Mode, tried: Refusing | None = None) -> None:
     redis, faults = _in_memory(), list[str]()
-    for what, (steps, _, called) in STATES.items():
+    for what, (steps, _, called) in (OF_RATES if "+rate" in mode else STATES).items():
         calls = [called, *(step[1] for step in steps if isinstance(step, tuple))]
         changes = [each for each in calls if isinstance(each, op.SetLimit | op.StartBackOff)]
         if "keys" in mode or "share" in mode or not any(each.key for each in changes):
@@ -359,7 +398,7 @@ def _in_memory() -> Refusing:
     return Refusing()
 
 
-@pytest.mark.parametrize("mode", ["fair", "zset", "zset+slots", "fair+keys", "fair+share"])
+@pytest.mark.parametrize("mode", [*PLAIN, "fair+rate", "fair+share+rate+slots"])
 def test_a_refused_command_is_no_lie_and_no_loss(mode: Mode) -> None:
     walk(mode)
 

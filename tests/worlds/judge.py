@@ -77,6 +77,8 @@ class Judge:
     Attributes:
         last_token: the highest that was granted.
         granted_ms: when each token was.
+        sums: for each rate, what it granted and settled in a time, less that time's length: the
+            most of all times that end at *summed_us*, in microseconds. No script has a part in it.
         taken: permits that the server forgot, or somebody else than their holders ended, as they
             were, by id and token: a late duplicate is granted once more, and may be forgotten.
     """
@@ -84,6 +86,8 @@ class Judge:
     def __init__(self) -> None:
         self.last_token = 0
         self.granted_ms: dict[int, int] = {}
+        self.sums: Sequence[int] = ()
+        self.summed_us = 0
         self.taken: dict[tuple[str, int], Permit] = {}
 
     def ran(self, ran: Ran, trusted: Trusted = ()) -> Iterator[Broken]:
@@ -98,7 +102,9 @@ class Judge:
         yield from self._of_all(after)
         yield from self._of_those_gone(ran)
         yield from self._of_those_kept(ran)
-        if not isinstance(call, op.Delete):
+        if isinstance(call, op.Delete):
+            self.sums = ()
+        else:
             yield from self._of_back_offs(ran)
         if isinstance(call, op.Adopt):
             yield from self._of_adopted(call, ran)
@@ -137,6 +143,7 @@ class Judge:
         """The server forgot some of what it kept, or everything."""
         known = {(i, held.token): held for i, held in before.live.items() if held.token}
         self.taken |= {i: held for i, held in known.items() if after.holders.get(i[0]) != held}
+        self.sums = self.sums if after.rates else ()
 
     def _note_taken(self, ran: Ran) -> None:
         """Whose permit was taken by right may trust it until it learns of that."""
@@ -269,22 +276,25 @@ class Judge:
         """Nothing is granted above a rate, and what is spent is what was granted and settled."""
         before, call, hub, _, after, _ = ran
         buckets, now = before.rates, after.now_us
+        changes = list[tuple[Sequence[int], float, op.QueuedRequest | None]]()
         for request in call.requests if isinstance(call, op.Abandon) else ():
             had = before.live.get(permit_id(hub, request.number))
             if had and had.token and request.costs:  # its caller never had it
-                buckets = spent(buckets, [-us for us, _ in costs_in(request)], now, had.token)
+                changes.append(([-us for us, _ in costs_in(request)], had.token, None))
         if isinstance(call, op.Release):
             for number, more in call.settled.items():
                 held = before.live.get(permit_id(call.owner, number))
                 if held and held.token:
-                    buckets = spent(buckets, [*map(int, more.split("+"))], now, held.token)
-        for request in granted:
-            full_in = [tat - now for tat, _ in buckets]
-            if not lets_go(full_in, request):
-                yield Broken(
-                    RATE, f"{request} was granted, and the rates are full in {full_in} us"
-                )
-            buckets = spent(buckets, [cost for cost, _ in costs_in(request)], now)
+                    changes.append(([*map(int, more.split("+"))], held.token, None))
+        changes += [([us for us, _ in costs_in(each)], math.inf, each) for each in granted]
+        passed, self.summed_us = max(0, now - self.summed_us), now
+        self.sums = [max(0, each - passed) for each in self.sums]
+        for by, token, asked in changes:
+            for full_in in ([tat - now for tat, _ in buckets], self.sums):
+                if asked and not lets_go(full_in, asked):
+                    yield Broken(RATE, f"{asked} was granted, and {full_in} us are spent")
+            buckets = spent(buckets, by, now, token)
+            self.sums = [sum(pair) for pair in zip_longest(self.sums, by, fillvalue=0)]
         due, found = ([max(tat, now) for tat, _ in rates] for rates in (buckets, after.rates))
         if any(one != other for one, other in zip_longest(due, found, fillvalue=now)):
             yield Broken(RATE, f"the rates are full at {found}, and not at {due}, after {call}")

@@ -40,6 +40,7 @@ class Link:
         known: the server has subscribed it.
         deaf: nothing comes over it any more, and no error says so.
         dumb: nothing arrives at the server any more.
+        unsure: messages were lost, and no error says so.
         unread: what came while the process stood still.
         blocked_until: nothing arrives at the server before.
     """
@@ -51,7 +52,7 @@ class Link:
         self.listener = listener
         self.number = len(process.links)
         self.open = self.open_there = True
-        self.unnoticed = self.known = self.deaf = self.dumb = False
+        self.unnoticed = self.known = self.deaf = self.dumb = self.unsure = False
         self.going: deque[Sent] = deque()
         self.coming: deque[Said] = deque()
         self.unread = 0

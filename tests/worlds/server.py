@@ -71,7 +71,7 @@ class ScriptServer:
         self.addresses: dict[str, Address] = {}
         self.now_us = 0
         self.broken: list[str] = []
-        self._doubtful = set[str]()  # semaphores that lost a key, which may show much later
+        self.doubtful = set[str]()  # semaphores that lost a key, which may show much later
         self._deliver = deliver
         self._remembers = memory is not None
         self._memory = memory or Memory()
@@ -112,7 +112,7 @@ class ScriptServer:
         until = min((at for at in kept.values() if at), default=math.inf)
         ends = {kind: at and at + ahead // 1000 for kind, at in kept.items()}
         look = look_of(found, address, now_us + ahead, ends)
-        self.broken = [] if address.name in self._doubtful else [*of_keys(found, look)]
+        self.broken = [] if address.name in self.doubtful else [*of_keys(found, look)]
         self._looks[state] = until, ahead, look
         return look
 
@@ -132,7 +132,7 @@ class ScriptServer:
     def lose(self, address: Address, kind: str) -> None:
         """One key is evicted."""
         self._redis.command("DEL", f"{address.prefix}:{{{address.name}}}:{kind}")
-        self._doubtful.add(address.name)
+        self.doubtful.add(address.name)
         self._looks.clear()
 
     def evict(self, which: int) -> str:
@@ -148,7 +148,7 @@ class ScriptServer:
         self._redis.command("DEL", key, *several * (which % 2))
         self._looks.clear()
         name = of.decode().partition("{")[2]
-        self._doubtful.add(name)
+        self.doubtful.add(name)
         return name
 
     def forget(self) -> None:

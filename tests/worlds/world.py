@@ -14,6 +14,7 @@ from redsem_async._protocol.backend import AnyReply
 from redsem_async._protocol.errors import CommandError, ErrorKind
 from redsem_async._protocol.operations import AnyOperation
 from redsem_async._protocol.pushes import Granted, Push
+from tests.worlds.heads import Heads
 from tests.worlds.invariants import of_state
 from tests.worlds.look import Look, Ran
 from tests.worlds.loop import running
@@ -65,6 +66,8 @@ class World:
 
     turn_takes = 0.0  # seconds, of a loop
     dials = True  # for the first link of a process, too
+    prompt = 0.1  # seconds in which a process does what it knows is due
+    trips = False  # take time, so that what is on its way is not held up
 
     def __init__(self, now: float, *, traced: bool = False, memory: Memory | None = None) -> None:
         self.now = now
@@ -75,6 +78,7 @@ class World:
         self.trace: list[str] | None = [] if traced else None
         self.told: set[str] = set()
         self.server = ScriptServer(self._publish, memory, self._reached)
+        self.heads = Heads(self)
         self._began = now
 
     def note(self, *what: object) -> None:
@@ -141,6 +145,21 @@ class World:
                 found = [*of_state(remote, in_flight)]
             for wrong in found:
                 self.violated(f"{process.name} knows of {remote.name}: {wrong}")
+
+    def hears(self, process: "Process") -> bool:
+        """Whether it runs, and what is sent to it and by it arrives."""
+        link = process.link
+        if link is None or not (link.known and link.open_there and link.writable):
+            return False
+        stuck = (link.going or link.coming) and not self.trips
+        return process.runs and not (link.deaf or link.dumb or link.unsure or stuck)
+
+    def wait_until(self, moment: float) -> None:
+        """Nothing happens until then. See that nobody waits for longer than the rates have it."""
+        for now in dict.fromkeys((self.now, max(self.now, moment))):
+            self.now = now
+            for wrong in self.heads.late():
+                self.violated(wrong)
 
     # -- what happens
 

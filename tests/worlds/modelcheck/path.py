@@ -120,6 +120,8 @@ class Job:
                 path.ids.append(held[-1]._lease.id)
             case "adopt":
                 held.append(await self._adopt(await self._pause(AN_ID)))
+            case "settle":
+                held[-1].settle(float(number))
             case "revoke":
                 await semaphore.release(await self._pause(AN_ID))
             case _:
@@ -236,7 +238,8 @@ class Path(World):
         self.ids: deque[str] = deque()
         self.detached: dict[str, int] = {}  # latest expiry in ms, by id
         self.judge = Judge()
-        self.address = Address(scenario.mode, PREFIX, NAME, "server")
+        rates = ("requests",) * ("+rate" in scenario.mode)
+        self.address = Address(scenario.mode, PREFIX, NAME, "server", rates)
         self.members = [Member(self, party) for party in scenario.parties]
 
     # -- what can happen
@@ -383,7 +386,7 @@ class Path(World):
         while True:
             timers = [p.loop.next_timer() for p in self.processes if p.runs]
             moment = min((t for t in timers if t is not None), default=until)
-            self.now = max(self.now, min(moment, until))
+            self.wait_until(min(moment, until))
             for process in self.processes:
                 process.settle()
             if moment >= until:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from redsem_async import AnySemaphore, FairSemaphore, Semaphore
+from redsem_async import AnySemaphore, FairSemaphore, Rate, Semaphore
 from redsem_async._core.keys import Mode, mode_with
 
 LONG = os.environ.get("REDSEM_MODELCHECK") == "long"
@@ -45,6 +45,7 @@ class Party:
     key_limit: int | None = None
     weight_of_b: float = 1
     patience: float | None = None
+    rate: float = 1  # per second, where the mode has rates
 
     def semaphore(self, client: Any, mode: Mode) -> AnySemaphore:
         options: dict[str, Any] = {"lease": self.lease, "limit": self.limit}
@@ -52,7 +53,9 @@ class Party:
             options = {"lease": self.lease, "slots": range(self.limit)}
         if "zset" in mode:
             return Semaphore(client, NAME, **options)
-        if "+" in mode.removesuffix("+slots"):
+        if "+rate" in mode:
+            options["rate"] = Rate(self.rate)
+        if "+keys" in mode or "+share" in mode:
             options["key_limit"] = self.key_limit
         if "+share" in mode:
             options |= {"share": True, "patience": self.patience}

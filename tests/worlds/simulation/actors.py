@@ -17,6 +17,7 @@ from redsem_async import (
 )
 from redsem_async._api.awaitables import Acquisition
 from redsem_async._core.lease import clock_margin
+from redsem_async._hub.model import LeaseState
 from tests.worlds.orders import BACK_OFF, DELETE, LIMIT, of_key
 from tests.worlds.process import Process
 
@@ -224,7 +225,8 @@ class Actor:
                     books.orders.ordered(self._process, BACK_OFF)
                     permit.back_off(draw.choice(PAUSES), key=attempt.key is not None)
                     world.fault("backed off")
-                if run.rated and draw.random() < SETTLED and attempt.action != "adopt":
+                ended = permit._lease.state is LeaseState.ENDED  # with its client, as is said
+                if permit._lease.costs and draw.random() < SETTLED and not ended:
                     permit.settle(draw.choice((0, 0.5, 3)))
                 if draw.random() < run.blocked and not world.healed:
                     self._process.block(draw.random() * 2 * attempt.semaphore.lease)

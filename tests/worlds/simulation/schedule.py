@@ -21,12 +21,10 @@ from tests.worlds.stand_ins import in_place, uncollected
 
 from .actors import KEYS, Actor
 from .books import Attempt
-from .walk import Walk
+from .walk import RECOVERY, Walk
 
 QUIET = 1.6  # seconds after which nothing is on its way any more, once all is healed
-PROMPT = 0.1  # seconds, beside some trips, in which a permit that became free finds a waiter
-BROKEN = 1.2  # where links break meanwhile
-RECOVERY = 2.5  # after everything was wrong
+BROKEN = 1.2  # seconds in which a free permit finds a waiter, where links break meanwhile
 LOOK = 0.02  # seconds between two looks at that
 KEYED = 0.6  # of the schedules in fair mode
 SLOTTED = 0.3  # of all, where all clients declare the same limit
@@ -87,6 +85,7 @@ class Schedule:
     def _draw_weather(self) -> None:
         draw, world = self.random, self.world
         world.trip = draw.choice((0.0001, 0.001, 0.01))
+        world.prompt += 10 * world.trip
         if self.gusty:
             world.chances |= {"lose reply": 0.03, "lose": 0.03}
         elif not self.calm:
@@ -139,7 +138,7 @@ class Schedule:
             options = self._options_of_keys(limit, lease)
             options |= {"slots": range(limit)} if self.slotted else {"limit": limit}
             if self.rated:
-                options["rate"] = Rate(draw.choice((20, 200)), burst=draw.choice((None, 1, 5)))
+                options["rate"] = Rate(draw.choice((2, 20, 200)), burst=draw.choice((None, 1, 5)))
             semaphore = self.kind(
                 process.backend,
                 name,
@@ -183,10 +182,13 @@ class Schedule:
             world.after(LOOK, self._look_for_idle_permits)
         else:
             world.storm(self.storm, self.lease)
+        if self.rated:
+            world.after(LOOK, self._look_at_heads)
         done = world.run(self.storm, self._all_done)
         self._heal()
         if not done:
             patience = 30 + 20 * self.lease + 5.0 * len(self.workers)
+            patience += 2.0 * self.attempts * self.rated
             if not world.run(patience + self.attempts * self.work, self._all_done):
                 stuck = [str(a) for books in world.books.values() for a in books.pending]
                 self._unless_violated(f"not everybody was served: {stuck}")
@@ -248,6 +250,11 @@ class Schedule:
                 world.violated(f"there is room in {name} since {since:.3f} for {waiting[0]}")
         world.after(LOOK, self._look_for_idle_permits)
 
+    def _look_at_heads(self) -> None:
+        if not self.over:
+            self.world.wait_until(self.world.now)
+            self.world.after(LOOK, self._look_at_heads)
+
     def _could_be_served(self, name: str, look: Look) -> list[Attempt]:
         """Those who wait, where there is room for one whose turn it is."""
         pending = [attempt for attempt in self.world.books[name].pending if attempt.waits]
@@ -263,7 +270,7 @@ class Schedule:
 
     def _prompt(self, waiting: Sequence[Attempt]) -> float:
         """Seconds in which they meet: at once, or by a heartbeat where a message may be lost."""
-        prompt = BROKEN if self.gusty else PROMPT + 10 * self.world.trip
+        prompt = BROKEN if self.gusty else self.world.prompt
         if not (self.calm or self.gusty):
             prompt += RECOVERY
         # Nobody is told when a patience ends, which may be the turn of a lighter one.

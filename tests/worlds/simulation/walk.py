@@ -24,6 +24,7 @@ ONCE = op.Adopt, op.StartBackOff, op.Delete, op.Detach, op.SetLimit
 TURN = 2e-6  # seconds that a turn of a loop takes: time goes on even when all are busy
 LONG_GONE = 20.0  # seconds after which a server knows at last that a link is
 WINDOW = 0.5  # seconds
+RECOVERY = 2.5  # after everything was wrong
 MOST_IDLE_CALLS = 300  # in so many seconds
 TROUBLES = ErrorKind.BUSY, ErrorKind.READ_ONLY, ErrorKind.NO_MEMORY, ErrorKind.REFUSED
 STORMS = (
@@ -46,6 +47,7 @@ class Walk(World):
     """
 
     turn_takes = TURN
+    trips = True
 
     def __init__(self, seed: int, *, traced: bool = False) -> None:
         super().__init__(0.0, traced=traced)
@@ -265,6 +267,10 @@ class Walk(World):
                     self.after(self.trip, Event("cut", process.index))
 
     # -- what is judged
+
+    def hears(self, process: Process) -> bool:
+        troubles = self._stalled_until, self._forgot_at, *self._trouble.values()
+        return self.now > max(troubles) + RECOVERY and super().hears(process)
 
     def refusal(self, command: op.AnyOperation, sent: float) -> ErrorKind | None:
         found = [kind for kind, until in self._trouble.items() if self.now < until]

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from redsem_async import AnySemaphore, FairSemaphore, Semaphore
+from redsem_async import AnySemaphore, FairSemaphore, Rate, Semaphore
 from redsem_async._core.config import Clock
 from redsem_async._core.keys import Mode, mode_with
 
 PREFIX = "redsem:soak"
 HIGHEST_LIMIT = 8
 LONGEST_LEASE = 3.0
-_MODES: tuple[Mode, ...] = ("zset", "fair", "fair+keys", "zset", "fair", "fair+share")
+_MODES: tuple[Mode, ...] = ("zset", "fair", "fair+keys", "zset", "fair+rate", "fair+share")
 FAULTS = (
     *("client kill", "script flush", "client pause", "stop", "kill -9", "flushall", "restart"),
     *("half-open", "mute server", "refused connections", "late duplicate", "lost reply"),
@@ -55,6 +55,8 @@ class Place(NamedTuple):
             own = {"slots": range(limit)}
         if self.keyed:
             own |= {"key_limit": self.key_limit, "share": "+share" in self.mode}
+        if "+rate" in self.mode:
+            own["rate"] = Rate(20, burst=3)
         own |= {"lease": self.lease, "prefix": PREFIX, "clock": self.clock, "timeout": 5.0}
         kind = Semaphore if self.mode.startswith("zset") else FairSemaphore
         return kind(client, self.name, **own)
@@ -71,7 +73,7 @@ def places(plan: Plan) -> list[Place]:
             limit=dice.choice((1, 1, 2, 3, 5, HIGHEST_LIMIT - 1)),
             lease=dice.choice((0.5, 1.0, 2.0, LONGEST_LEASE)),
             mixed=dice.random() < 0.1,
-            clock="local" if dice.random() < 0.05 else "server",
+            clock="local" if dice.random() < 0.05 and "+rate" not in mode else "server",
             key_limit=dice.choice((1, 1, 2, 3)),
         )
         known.append(place)

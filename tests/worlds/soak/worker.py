@@ -45,7 +45,6 @@ class Life:
 
     actions, timeouts = ACTIONS, (0.0, 0.05, 1.0, 1.0, 5.0)
     heaviest, cancelled, overloads, blocked = 3, 0.1, 0.0, 0.001
-    rated = False  # the simulation has rates
     trip, stalled_so_far, woken_busy, name = 0.001, 0.0, True, ""
     # Of all in this process, so that one client adopts what another detached.
     detached: ClassVar = defaultdict[str, list[str]](list)

@@ -19,7 +19,10 @@ from redsem_async._protocol.errors import ErrorKind
 from .verbs import LEASES, NAMES, Verbs
 
 RUNS = int(os.environ.get("REDSEM_STATEFUL_RUNS", "0"))
-MODES: tuple[Mode, ...] = ("fair", "zset", "fair+keys", "fair+share", "fair+slots", "zset+slots")
+MODES: tuple[Mode, ...] = (
+    *("fair", "zset", "fair+keys", "fair+share", "fair+slots", "zset+slots"),
+    *("fair+rate", "fair+keys+rate", "fair+share+rate+slots"),
+)
 REFUSALS = ErrorKind.RETRY_NOW, ErrorKind.BUSY, ErrorKind.READ_ONLY, ErrorKind.NO_MEMORY
 
 who, some, few = st.integers(0, 1), st.integers(0, 40), st.integers(1, 8)
@@ -62,10 +65,13 @@ class AnyOrder(RuleBasedStateMachine):
         key=st.sampled_from((None, "k", "k", "l")),
         ahead=st.sampled_from((0, 0, 5)),
         lease=st.integers(0, len(LEASES) - 1),
+        cost=st.sampled_from((1, 1, 0, 7)),
     )
     adopt = verb("adopt", which=some, who=who)
     cancel = verb("cancel", which=some)
-    release = verb("release", which=some, count=few, awaited=yes_or_no)
+    release = verb(
+        "release", which=some, count=few, awaited=yes_or_no, cost=st.sampled_from((None, 0, 1, 4))
+    )
     refresh = verb("refresh", which=some, count=few)
     detach = verb("detach", which=some, expires=st.sampled_from((0.5, 4, 60)))
     revoke = verb("revoke", who=who, which=some)

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple, Self
 from unittest.mock import patch
 
 import redsem_async._protocol.operations as op
-from redsem_async import AcquireTimeout, SemaphoreError
+from redsem_async import AcquireTimeout, Rate, SemaphoreError
 from redsem_async._core.config import Terms
 from redsem_async._core.keys import Address, Mode, permit_id
+from redsem_async._core.rates import in_queue, settled
 from redsem_async._hub import commands, pipeline
 from redsem_async._hub import state as hub_state
 from redsem_async._hub.calls import BackOffCall, DeleteCall, SetLimitCall
@@ -46,6 +47,8 @@ LEASES: Sequence[dict[str, float]] = (
     {"lease": 30},
     {"lease": 2},
 )
+RATES = {"requests": Rate(20, burst=3), "tokens": Rate(300, burst=30)}
+TOKENS = 11.0  # for each request that a cost counts
 DETACHED = 500.0  # seconds: longer than anything else lasts
 LAST = 100.0  # seconds in which everything ends, once nothing goes wrong any more
 FLOW = 400  # events in which what one verb began has an end, and more for each request
@@ -130,14 +133,16 @@ class Verbs(World):
         key: str | None = None,
         ahead: float = 0.0,
         lease: int = 0,
+        cost: float = 1.0,
     ) -> list[Request]:
-        """Ask for permits, *count* times."""
+        """Ask for permits, *count* times. Each costs so many requests, and tokens for each."""
         process, remote, terms = self._at(who, name, lease)
+        costs = in_queue(terms.rates, _amounts(cost)) if remote.address.rated else ""
         fair = remote.address.fair
         of = KeyTerms(key, 1, 1.0, 2000) if key and remote.address.keyed else None
         with running(process.loop):
             asked = [
-                remote.acquire(terms, timeout, permits if of is None else 1, ahead * fair, of)
+                remote.acquire(terms, timeout, 1 if of else permits, ahead * fair, of, costs)
                 for _ in range(count)
             ]
         self.asks += [Ask(process, remote, request) for request in asked]
@@ -159,7 +164,15 @@ class Verbs(World):
                 remote.abandon(request)
             self._settle(process)
 
-    def release(self, which: int = 0, count: int = 1, *, awaited: bool = True) -> None:
+    def release(
+        self,
+        which: int = 0,
+        count: int = 1,
+        *,
+        awaited: bool = True,
+        cost: float | None = None,
+    ) -> None:
+        """Release some permits. With a *cost*, that is what each really cost."""
         for _ in range(count):
             if not self.holds:
                 return
@@ -167,6 +180,8 @@ class Verbs(World):
             process, remote, lease = hold
             if lease.state is LeaseState.ENDED:
                 continue  # by the end of a detach
+            if lease.costs and cost is not None:
+                lease.settled = settled(lease.terms.rates, _amounts(cost), lease.costs)
             with running(process.loop):
                 trusted = lease.trusted_at(self.now)
                 future: Confirmed | None = process.loop.create_future() if awaited else None
@@ -246,7 +261,7 @@ class Verbs(World):
             if calm:
                 self.calm()
             moment = min(until, *(process.next_moment() for process in self.processes))
-            self.now = max(self.now, moment)
+            self.wait_until(moment)
             for process in self.processes:
                 process.settle()
             self._lose()
@@ -279,6 +294,7 @@ class Verbs(World):
         """What is on its way to a process, and is no reply, is lost."""
         for link in self.processes[who].links:
             link.coming = deque(each for each in link.coming if not isinstance(each.content, Push))
+            link.unsure = True
 
     def forge(self, who: int, kind: str, which: int, name: str = "a") -> None:
         """A stray message arrives, of a number that was never drawn, or of an old one."""
@@ -380,6 +396,9 @@ class Verbs(World):
                     f"{new[-1].number} came before {older.number}, {older.state.name}",
                 )
 
+    def hears(self, process: Process) -> bool:
+        return not self.refusing and super().hears(process)
+
     def refusal(self, command: AnyOperation, sent: float) -> ErrorKind | None:
         while self.refusing:
             kind = self.refusing.popleft()
@@ -468,12 +487,13 @@ class Verbs(World):
         keyed = "+keys" in self.mode or "+share" in self.mode
         options |= {"key_limit": 1} if keyed else {}
         options |= {"share": True} if "+share" in self.mode else {}
+        options |= {"rate": RATES} if "+rate" in self.mode else {}
         if "+slots" in self.mode:
             return Terms(None, slots=range(LIMIT), **options)
         return Terms(LIMIT, **options)
 
     def address(self, name: str) -> Address:
-        return Address(self.mode, PREFIX, name, "server")
+        return Address(self.mode, PREFIX, name, "server", tuple(RATES) * ("+rate" in self.mode))
 
     def _name_of(self, identity: str) -> str:
         """The semaphore of a permit."""
@@ -492,6 +512,11 @@ class Verbs(World):
     def _settle(self, process: Process) -> None:
         process.settle()
         self._check()
+
+
+def _amounts(cost: float) -> list[float]:
+    """What it is of each rate."""
+    return [cost, TOKENS * cost]
 
 
 def _is_before(one: Request, other: Request) -> bool:
