@@ -57,6 +57,7 @@ ACME = (KeyStatus("acme", 2, 2, 1, None),)
 OF_ACME: dict[str, Any] = {"waiting": 1, "key": "acme"}
 UNUSED = {"requests": RateStatus(5, 1, 5, 5, 0)}
 DEBT = {**UNUSED, "tokens": RateStatus(6, 1, 90, -300, 65)}
+SPENT = {**UNUSED, "tokens": RateStatus(6, 1, 90, 30, 10)}
 BACK_OFF = BackOff(20.0, 0, 10.0, "ada")
 STALLED = Holder("id", PROCESS, 60.0, 2.9, 1, 1)
 
@@ -70,9 +71,16 @@ STALLED = Holder("id", PROCESS, 60.0, 2.9, 1, 1)
             INFO,
             status(2, waiting=2, rates=DEBT),
             "rate used up",
-            "tokens: -300 of 90, full in 65 s.",
+            "but tokens is 300 in debt, so no request can begin for 50 s.",
         ),
-        (INFO, status(2, rates=DEBT), "free", "2 permits are free"),
+        (INFO, status(2, rates=DEBT), "rate used up", "tokens is 300 in debt, so no request can"),
+        (INFO, status(2, rates=SPENT), "free", "2 permits are free"),
+        (
+            *(INFO, status(2, waiting=1, rates=SPENT), "rate used up"),
+            "costs: tokens has 30 of 90 left, and is full in 10 s.",
+        ),
+        (INFO, status(4, rates=DEBT), "full", "All 4 permits"),
+        (KEYED, status(2, rates=DEBT, **OF_ACME), "rate used up", "tokens is 300 in debt"),
         (INFO, status(4, waiting=1, rates=DEBT), "queuing", "All 4 permits"),
         (INFO, status(2, waiting=1, rates=UNUSED), "queuing", "free for the next"),
         (INFO, status(2, waiting=1, head=3, rates=DEBT), "blocked", "needs 3 permits"),
