@@ -275,6 +275,8 @@ async def test_the_connection_to_redis_is_lost_and_found(
         await expect(one.locator("#live-text")).to_contain_text("stale: last read at")
     await expect(page.locator("#limit")).to_have_text("3")
     await expect(page.get_by_role("button", name="Set limit")).to_be_disabled()
+    await expect(page.locator("#banner")).to_contain_text("Changes are disabled until then.")
+    await expect(list_page.locator("#banner")).not_to_contain_text("Changes")
     for one in (page, list_page):
         assert await violations(one) == []
     server.restart()
