@@ -43,7 +43,7 @@ class State:
         label: the state in a word or two.
         text: one sentence or two.
         who: the keys that are full, or the process that blocks the queue or has stalled, or what
-            a back-off allows, or the rate that is used up.
+            a back-off allows, or the rate that is used up, and how long its debt lasts.
         attention: why an operator should look at it, one of `ATTENTION`. None if nothing is wrong.
     """
 
@@ -149,9 +149,11 @@ def _state(info: SemaphoreInfo, status: SemaphoreStatus) -> State:
         return State("backing off", _backing_off(status, status.back_off, limit), allowed)
     if status.waiting:
         return _waiting(info, status, limit)
-    if limit is None or status.held < limit:
-        if limit is None:
-            return State("free", "No limit is known.")
+    if limit is None:
+        return State("free", "No limit is known.")
+    if status.held < limit:
+        if (debt := _in_debt(rates_of(info, status))) is not None:
+            return debt
         return State("free", f"{count(limit - status.held, 'permit is', 'permits are')} free.")
     return State("full", f"{_in_use(status, limit)}, and no request waits.")
 
@@ -194,9 +196,11 @@ def _waiting(info: SemaphoreInfo, status: SemaphoreStatus, limit: int | None) ->
         if status.retry_after and limit and not any(map(is_unrefreshed, status.holders)):
             after = f" A new request would wait {_about(status.retry_after)}."
         return State("queuing", f"{_in_use(status, limit or 0)}.{after}")
+    rates = rates_of(info, status)
+    debt = _in_debt(rates)
     waits_of_keys = {waiter.key: None for waiter in status.waiters if waiter.key is not None}
     # With a free permit, a new request only waits behind one that its key does not delay.
-    if info.keyed and not status.retry_after:
+    if info.keyed and not status.retry_after and debt is None:
         full = [_full_key(status, key) for key in waits_of_keys]
         who = ", ".join(full[:NAMED]) + (", …" if len(full) > NAMED else "")
         text = "Permits are free, but the keys of the waiting requests are full"
@@ -211,9 +215,18 @@ def _waiting(info: SemaphoreInfo, status: SemaphoreStatus, limit: int | None) ->
             return State("blocked", f"The first request, of {who}, {why}{behind}", who)
         if not info.keyed:
             break
-    return _used_up(rates_of(info, status)) or State(
-        "queuing", "Permits are free for the next requests."
-    )
+    return debt or _used_up(rates) or State("queuing", "Permits are free for the next requests.")
+
+
+def _in_debt(rates: Mapping[str, RateStatus]) -> State | None:
+    """The state while a rate is in debt, in which no request can begin. None without a debt."""
+    seconds = {name: -rate.available * rate.per / rate.amount for name, rate in rates.items()}
+    who = max(seconds, key=seconds.__getitem__, default="")
+    if seconds.get(who, 0.0) < LEAST:
+        return None
+    debt, wait = amount(-rates[who].available), duration(seconds[who])
+    text = f"Permits are free, but {who} is {debt} in debt, so no request can begin for {wait}."
+    return State("rate used up", text, f"{who} for {wait}")
 
 
 def _used_up(rates: Mapping[str, RateStatus]) -> State | None:
@@ -223,9 +236,10 @@ def _used_up(rates: Mapping[str, RateStatus]) -> State | None:
         return None
     who = min(spent, key=lambda name: rates[name].available / rates[name].burst)
     rate = rates[who]
-    left = f"{amount(rate.available)} of {amount(rate.burst)}, full in {duration(rate.full_in)}"
+    left = f"{amount(max(0.0, rate.available))} of {amount(rate.burst)}"
     text = "Permits are free, but a rate does not cover the cost of the first request"
-    return State("rate used up", f"{text}. {who}: {left}.", who)
+    full = f"{who} has {left} left, and is full in {duration(rate.full_in)}"
+    return State("rate used up", f"{text}: {full}.", who)
 
 
 def _blocked(info: SemaphoreInfo, status: SemaphoreStatus, head: Waiter, free: int) -> str | None:

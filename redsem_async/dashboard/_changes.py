@@ -89,9 +89,12 @@ async def change(
     try:
         async with asyncio.timeout(CHANGE_TIMEOUT):
             label = config.label_of(f"dashboard/{who}")
-            if wanted.ends and (history := histories.get(wanted.name)) is not None:
+            history = histories.get(wanted.name)
+            if wanted.ends and history is not None:
                 history.note_ended(wanted.ends, wanted.key, label, time.time())
             text = await _make(wanted, redis, prefix, label)
+            if wanted.action == "delete" and history is not None:
+                history.note_deleted(label, time.time())
     except (BackendUnavailable, *READ_ERRORS) as error:
         reason = str(error) or "no reply in time"
         raise NotChanged(

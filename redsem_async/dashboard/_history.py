@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from redsem_async._protocol.views import BackOff, KeyStatus, SemaphoreStatus
+from redsem_async._tools.changed import origin
 from redsem_async._tools.states import Stalled, allowed_in, duration, limit_of, name_of
 
 from ._reading import Reading
@@ -55,7 +56,8 @@ class _Mark(NamedTuple):
         set_at: when it was set, as a Unix time, if that is known.
         began: when the running back-off began. None without one.
         ends: when its pause ends.
-        server: the run id of the server, if that is known.
+        server: what identifies the data of the server, if that is known.
+        by: who set the limit, or else began the back-off, if that is known.
     """
 
     limit: int | None
@@ -64,6 +66,7 @@ class _Mark(NamedTuple):
     began: float | None
     ends: float
     server: str | None
+    by: str | None = None
 
 
 class History:
@@ -96,9 +99,9 @@ class History:
         return (at, by) if now - at < LATELY else (None, None)
 
     def note_losses(self, status: SemaphoreStatus | None, now: float, server: str | None) -> None:
-        """Note set limits, pauses and back-offs that are gone since Redis restarted.
+        """Note set limits, pauses and back-offs that are gone since Redis lost its data.
 
-        *status* is None if the name is not in use, and *server* is the run id, if Redis tells it.
+        *status* is None if the name is not in use. *server* identifies the data, if Redis tells.
         """
         if (status and (status.set_limit, status.back_off) != (None, None)) or (
             now > self._lost_at + KEPT
@@ -115,6 +118,33 @@ class History:
                 self.lost, self._lost_at = _of_key(key, text), now
                 self.events.append(Happening(now, "bad", self.lost))
 
+    def note_deleted(self, by: str | None, now: float) -> None:
+        """The semaphore was deleted, and with it what was set. By this dashboard if *by* says."""
+        self._tell(now, None, f"Deleted by {by}." if by else "Deleted.")
+        self._marks.clear()
+
+    def note_unused(self, now: float, server: str | None) -> None:
+        """The name is not in use: it was deleted or lost, or all have left it minutes ago."""
+        self.note_losses(None, now, server)
+        last, mark = self._last, self._marks.get(None)
+        if mark and mark.server and (last.held or last.waiting) and last.at > now - LATELY:
+            self.note_deleted(None, now)
+        if any(point.held or point.limit is not None for point in self.points):
+            self._add_point(Point(now, 0, None, 0))
+        else:
+            self.points.clear()
+
+    @property
+    def _last(self) -> Point:
+        return self.points[-1] if self.points else Point(0.0)
+
+    def _add_point(self, point: Point) -> None:
+        if self._last.held is not None and self._last.at // SLOT == point.at // SLOT:
+            _ = self.points.pop()
+        self.points.append(point)
+        while self.points[0].at < point.at - KEPT:
+            _ = self.points.popleft()
+
     def add(self, reading: Reading, now: float, since: float, server: str | None = None) -> None:
         """Note *reading* of *server*. Before *since*, nothing was read for a while."""
         status, points = reading.status, self.points
@@ -127,13 +157,9 @@ class History:
             if not self._ended:  # what this dashboard ended meanwhile is told by what was before
                 self._marks.clear()
             self._stalled.clear()
-        elif points and points[-1].at // SLOT == now // SLOT:
-            _ = points.pop()
         limit = limit_of(reading.info, status)
         in_force = status.back_off and status.back_off.limit
-        points.append(Point(now, status.held, limit, status.waiting, in_force))
-        while points[0].at < now - KEPT:
-            _ = points.popleft()
+        self._add_point(Point(now, status.held, limit, status.waiting, in_force))
         self._note_changes(None, status, limit, now, server)
         if len(self._marks) > MARKS:
             self._marks = {None: self._marks[None]}
@@ -161,7 +187,8 @@ class History:
             known = None if back_off.age is None else now - back_off.age
             began = known or (mark and mark.began) or now
             ends = now + back_off.seconds_left
-        self._marks[key] = _Mark(limit, of.set_limit, set_at, began, ends, server)
+        by = of.set_limit_by if of.set_limit is not None else back_off and back_off.by
+        self._marks[key] = _Mark(limit, of.set_limit, set_at, began, ends, server, by)
         if mark is None:
             lately = max(now - KEPT, self._read_at)
             mark = _Mark(None, of.set_limit, set_at and lately, began and lately, 0.0, None)
@@ -226,11 +253,14 @@ def _lost_text(mark: _Mark, now: float) -> str | None:
     """What of *mark* is gone with the data of Redis. None if there was nothing."""
     if mark.set_limit is not None:
         what = f"The set limit of {mark.set_limit:,}" if mark.set_limit else "The pause"
+        at = mark.set_at
     elif now < mark.ends and mark.began is not None:
-        what = "The back-off"
+        what, at = "The back-off", mark.began
     else:
         return None
-    return f"{what} was lost with Redis's data."
+    when = origin(at and now - at, mark.by, duration)
+    what += f", set{when}," if when else ""
+    return f"{what} was lost with Redis's data. Set it again if it is still needed."
 
 
 def _set_text(before: _Mark, set_limit: int | None, limit: int | None, by: str | None) -> str:

@@ -55,6 +55,7 @@ READ_TIMEOUT = 4.0  # seconds for one page of names
 OLD = 10.0  # seconds without a tick after which readings are not shown any more
 MAX_NAMES = 100_000  # names that are remembered
 HUES = 8  # colours of processes
+FLUSHES = ("flushall", "flushdb", "swapdb")  # commands after which other data may be there
 HISTORIES = 500  # names whose last minutes are kept
 
 
@@ -228,7 +229,7 @@ class Reader:
         if self.outage or self._read_at is None or began - self._read_at > OLD:
             self._since = began
         try:
-            self._server = await self._in_time(self._run_id())
+            self._server = await self._in_time(self._data_id())
             await self._in_time(self._read_details())
             await self._in_time(self._find_names())
             shown = self._shown()
@@ -253,15 +254,17 @@ class Reader:
         since = self.outage.since if self.outage else began
         self.outage = Unreachable(since, text, self._read_at)
 
-    async def _run_id(self) -> str | None:
-        """What differs after a restart. None if Redis does not tell."""
+    async def _data_id(self) -> str | None:
+        """What differs after a restart, and after a flush. None if Redis does not tell."""
         try:
             info: Mapping[str, Any] = await self._redis.info("server")
+            calls: Mapping[str, Any] = await self._redis.info("commandstats")
         except READ_ERRORS as error:
             if not _refused(error):
                 raise
             return None
-        return info.get("run_id")
+        flushes = [calls.get(f"cmdstat_{flush}", {}).get("calls", 0) for flush in FLUSHES]
+        return f"{info['run_id']} {flushes}" if "run_id" in info else None
 
     async def _in_time(self, work: Awaitable[T]) -> T:
         async with asyncio.timeout(READ_TIMEOUT):
@@ -327,7 +330,7 @@ class Reader:
         """*name* is not in use. It stays in the list while something of it is lost."""
         _ = self.readings.pop(name, None)
         if (history := self.histories.get(name)) is not None:
-            history.note_losses(None, time.time(), self._server)
+            history.note_unused(time.time(), self._server)
             if history.lost is not None:
                 status = SemaphoreStatus(name, 0, 0, 0, 0, (), ())
                 unused = Reading(SemaphoreInfo(name), status, "", time.monotonic(), history.lost)

@@ -31,7 +31,6 @@ from redsem_async._tools.states import (
     ATTENTION,
     allowed_in,
     duration,
-    is_silent,
     limit_of,
     rank,
     rates_of,
@@ -94,12 +93,13 @@ def detail_view(reader: Reader, detail: Detail, *, whole_ids: bool) -> Json:
         return view | {"found": False, "lost": history and history.lost}
     view |= {"found": True, **_numbers(reading)}
     info, status = reading.info, reading.status
+    stalled = {process_of(one.client) for one in reading.stalled.values()}
     view |= {
         "mode": info.mode,
         "clock": info.clock,
         "keyed": info.keyed,
         "slotted": info.slotted,
-        "clients": _clients(reader, info, status),
+        "clients": _clients(reader, info, status, stalled),
         "moreClients": max(0, len(processes_of(info.clients)) - MAX_CLIENTS),
     }
     if status is None:
@@ -108,7 +108,7 @@ def detail_view(reader: Reader, detail: Detail, *, whole_ids: bool) -> Json:
         "setOrigin": origin(status.set_limit_age, status.set_limit_by, duration),
         "holders": [_holder(reader, holder, whole=whole_ids) for holder in status.holders],
         "moreHolders": max(0, status.held - sum(h.permits for h in status.holders)),
-        "waiters": [_waiter(reader, waiter, info) for waiter in status.waiters],
+        "waiters": [_waiter(reader, waiter, stalled) for waiter in status.waiters],
         "moreWaiters": max(0, status.waiting - len(status.waiters)),
         "rates": [{"name": rate, **of._asdict()} for rate, of in rates_of(info, status).items()],
         "keys": [_key(key) for key in status.keys],
@@ -179,13 +179,13 @@ def _holder(reader: Reader, holder: Holder, *, whole: bool) -> Json:
     }
 
 
-def _waiter(reader: Reader, waiter: Waiter, info: SemaphoreInfo) -> Json:
+def _waiter(reader: Reader, waiter: Waiter, stalled: set[Process]) -> Json:
     return {
         "position": waiter.position + 1,
         "short": short(waiter.id),
         "client": _client(reader, waiter.client),
         "age": waiter.age,
-        "stalled": is_silent(waiter, info),
+        "stalled": process_of(waiter.client) in stalled,
         "permits": waiter.permits,
         "key": waiter.key,
     }
@@ -223,7 +223,9 @@ def _client(reader: Reader, client: Client) -> Json:
     }
 
 
-def _clients(reader: Reader, info: SemaphoreInfo, status: SemaphoreStatus | None) -> list[Json]:
+def _clients(
+    reader: Reader, info: SemaphoreInfo, status: SemaphoreStatus | None, stalled: set[Process]
+) -> list[Json]:
     """The processes, what each declares, and what it holds of the listed permits."""
     held: Counter[Process] = Counter()
     waiting: Counter[Process] = Counter()
@@ -237,6 +239,7 @@ def _clients(reader: Reader, info: SemaphoreInfo, status: SemaphoreStatus | None
             "limit": client.limit,
             "held": held[process],
             "waiting": waiting[process],
+            "stalled": process in stalled,
         }
         for process, client in islice(processes_of(info.clients).items(), MAX_CLIENTS)
     ]

@@ -55,12 +55,12 @@ export class Chart {
     for (const path of steps(times, limits, x, y)) {
       parts.push(svg("path", { class: "limit", d: path.line }));
     }
-    for (const path of this.limit ? steps(times, points.map((point) => point.inForce), x, y) : []) {
-      parts.push(svg("path", { class: "in-force", d: path.line }));
-    }
     for (const path of steps(times, values, x, y)) {
       parts.push(svg("path", { class: "area", d: `${path.line} L${path.end} ${y(0)} L${path.start} ${y(0)} Z` }));
       parts.push(svg("path", { class: "line", d: path.line }));
+    }
+    for (const path of this.limit ? steps(times, points.map((point) => point.inForce), x, y) : []) {
+      parts.push(svg("path", { class: "in-force", d: path.line }));
     }
     parts.push(svg("circle", { class: "now", cx: x(end), cy: y(values.at(-1)), r: 3.5 }));
     this.readout.textContent = this.readAt(x, parts, y);
@@ -138,12 +138,13 @@ function grid({ top, parts }, y, width) {
 }
 
 function axis(span, x, end, width, height) {
-  const every = [10, 15, 30, 60, 120, 300].find((step) => span / step <= Math.max(2, width / 110)) ?? 300;
+  const minutes = span >= 90; // then no tick is in seconds
+  const every = [10, 15, 30, 60, 120, 300].find((step) => span / step <= Math.max(2, width / 110) && (!minutes || step >= 30)) ?? 300;
   const parts = [];
   for (let ago = 0; ago <= span; ago += every) {
     const at = x(end - ago);
     if (at < PAD.left + 18) break;
-    const text = ago === 0 ? "now" : ago < 90 ? `−${ago} s` : `−${ago / 60} min`;
+    const text = ago === 0 ? "now" : minutes ? `−${ago / 60} min` : `−${ago} s`;
     const anchor = ago === 0 ? "end" : "middle";
     parts.push(svg("text", { class: "tick", x: at, y: height - 5, "text-anchor": anchor }, text));
   }

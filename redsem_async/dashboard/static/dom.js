@@ -1,5 +1,6 @@
 // Elements and text. Text from outside becomes text nodes, never markup.
 
+const LONG = 24; // characters that are kept together on a phone, too
 const SVG = "http://www.w3.org/2000/svg";
 
 export const byId = (id) => document.getElementById(id);
@@ -60,6 +61,14 @@ export function reconcile(parent, items, keyOf, make, update) {
 export function printable(text) {
   const seen = text.replace(/[\p{Cc}\p{Cf}\p{Co}\p{Cn}\p{Zl}\p{Zp}]/gu, (character) => `\\u{${character.codePointAt(0).toString(16)}}`);
   return seen.trim() === seen ? seen : `“${seen}”`;
+}
+
+/** A sentence in which the name of a process, and a number and its unit, stay on one line. */
+export function say(element, sentence) {
+  const shown = printable(sentence);
+  if (element.textContent === shown) return;
+  const parts = shown.split(/(\S*-\S*|[\d.,]+ (?:s|min|h|d)\b\S*)/);
+  element.replaceChildren(...parts.map((part, place) => (place % 2 ? el("span", { class: part.length > LONG ? "whole long" : "whole" }, part) : part)));
 }
 
 export const number = (value) => value.toLocaleString("en-US", { maximumFractionDigits: Math.abs(value) < 100 ? 1 : 0 });

@@ -1,6 +1,6 @@
 // The list of all semaphores.
 
-import { byId, duration, el, number, plural, printable, reconcile, setText } from "./dom.js";
+import { byId, duration, el, number, plural, printable, reconcile, say, setText } from "./dom.js";
 import { connect } from "./live.js";
 import { meter, updateMeter } from "./meter.js";
 
@@ -28,7 +28,7 @@ function show(view) {
   setText(byId("attention-what"), `${attention === 1 ? "needs" : "need"} attention${attention ? `: ${why.join(", ")}` : ""}`);
   document.body.classList.toggle("troubled", attention > 0);
   document.body.classList.toggle("contended", view.waiting > 0);
-  setText(byId("note"), note(view));
+  say(byId("note"), note(view));
   byId("unused").hidden = !view.complete || view.total > 0 || Boolean(view.refusal);
   byId("unmatched").hidden = !view.complete || view.total === 0 || view.matched > 0;
   byId("list").hidden = view.matched === 0;
@@ -85,7 +85,10 @@ function updateRow(element, row) {
   setText(state.lastElementChild, printable(row.who));
   state.title = printable(row.words);
   if (row.held === undefined) {
-    for (const empty of [inUse, waiting, oldest]) setText(empty, "?");
+    for (const empty of [inUse, waiting, oldest]) {
+      setText(empty, "?");
+      empty.classList.add("none");
+    }
     return;
   }
   updateMeter(use.firstElementChild, row);
@@ -94,6 +97,7 @@ function updateRow(element, row) {
   setText(inUse, `${number(row.held)} / ${limit}`);
   inUse.classList.toggle("set", row.setLimit !== null);
   inUse.title = row.setLimit === null ? "" : `set limit; clients declare ${declared || "none"}`;
+  inUse.classList.remove("none");
   for (const td of [waiting, oldest]) td.classList.toggle("none", !row.waiting);
   setText(waiting, row.waiting ? number(row.waiting) : "–");
   setText(oldest, row.oldest === null ? "–" : duration(row.oldest));

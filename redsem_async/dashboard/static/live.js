@@ -5,7 +5,7 @@ import { byId, clock, duration, printable, setText } from "./dom.js";
 const SILENCE = 6000; // ms without a reading until the page says so
 const AGAIN = 3000; // ms until a refused stream is tried again
 
-const AWAY = "The page reconnects automatically. Changes are disabled until then.";
+const AWAY = `The page reconnects automatically.${document.body.dataset.allowed && " Changes are disabled until then."}`;
 
 const SEATS = 2; // hidden tabs that continue to read: a browser has six connections to a server over HTTP/1.1
 

@@ -38,13 +38,13 @@ export function balance() {
   return el("div", { class: "meter", role: "img" }, el("span", { class: "balance" }, el("i")));
 }
 
-/** What is left of the burst, to the right of zero, or a debt, to its left. */
+/** What is left of the burst, or a debt, which begins in the middle: it fills the left half if it is beyond measure. */
 export function updateBalance(element, { name, available, burst }) {
   const [bar] = element.children;
   const size = burst + Math.max(0, -available);
   bar.classList.toggle("debt", available < 0);
-  bar.style.setProperty("--zero", 1 - burst / size);
-  bar.style.setProperty("--share", Math.abs(available) / size);
+  bar.style.setProperty("--zero", available < 0 ? 0.5 : 0);
+  bar.style.setProperty("--share", available < 0 ? -available / size / 2 : available / size);
   const left = available < 0 ? `in debt by ${number(-available)}` : `${number(available)} of ${number(burst)} available`;
   setAttribute(element, "aria-label", `${name}: ${left}`);
 }

@@ -2,7 +2,7 @@
 
 import { askLimit, askRevoke, may, showActions } from "./changes.js";
 import { Chart } from "./chart.js";
-import { byId, clientName, clientPlace, clock, duration, el, headline, number, plural, printable, reconcile, setAttribute, setText } from "./dom.js";
+import { byId, clientName, clientPlace, clock, duration, el, headline, number, plural, printable, reconcile, say, setAttribute, setText } from "./dom.js";
 import { announce, connect } from "./live.js";
 import { balance, meter, updateBalance, updateMeter } from "./meter.js";
 
@@ -80,14 +80,14 @@ function missing(lost) {
 /** The charts, and what happened, the latest first; a screen reader is told of what is new. */
 function showHistory({ points, events }) {
   for (const chart of charts) chart.show(points, events);
-  byId("charts").hidden = byId("marks").hidden = !points.length;
+  byId("charts").hidden = !points.length;
   for (const kind of ["limit", "bad", "good"]) byId(`mark-${kind}`).hidden = !events.some((event) => event[1] === kind);
   byId("mark-in-force").hidden = points.every((point) => point[4] === null);
   if (points.length) setText(byId("since"), `Last 15 minutes, data since ${clock(points[0][0])}.`);
   byId("happened-empty").hidden = events.length > 0;
   const keyOf = ([at, , text]) => `${at} ${text}`;
   const make = ([at, kind]) => el("li", { class: kind }, el("time", { datetime: new Date(at * 1000).toISOString() }, clock(at)), el("span"));
-  reconcile(byId("happened"), [...events].reverse(), keyOf, make, (item, [, , text]) => setText(item.lastElementChild, printable(text)));
+  reconcile(byId("happened"), [...events].reverse(), keyOf, make, (item, [, , text]) => say(item.lastElementChild, text));
   for (const [at, , text] of events) if (at > told) announce(printable(text));
   told = events.at(-1)?.[0] ?? 0;
 }
@@ -102,11 +102,11 @@ function showStage(view) {
   const oldest = view.oldest ? `, the first for ${duration(view.oldest)}` : "";
   setText(byId("waiting-under"), `${view.waiting === 1 ? "request waits" : "requests wait"}${oldest}`);
   setText(byId("label"), view.state);
-  setText(byId("words"), printable(view.words));
+  say(byId("words"), view.words);
   const declared = view.declared.map(number).join(" or ") || "no limit";
-  const origin = printable((view.setOrigin || "by an operator").trim());
+  const origin = (view.setOrigin || "by an operator").trim();
   const set = view.setLimit ? `The limit of ${number(view.setLimit)} was set ${origin}. ` : "";
-  setText(byId("limits"), view.setLimit === null ? `Declared limit: ${declared}.` : `${set}Declared limit: ${declared}.`);
+  say(byId("limits"), `${set}Declared limit: ${declared}.`);
   document.title = `${view.held}/${view.limit ?? "?"}${view.waiting ? ` +${view.waiting}` : ""} · ${printable(name)} · ${title}`;
   if (state && state !== view.state) announce(printable(view.words));
   state = view.state;
@@ -139,10 +139,9 @@ function showCells(view) {
     key: place,
     holder,
     beyond: view.limit !== null && place >= view.limit,
+    barred: view.backOff !== null && !holder && place >= view.backOff,
   }));
-  const dots = Math.min(view.waiting, DOTS);
-  for (let place = 0; place < dots; place += 1) items.push({ key: `w${place}`, dot: true });
-  if (view.waiting > DOTS) items.push({ key: "more", more: view.waiting - DOTS });
+  if (view.waiting) items.push({ key: "queue", waiting: view.waiting });
   reconcile(cells, items, (item) => item.key, makeCell, updateCell);
 }
 
@@ -179,19 +178,26 @@ function placed(holders, size) {
 }
 
 function makeCell(item) {
-  if (item.dot) return el("span", { class: "dot" });
-  if (item.more) return el("span", { class: "more-dots" });
+  if (item.waiting) return el("span", { class: "queue" });
   return el("span", { class: "cell" }, el("span", { class: "lease" }));
 }
 
-function updateCell(element, { holder, dot, more, beyond }) {
-  if (dot) return;
-  if (more) {
-    setText(element, `+${number(more)}`);
+/** The queue, which stays together: a dot for each of the first requests, and how many more wait. */
+function updateQueue(element, waiting) {
+  const dots = [...Array(Math.min(waiting, DOTS)).keys(), "more"];
+  const make = (dot) => el("span", { class: dot === "more" ? "more-dots" : "dot" });
+  reconcile(element, dots, (dot) => dot, make, () => {});
+  setText(element.lastElementChild, waiting > DOTS ? `+${number(waiting - DOTS)}` : "");
+}
+
+function updateCell(element, { holder, waiting, beyond, barred }) {
+  if (waiting) {
+    updateQueue(element, waiting);
     return;
   }
   element.classList.toggle("free", !holder);
   element.classList.toggle("beyond", beyond);
+  element.classList.toggle("barred", barred);
   element.classList.toggle("stalled", Boolean(holder?.stalled));
   const left = holder ? Math.min(1, holder.left / (holder.client.lease ?? holder.left)) : 0;
   const lease = element.firstElementChild;
@@ -201,7 +207,7 @@ function updateCell(element, { holder, dot, more, beyond }) {
   lease.style.setProperty("--left", left.toFixed(2));
   if (holder) element.dataset.hue = holder.client.hue;
   else delete element.dataset.hue;
-  element.title = holder ? `${clientName(holder.client)}, held for ${duration(holder.age)}, lease ends in ${duration(holder.left)}` : beyond ? "" : "free";
+  element.title = holder ? `${clientName(holder.client)}, held for ${duration(holder.age)}, lease ends in ${duration(holder.left)}` : barred ? "not granted until the limit in force rises" : beyond ? "" : "free";
 }
 
 function showLegend(view) {
@@ -352,7 +358,10 @@ function showRates(view) {
       if (!td.firstElementChild) td.append(balance());
       updateBalance(td.firstElementChild, rate);
     } },
-    text("available", (rate) => number(rate.available), true),
+    { label: "available", num: true, cell: (rate, td) => {
+      setText(td, rate.available < 0 ? `${number(-rate.available)} in debt` : number(rate.available));
+      td.classList.toggle("debt", rate.available < 0);
+    } },
     text("burst", (rate) => number(rate.burst), true),
     text("allows", (rate) => `${number(rate.amount)} per ${number(rate.per)} s`, true),
     text("full in", (rate) => (rate.full_in ? duration(rate.full_in) : "–"), true),

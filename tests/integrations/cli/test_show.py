@@ -96,12 +96,17 @@ async def test_each_rate_is_shown_and_a_debt_is_negative(cli: Cli, redis: Redis)
         [row] = await cli.json("ls")
         listed = (await cli("ls")).out
         await cancelled(waiter)
+        [alone] = await cli.json("ls")
     assert re.search(r"RATE +ALLOWS +BURST +AVAILABLE +FULL IN", shown.out)
     assert re.search(r"tokens +6 per 60 s +60 +-200 +43 min", shown.out)
-    assert "rate used up: Permits are free, but a rate does not cover" in shown.out
+    debt = (
+        "rate used up: Permits are free, but tokens is 200 in debt, so no request can begin for 33"
+    )
+    assert debt in " ".join(shown.out.split())
     assert "requests 50/50, tokens -200/60" in watched.out
     assert "requests 50/50, tokens -200/60" in listed
     assert (row["state"], round(row["rates"]["tokens"]["available"])) == ("rate used up", -200)
+    assert alone["state"] == "rate used up", "also without a queue"
 
 
 async def test_while_a_deployment_rolls_a_rate_is_what_the_last_process_declares(

@@ -8,7 +8,14 @@ from shutil import which
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Page, async_playwright, expect
+from playwright.async_api import (
+    Browser,
+    FloatRect,
+    Locator,
+    Page,
+    async_playwright,
+    expect,
+)
 from redis.asyncio import Redis
 
 from redsem_async import FairSemaphore, PermitLost, Rate
@@ -275,6 +282,8 @@ async def test_the_connection_to_redis_is_lost_and_found(
         await expect(one.locator("#live-text")).to_contain_text("stale: last read at")
     await expect(page.locator("#limit")).to_have_text("3")
     await expect(page.get_by_role("button", name="Set limit")).to_be_disabled()
+    await expect(page.locator("#banner")).to_contain_text("Changes are disabled until then.")
+    await expect(list_page.locator("#banner")).not_to_contain_text("Changes")
     for one in (page, list_page):
         assert await violations(one) == []
     server.restart()
@@ -305,6 +314,18 @@ async def test_the_server_of_the_page_is_lost(tabs: Tabs, redis: Redis) -> None:
 
 
 ONE = "semaphore?name=llm"
+CONTRAST = """
+(cell) => {
+  const linear = (part) => (part <= 0.04 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+  const light = (colour) => {
+    const [red, green, blue] = colour.match(/[0-9.]+/g).map((part) => linear(part / 255));
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05;
+  };
+  const card = light(getComputedStyle(cell.closest(".stage")).backgroundColor);
+  const edge = light(getComputedStyle(cell).borderTopColor);
+  return Math.max(card, edge) / Math.min(card, edge);
+}
+"""  # of the edge of a cell, as WCAG defines it
 
 
 @pytest.mark.parametrize(
@@ -338,6 +359,12 @@ async def test_everybody_can_use_it(
         if path:
             debt = page.get_by_role("img", name="tokens: in debt by")
             await expect(debt.locator(".balance.debt")).to_be_visible()
+            fill, bar = await box(debt.locator("i")), await box(debt.locator(".balance"))
+            assert 0 < fill["width"] <= bar["width"] / 2, "it does not look like a full one"
+            cell, queue = page.locator("#cells .cell.free").last, page.locator("#cells .queue")
+            assert await cell.evaluate(CONTRAST) >= 3
+            assert (await box(queue))["y"] > (await box(cell))["y"], "dots stay together, below"
+            await expect(queue.locator(".dot")).to_have_count(2)
             await page.get_by_role("button", name="Set limit").first.click()
             assert await violations(page) == []
             await page.goto(f"{writable.url}semaphore?name={long}")
@@ -351,6 +378,13 @@ async def violations(page: Page) -> list[tuple[str, list[str]]]:
     await page.evaluate(AXE)
     found: Any = await page.evaluate("(options) => axe.run(options)", WCAG)
     return [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in found["violations"]]
+
+
+async def box(element: Locator) -> FloatRect:
+    """Where it is on the page."""
+    found = await element.bounding_box()
+    assert found is not None
+    return found
 
 
 async def everything_fits(page: Page) -> None:

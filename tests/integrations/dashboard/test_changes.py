@@ -102,6 +102,9 @@ async def test_a_permit_is_revoked_and_a_semaphore_deleted(
     assert (await writable.post("delete", "gpu")).json()["ok"]
     await soon(deleted.wait_lost())
     assert not await gpu.exists()
+    view = await writable.view(lambda view: view["found"] is False, name="gpu")
+    told = [text for _, _, text in view["history"]["events"]]
+    assert told[1:] == ["Deleted by dashboard/ada."]
 
 
 async def test_the_limit_of_a_key_is_set(writable: Site, redis: Redis) -> None:

@@ -1,5 +1,7 @@
 """The last minutes of semaphores on a server, and processes that have stalled."""
 
+import re
+
 import pytest
 from redis.asyncio import Redis
 
@@ -12,8 +14,9 @@ from tests.harness.wait import until
 from tests.integrations.dashboard.site import serving
 
 
-async def test_what_a_restart_of_redis_lost_is_shown(
-    server: EmbeddedRedis, connect: Connect
+@pytest.mark.parametrize("how", ["a restart", "a flush"])
+async def test_what_redis_has_lost_is_shown(
+    how: str, server: EmbeddedRedis, connect: Connect
 ) -> None:
     """Nobody removed it, so whoever set it has to do so again."""
     redis = connect(server.url)
@@ -31,8 +34,11 @@ async def test_what_a_restart_of_redis_lost_is_shown(
         await reader.tick()
     await kept.set_limit(None)
     await reader.tick()
-    server.kill()
-    server.restart()
+    if how == "a flush":
+        await redis.flushall()
+    else:
+        server.kill()
+        server.restart()
     async with paused, backing_off:
         await until(lambda: reads(reader), within=10)
     told = {name: [*history.events][-1] for name, history in reader.histories.items()}
@@ -41,10 +47,15 @@ async def test_what_a_restart_of_redis_lost_is_shown(
     await reads(reader)
     labels = {name: reading.state.label for name, reading in reader.readings.items()}
     assert labels == dict.fromkeys(("paused", "backs off", "limited"), "state lost")
-    assert {name: (event.kind, event.text) for name, event in told.items()} == {
-        "paused": ("bad", "The pause was lost with Redis's data."),
-        "backs off": ("bad", "The back-off was lost with Redis's data."),
-        "limited": ("bad", "The set limit of 2 was lost with Redis's data."),
+    said = {
+        name: re.sub(", set .* ago by .*:[0-9]+", ", set…", each.text)
+        for name, each in told.items()
+    }
+    lost = ", set…, was lost with Redis's data. Set it again if it is still needed."
+    assert {name: (event.kind, said[name]) for name, event in told.items()} == {
+        "paused": ("bad", f"The pause{lost}"),
+        "backs off": ("bad", f"The back-off{lost}"),
+        "limited": ("bad", f"The set limit of 2{lost}"),
         "kept": ("limit", "The set limit was removed. The clients' own limit applies (3)."),
     }
 

@@ -20,8 +20,8 @@ from redsem_async._protocol.views import (
 from redsem_async._tools.discovery import SemaphoreInfo
 from redsem_async._tools.states import rank, state_of
 from redsem_async.dashboard import _views
-from redsem_async.dashboard._history import EVENTS, Happening, History, Point
-from redsem_async.dashboard._reader import Reader
+from redsem_async.dashboard._history import EVENTS, KEPT, Happening, History, Point
+from redsem_async.dashboard._reader import Detail, Reader
 from redsem_async.dashboard._reading import Reading
 from redsem_async.testing import MemoryBackend
 from tests.harness.wait import cancelled, queue_up
@@ -57,6 +57,7 @@ ACME = (KeyStatus("acme", 2, 2, 1, None),)
 OF_ACME: dict[str, Any] = {"waiting": 1, "key": "acme"}
 UNUSED = {"requests": RateStatus(5, 1, 5, 5, 0)}
 DEBT = {**UNUSED, "tokens": RateStatus(6, 1, 90, -300, 65)}
+SPENT = {**UNUSED, "tokens": RateStatus(6, 1, 90, 30, 10)}
 BACK_OFF = BackOff(20.0, 0, 10.0, "ada")
 STALLED = Holder("id", PROCESS, 60.0, 2.9, 1, 1)
 
@@ -70,9 +71,16 @@ STALLED = Holder("id", PROCESS, 60.0, 2.9, 1, 1)
             INFO,
             status(2, waiting=2, rates=DEBT),
             "rate used up",
-            "tokens: -300 of 90, full in 65 s.",
+            "but tokens is 300 in debt, so no request can begin for 50 s.",
         ),
-        (INFO, status(2, rates=DEBT), "free", "2 permits are free"),
+        (INFO, status(2, rates=DEBT), "rate used up", "tokens is 300 in debt, so no request can"),
+        (INFO, status(2, rates=SPENT), "free", "2 permits are free"),
+        (
+            *(INFO, status(2, waiting=1, rates=SPENT), "rate used up"),
+            "costs: tokens has 30 of 90 left, and is full in 10 s.",
+        ),
+        (INFO, status(4, rates=DEBT), "full", "All 4 permits"),
+        (KEYED, status(2, rates=DEBT, **OF_ACME), "rate used up", "tokens is 300 in debt"),
         (INFO, status(4, waiting=1, rates=DEBT), "queuing", "All 4 permits"),
         (INFO, status(2, waiting=1, rates=UNUSED), "queuing", "free for the next"),
         (INFO, status(2, waiting=1, head=3, rates=DEBT), "blocked", "needs 3 permits"),
@@ -292,6 +300,29 @@ def test_a_stalled_process_is_noted_until_it_recovers_or_loses_what_it_had() -> 
     ]
     silent = Holder("id", Client("ab" * 16), 60.0, 0.5, 1, 1)
     assert Reading(INFO, status(1, holders=(silent,)), "", 0.0).stalled == {}
+
+
+def test_a_stalled_process_is_marked_wherever_it_is_listed() -> None:
+    reader = Reader(MemoryBackend(), "redsem", 1.0)
+    given = status(1, holders=(STALLED,), waiting=1)
+    reader.details[Detail("x")] = Reading(INFO, given, "", 0.0)
+    view = _views.detail_view(reader, Detail("x"), whole_ids=False)
+    listed = [one for part in ("holders", "waiters", "clients") for one in view[part]]
+    assert [one["stalled"] for one in listed] == [True] * 3
+
+
+@pytest.mark.parametrize(("held", "events"), [(0, []), (1, ["Deleted."])])
+def test_a_deletion_is_noted_and_charts_go_on_with_zero(held: int, events: list[str]) -> None:
+    """A name that nobody used is gone for that reason. Its history ends after a while."""
+    history = History()
+    history.add(reading(left=9.0 if held else None), 1000.0, 0.0, "run")
+    for later in (3.0, 4.0):
+        history.note_unused(1000.0 + later, "run")
+    assert [event.text for event in history.events] == events
+    assert [*history.points] == [Point(1000.0, held, 2, 0), Point(1004.0, 0, None, 0)]
+    for later in (5.0, 6.0):
+        history.note_unused(1000.0 + KEPT + later, "run")
+    assert not history.points
 
 
 @pytest.mark.parametrize("lease", [1.0, 2.0, 10.0, 60.0, 3600.0])
