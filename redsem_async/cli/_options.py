@@ -11,6 +11,7 @@ from typing import Any, cast
 import click
 
 from redsem_async._core import config
+from redsem_async._core.rates import Rate
 
 from ._target import Target, before_the_command, usage_error, valid_url
 
@@ -55,6 +56,23 @@ class RatedCost(click.ParamType[Any]):
         """The name of a rate and a number, or a usage error."""
         rate, _, number = value.rpartition("=")
         return rate, Number("number", 0).convert(number, param, ctx)
+
+
+class RateText(click.ParamType[Any]):
+    """A rate and its name, which is that of requests by default."""
+
+    name = "[name=]amount[/per]"
+
+    def convert(self, value: Any, param: Any, ctx: click.Context | None) -> tuple[str, Rate]:
+        """The name and the rate, or a usage error."""
+        name, _, text = value.rpartition("=")
+        parts = text.split("/", 1)
+        try:
+            return name or "requests", Rate(
+                *(Number("number", 0).convert(part, param, ctx) for part in parts)
+            )
+        except ValueError as error:
+            self.fail(str(error).replace(" of a rate", ""), param, ctx)
 
 
 class Text(click.ParamType[Any]):

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import math
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
@@ -22,7 +22,7 @@ from redsem_async._tools.states import duration
 from redsem_async._tools.stored import READ_ERRORS
 from redsem_async.observer import Event, observe
 
-from ._options import Number, RatedCost, flag, name, on_target, option
+from ._options import Number, RatedCost, RateText, flag, name, on_target, option
 from ._process import Process
 from ._target import REDIS_ERRORS, USAGE_ERROR, Target, connected, fail, failure, printable
 
@@ -54,6 +54,12 @@ SELF = "redsem-async: "  # before each message, because the command writes to st
     RatedCost(),
     multiple=True,
 )
+@option(
+    "--rate",
+    "A rate, in PER seconds (1 by default), if no client declares it. Repeatable.",
+    RateText(),
+    multiple=True,
+)
 @option("--timeout", "Time to wait for a permit. Default: forever.", Number("seconds", 0))
 @option(
     "--lease",
@@ -81,6 +87,7 @@ def run(
     key: str | None,
     key_limit: int | None,
     cost: tuple[tuple[str, float], ...],
+    rate: tuple[tuple[str, Rate], ...],
     timeout: float | None,
     lease: float,
     max_hold: float | None,
@@ -106,8 +113,8 @@ def run(
         fail(SELF + "give either --limit or --slots", USAGE_ERROR)
     if max_hold is not None and min_hold > max_hold:
         fail(SELF + "--min-hold must not exceed --max-hold", USAGE_ERROR)
-    for what, is_given in (("--key", key is not None), ("--cost", bool(cost))):
-        if is_given and fair is False:
+    for what, given in (("--key", key), ("--cost", cost or None), ("--rate", rate or None)):
+        if given is not None and fair is False:
             fail(f"{SELF}{what} needs --fair", USAGE_ERROR)
     options: dict[str, Any] = {
         "limit": limit,
@@ -124,22 +131,23 @@ def run(
         async with connected(target) as client:
             is_given, began = limit is not None or slots is not None, clock()
             until = began + min(lease, math.inf if timeout is None else timeout)
-            needed = not is_given or bool(cost)
+            needed = not is_given or bool(cost and not rate)
             known = await _look_up(target, client, name, until, needed=needed)
             options["clock"] = known.clock or "server"
-            if known.rates and fair is not False:
-                options["rate"] = _rates_of(known)
+            rates = _rates_of(known, rate)
+            if rates and fair is not False:
+                options["rate"] = rates
             if (key is not None or known.keyed) and fair is not False:
                 options.update(_options_of_keys(known, key_limit))
             if not is_given:
                 options["limit"] = None if known.slots else _limit_of(known)
                 options["slots"] = known.slots or None
-            is_fair = known.fair or key is not None if fair is None else fair
+            is_fair = known.fair or key is not None or bool(rate) if fair is None else fair
             semaphore = (FairSemaphore if is_fair else Semaphore)(client, name, **options)
             left = None if timeout is None else max(0.0, began + timeout - clock())
             with observe(_Waits(semaphore)) if verbose else contextlib.nullcontext():
                 permit = await semaphore.acquire(
-                    timeout=left, permits=permits, key=key, cost=_cost_of(known, cost)
+                    timeout=left, permits=permits, key=key, cost=_cost_of(name, rates, cost)
                 )
             async with permit:
                 if verbose:
@@ -201,21 +209,28 @@ def _limit_of(known: discovery.SemaphoreInfo) -> int:
     return last
 
 
-def _rates_of(known: discovery.SemaphoreInfo) -> dict[str, Rate]:
-    """The rates that the clients declare. A debt may outlive them, and is no reason to guess."""
-    rates = {name: rate for name, rate in known.rates.items() if rate is not None}
+def _rates_of(
+    known: discovery.SemaphoreInfo, given: Sequence[tuple[str, Rate]]
+) -> dict[str, Rate]:
+    """The rates that the clients declare, or else the *given* ones, which a debt may outlive."""
+    rates = dict(given) | {name: rate for name, rate in known.rates.items() if rate is not None}
     if untold := known.rates.keys() - rates.keys():
-        raise ValueError(f"no client of {known.name!r} declares how much {min(untold)!r} is")
+        rate = min(untold)
+        raise ValueError(
+            f"no client of {known.name!r} declares how much {rate!r} is: give --rate {rate}=AMOUNT"
+        )
     return rates
 
 
-def _cost_of(known: discovery.SemaphoreInfo, given: Sequence[tuple[str, float]]) -> Cost | None:
-    """What ``--cost`` says for the rates that other clients declare. Each must have its own."""
-    if given and not known.rates:
-        raise ValueError(f"--cost: no client of {known.name!r} declares a rate")
+def _cost_of(
+    name: str, rates: Mapping[str, Rate], given: Sequence[tuple[str, float]]
+) -> Cost | None:
+    """What ``--cost`` says for *rates*. Each must have its own."""
+    if given and not rates:
+        raise ValueError(f"--cost: no client of {name!r} declares a rate: give --rate")
     costs: dict[str, float] = dict(given)
     cost = costs[""] if [*costs] == [""] else costs or None
-    if rates := _rates_of(known):
+    if rates:
         try:
             costs_of(rates, cost)
         except TypeError as error:

@@ -288,6 +288,40 @@ async def test_without_a_rate_there_is_no_cost(url: str) -> None:
         assert (result.code, says in result.error_line) == (2, True)
 
 
+async def test_a_rate_is_that_of_the_clients_or_else_as_given(url: str, redis: Redis) -> None:
+    """Whether or not the services are awake, the night job runs, and keeps the name for them."""
+    given = ("--rate=50", "--rate=tokens=90000/60")
+    cost = ("--cost=tokens=1000", "--timeout=0", "llm", "--", "true")
+    result = await program("run", *given, *cost, REDIS_URL=url)
+    assert (result.code, result.err) == (0, "")
+    rate = {"requests": Rate(50), "tokens": Rate(90_000, per=60)}
+    async with FairSemaphore(redis, "llm", 1, rate=rate).acquire(cost={"tokens": 1}, timeout=9):
+        pass
+    big = FairSemaphore(redis, "big", 2, rate={"tokens": Rate(60_000, per=3600, burst=9000)})
+    async with big.acquire():
+        more = ("--timeout=0", "big", "--", "true")
+        result = await program("run", "--rate=tokens=1", "--cost=5000", *more, REDIS_URL=url)
+        assert (result.code, result.err) == (0, ""), "the client's burst counts"
+        assert (await big.status()).rates["tokens"].available > 3000
+
+
+@pytest.mark.parametrize(
+    ("rates", "says"),
+    [
+        (["much"], "--rate must be a number of at least 0, not 'much'"),
+        (["0/60"], "--rate amount must be a finite number > 0, not 0.0"),
+        (["5/day"], "--rate must be a number of at least 0, not 'day'"),
+        (["5/7200"], "--rate per is at most 3600 seconds: a budget for a day or a month is"),
+        ([f"{name}=5" for name in "abcde"], "rate may name 1 to 4 rates, not 5"),
+        (["5", "--no-fair"], "--rate needs --fair"),
+    ],
+)
+async def test_a_rate_is_an_amount_in_some_seconds(rates: list[str], says: str, url: str) -> None:
+    told = [word if word.startswith("--") else f"--rate={word}" for word in rates]
+    result = await program("run", *told, "llm", "--", "true", REDIS_URL=url)
+    assert (result.code, says in result.error_line) == (2, True), result.err
+
+
 async def test_the_limit_of_a_client_that_is_dead_does_not_count(
     start: Start, url: str, redis: Redis
 ) -> None:
