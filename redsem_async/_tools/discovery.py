@@ -12,13 +12,13 @@ from typing import Any, cast
 from redsem_async._api.classes import FairSemaphore, Semaphore
 from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core.config import MOST_SLOTS, Clock
-from redsem_async._core.errors import BackendError, SemaphoreError
+from redsem_async._core.errors import SemaphoreError
 from redsem_async._core.keys import Mode
 from redsem_async._core.rates import Rate
 from redsem_async._protocol.status import client_of
 from redsem_async._protocol.views import Client, SemaphoreStatus
 
-from .stored import READ_ERRORS, scanned_names, stored
+from .stored import READ_ERRORS, foreign, scanned_names, stored
 
 BATCH = 100  # semaphores queried concurrently
 SUGGESTION_TIMEOUT = 1.0  # seconds to search for a similar name
@@ -243,6 +243,5 @@ async def _list_entry(client: Any, prefix: str, name: str) -> ListEntry | None:
         return ListEntry(info, await semaphore.status(max_entries=most))
     except SemaphoreError as error:
         return ListEntry(info or SemaphoreInfo(name), error)
-    except ValueError as error:  # no semaphore can have this name
-        foreign = BackendError(name, f"its keys do not hold a semaphore: {error}")
-        return ListEntry(info or SemaphoreInfo(name), foreign)
+    except ValueError:  # no semaphore can have this name
+        return ListEntry(info or SemaphoreInfo(name), foreign(prefix, name))

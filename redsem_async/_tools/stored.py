@@ -4,6 +4,7 @@ Every read is bounded, except that each process of a semaphore has an entry.
 """
 
 import re
+import shlex
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,7 +50,14 @@ async def stored(client: Any, prefix: str, name: str) -> Stored | None:
     except (ResponseError, ValueError) as error:
         if isinstance(error, ResponseError) and not str(error).startswith("WRONGTYPE"):
             raise
-        raise BackendError(name, f"its keys do not hold a semaphore: {error}") from error
+        raise foreign(prefix, name) from error
+
+
+def foreign(prefix: str, name: str) -> BackendError:
+    """The error of keys that another program has written, with what removes them."""
+    keys = shlex.join(f"{prefix}:{{{name}}}:{kind}" for kind in ("meta", "limit", "hubs"))
+    text = f"its keys do not hold a semaphore. To remove them: redis-cli UNLINK {keys}"
+    return BackendError(name, text)
 
 
 async def _stored(client: Any, prefix: str, name: str) -> Stored | None:
@@ -58,15 +66,15 @@ async def _stored(client: Any, prefix: str, name: str) -> Stored | None:
     rows: list[tuple[bytes | str, float]]
     rows = await client.zrange(f"{stem}:hubs", 0, -1, withscores=True)
     hubs = {as_text(hub): until for hub, until in rows}
-    facts = [f"{hub}:client" for hub in hubs]
-    meta = await _fields(client, f"{stem}:meta", ["mode", "layout", "lead", "slots", *facts])
+    fields = ["mode", "layout", "lead", "slots", "back_off", *(f"{hub}:client" for hub in hubs)]
+    meta = await _fields(client, f"{stem}:meta", fields)
     if ("mode" in meta or "layout" in meta) and meta.get("layout") != str(layout()):
         return Stored(None, None, None, {})
     kind = _KIND.match(meta.get("mode", ""))
     if kind is None and limit is None:
         # Of a deleted one only the numbers used by its hubs remain. Limits of keys have no expiry.
-        known = await client.exists(f"{stem}:key-limits")
-        return Stored(None, None, None, {}) if known else None
+        known = await client.exists(f"{stem}:key-limits", f"{stem}:ramps")
+        return Stored(None, None, None, {}) if known or "back_off" in meta else None
     mode, clock = (cast("Mode", kind[1]), cast("Clock", kind[2])) if kind else (None, None)
     now = await _clock_ms(client, clock, meta)
     slots: tuple[str, ...] = ()

@@ -92,9 +92,11 @@ def ls(target: Target, pattern: str, *, as_json: bool) -> None:
     rows = run(ask(), target)
     if as_json:
         data = [
-            as_dict(row.info, row.status, whole=False)
+            {"name": row.info.name, "error": describe(row.status)}
+            | dict.fromkeys(("state", "attention"), "unreadable")
+            if isinstance(row.status, SemaphoreError)
+            else as_dict(row.info, row.status, whole=False)
             for row in rows
-            if isinstance(row.status, SemaphoreStatus)
         ]
         click.echo(json.dumps(data, indent=2))
     elif rows:

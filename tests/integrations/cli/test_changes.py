@@ -206,3 +206,14 @@ async def test_delete_that_is_interrupted_deletes_nothing(
     without = "delete asks for confirmation, but there is no input: use --yes\n"
     assert (done.returncode, done.stderr) == (2, without)
     assert await permit.release()
+
+
+async def test_a_back_off_of_a_name_that_is_not_in_use_can_be_seen(cli: Cli) -> None:
+    """Its first client has to wait for it, so it must not stay hidden until then."""
+    for key in ((), ("--key", "acme")):
+        assert (await cli("back-off", "later", "3600", "--create", *key)).code == 0
+        [row] = await cli.json("ls")
+        assert (row["name"], row["class"], bool(row["back_off"])) == ("later", None, not key)
+        assert "not in use" in (await cli("status", "later")).out
+        assert (await cli("back-off", "later", "0", *key)).code == 0
+        assert await cli.json("ls") == []
