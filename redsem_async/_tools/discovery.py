@@ -12,13 +12,13 @@ from typing import Any, cast
 from redsem_async._api.classes import FairSemaphore, Semaphore
 from redsem_async._api.semaphore import AnySemaphore
 from redsem_async._core.config import MOST_SLOTS, Clock
-from redsem_async._core.errors import BackendError, SemaphoreError
+from redsem_async._core.errors import SemaphoreError
 from redsem_async._core.keys import Mode
 from redsem_async._core.rates import Rate
 from redsem_async._protocol.status import client_of
 from redsem_async._protocol.views import Client, SemaphoreStatus
 
-from .stored import READ_ERRORS, scanned_names, stored
+from .stored import READ_ERRORS, foreign, idle_keys, scanned_names, stored
 
 BATCH = 100  # semaphores queried concurrently
 SUGGESTION_TIMEOUT = 1.0  # seconds to search for a similar name
@@ -192,6 +192,17 @@ async def find(client: Any, prefix: str, name: str) -> SemaphoreInfo | None:
     )
 
 
+async def status_of(
+    client: Any, prefix: str, info: SemaphoreInfo, most: int, after: str | None = None
+) -> SemaphoreStatus:
+    """The status of a semaphore, and after the keys in use those that only have a set limit."""
+    status = await info.semaphore(client, prefix).status(max_entries=most, keys_after=after)
+    if len(status.keys) < most:
+        idle = [key async for key in idle_keys(client, prefix, info.name, info.clock)]
+        status = replace(status, keys=(*status.keys, *idle))
+    return status
+
+
 def declared(clients: Sequence[Client], rate: str) -> Iterator[Rate]:
     """The *rate* as each of *clients* declares it, the last one's first."""
     return (client.rates[rate] for client in reversed(clients) if rate in client.rates)
@@ -243,6 +254,5 @@ async def _list_entry(client: Any, prefix: str, name: str) -> ListEntry | None:
         return ListEntry(info, await semaphore.status(max_entries=most))
     except SemaphoreError as error:
         return ListEntry(info or SemaphoreInfo(name), error)
-    except ValueError as error:  # no semaphore can have this name
-        foreign = BackendError(name, f"its keys do not hold a semaphore: {error}")
-        return ListEntry(info or SemaphoreInfo(name), foreign)
+    except ValueError:  # no semaphore can have this name
+        return ListEntry(info or SemaphoreInfo(name), foreign(prefix, name))

@@ -199,6 +199,7 @@ def _waiting(info: SemaphoreInfo, status: SemaphoreStatus, limit: int | None) ->
     rates = rates_of(info, status)
     debt = _in_debt(rates)
     waits_of_keys = {waiter.key: None for waiter in status.waiters if waiter.key is not None}
+    waits_of_keys |= {key.key: None for key in status.keys if key.waiting}
     # With a free permit, a new request only waits behind one that its key does not delay.
     if info.keyed and not status.retry_after and debt is None:
         full = [_full_key(status, key) for key in waits_of_keys]

@@ -1,9 +1,10 @@
 """What Redis stores of a semaphore, read with the user's own client. For tools, not for permits.
 
-Every read is bounded, except that each process of a semaphore has an entry.
+Every read is bounded, except that each process of a semaphore, and each set limit, has an entry.
 """
 
 import re
+import shlex
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,12 +17,14 @@ from redis.exceptions import RedisClusterException, RedisError, ResponseError
 from redsem_async._core.config import Clock, slots_of
 from redsem_async._core.errors import BackendError
 from redsem_async._core.keys import MODES, Mode
+from redsem_async._protocol.views import KeyStatus
 from redsem_async._redis.scripts import layout
 
 READ_ERRORS = (RedisError, RedisClusterException, OSError)
 """Errors of Redis, and of the connection to it, when the user's own client reads."""
 
 SCANNED = 1000  # keys that one SCAN looks at, about
+_SET = re.compile(r"(\d+):\d*:(\d{1,16}):(.*)", re.DOTALL)  # a limit, since when, and by whom
 _KIND = re.compile(rf"({'|'.join(map(re.escape, MODES))}) (server|local)(?: ([\w.+-]+))?\Z")
 
 
@@ -49,7 +52,14 @@ async def stored(client: Any, prefix: str, name: str) -> Stored | None:
     except (ResponseError, ValueError) as error:
         if isinstance(error, ResponseError) and not str(error).startswith("WRONGTYPE"):
             raise
-        raise BackendError(name, f"its keys do not hold a semaphore: {error}") from error
+        raise foreign(prefix, name) from error
+
+
+def foreign(prefix: str, name: str) -> BackendError:
+    """The error of keys that another program has written, with what removes them."""
+    keys = shlex.join(f"{prefix}:{{{name}}}:{kind}" for kind in ("meta", "limit", "hubs"))
+    text = f"its keys do not hold a semaphore. To remove them: redis-cli UNLINK {keys}"
+    return BackendError(name, text)
 
 
 async def _stored(client: Any, prefix: str, name: str) -> Stored | None:
@@ -58,15 +68,15 @@ async def _stored(client: Any, prefix: str, name: str) -> Stored | None:
     rows: list[tuple[bytes | str, float]]
     rows = await client.zrange(f"{stem}:hubs", 0, -1, withscores=True)
     hubs = {as_text(hub): until for hub, until in rows}
-    facts = [f"{hub}:client" for hub in hubs]
-    meta = await _fields(client, f"{stem}:meta", ["mode", "layout", "lead", "slots", *facts])
+    fields = ["mode", "layout", "lead", "slots", "back_off", *(f"{hub}:client" for hub in hubs)]
+    meta = await _fields(client, f"{stem}:meta", fields)
     if ("mode" in meta or "layout" in meta) and meta.get("layout") != str(layout()):
         return Stored(None, None, None, {})
     kind = _KIND.match(meta.get("mode", ""))
     if kind is None and limit is None:
         # Of a deleted one only the numbers used by its hubs remain. Limits of keys have no expiry.
-        known = await client.exists(f"{stem}:key-limits")
-        return Stored(None, None, None, {}) if known else None
+        known = await client.exists(f"{stem}:key-limits", f"{stem}:ramps")
+        return Stored(None, None, None, {}) if known or "back_off" in meta else None
     mode, clock = (cast("Mode", kind[1]), cast("Clock", kind[2])) if kind else (None, None)
     now = await _clock_ms(client, clock, meta)
     slots: tuple[str, ...] = ()
@@ -79,6 +89,23 @@ async def _stored(client: Any, prefix: str, name: str) -> Stored | None:
     set_limit = None if limit is None else int(as_text(limit).partition(":")[0])
     rates = tuple(kind[3].split("+")) if kind and kind[3] else ()
     return Stored(mode, clock, set_limit, known, slots, dead_in, rates)
+
+
+async def idle_keys(
+    client: Any, prefix: str, name: str, clock: Clock | None
+) -> AsyncGenerator[KeyStatus]:
+    """The keys of *name* whose limit is set, although no request has them."""
+    stem = f"{prefix}:{{{name}}}"
+    limits: dict[bytes | str, bytes | str] = await client.hgetall(f"{stem}:key-limits")
+    if not limits:
+        return
+    used: list[float | None] = await client.zmscore(f"{stem}:uses", sorted(limits))
+    now = await _clock_ms(client, clock, {})
+    for (key, text), permits in zip(sorted(limits.items()), used, strict=True):
+        if permits is None and (found := _SET.match(as_text(text))):
+            limit, age = int(found[1]), max(0.0, now - int(found[2])) / 1000
+            of_key = unquote(as_text(key)), limit, 0, 0, limit, None
+            yield KeyStatus(*of_key, set_limit_age=age, set_limit_by=found[3] or None)
 
 
 def _slots(listed: str) -> tuple[str, ...]:

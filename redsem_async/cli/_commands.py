@@ -30,6 +30,7 @@ from ._target import (
     no_such_semaphore,
     printable,
     run,
+    say,
 )
 
 T = TypeVar("T")
@@ -92,18 +93,21 @@ def ls(target: Target, pattern: str, *, as_json: bool) -> None:
     rows = run(ask(), target)
     if as_json:
         data = [
-            as_dict(row.info, row.status, whole=False)
+            {"name": row.info.name, "error": describe(row.status)}
+            | dict.fromkeys(("state", "attention"), "unreadable")
+            if isinstance(row.status, SemaphoreError)
+            else as_dict(row.info, row.status, whole=False)
             for row in rows
-            if isinstance(row.status, SemaphoreStatus)
         ]
         click.echo(json.dumps(data, indent=2))
     elif rows:
-        console(fitting=True).print(list_table(rows))
+        shown = console(fitting=True)
+        shown.print(list_table(rows, shown.width))
     else:
-        click.echo(printable(run(_nothing_found(target, pattern), target)), err=True)
+        say(run(_nothing_found(target, pattern), target))
     errors = [row.status for row in rows if isinstance(row.status, SemaphoreError)]
     for error in errors:
-        click.echo(printable(describe(error)), err=True)
+        say(describe(error))
     if errors:
         raise click.exceptions.Exit(FAILED)
 
@@ -136,19 +140,18 @@ def status(
     from ._render import as_dict, console, details
 
     async def ask(client: Any, info: SemaphoreInfo) -> tuple[SemaphoreInfo, SemaphoreStatus]:
-        semaphore = info.semaphore(client, target.prefix)
-        _check_key(semaphore, keys_after)
-        return info, await semaphore.status(max_entries=most, keys_after=keys_after)
+        _check_key(info.semaphore(client, target.prefix), keys_after)
+        return info, await discovery.status_of(client, target.prefix, info, most, keys_after)
 
     info, current = on(target, name, ask)
     if as_json:
         click.echo(json.dumps(as_dict(info, current, whole=True), indent=2))
     else:
         console(fitting=not ids).print(details(info, current, ids=ids))
-        if 0 < most == len(current.keys):
-            last = shlex.quote(current.keys[-1].key)
-            text = f"more keys than {most}: --keys-after {last} lists the next"
-            click.echo(printable(text))
+        used = [key.key for key in current.keys if key.held or key.waiting or key.back_off]
+        if 0 < most == len(used):
+            last = shlex.quote(used[-1])
+            click.echo(printable(f"more keys than {most}: --keys-after {last} lists the next"))
 
 
 def _check_key(semaphore: AnySemaphore, key: str | None) -> None:
@@ -186,11 +189,10 @@ def set_limit(
         return semaphore.set_limit(limit, key=key)
 
     before, after = _change(target, name, change, create=create, keyed=key is not None)
-    if key is None:
-        _say(name, before, changed.limit_set(limit, before, after), stays=limit is not None)
-    else:
-        done = changed.key_limit_set(printable(key), limit)
-        _say(name, before, done, stays=limit is not None)
+    done = changed.limit_set(limit, before, after)
+    if key is not None:
+        done = changed.key_limit_set(key, limit)
+    _say(name, before, done, stays=limit is not None)
 
 
 @click.command
@@ -234,7 +236,7 @@ def back_off(target: Target, name: str, seconds: float, key: str | None, *, crea
         return semaphore.back_off(seconds, key=key)
 
     before, _ = _change(target, name, change, create=create, keyed=key is not None)
-    _say(name, before, changed.backed_off(seconds, None if key is None else printable(key)))
+    _say(name, before, changed.backed_off(seconds, key))
 
 
 def _change(
@@ -261,10 +263,9 @@ def _change(
 
 def _say(name: str, before: SemaphoreInfo, done: str, *, stays: bool = False) -> None:
     """Say what was *done*, and whether a limit *stays* for which nobody asks yet."""
-    click.echo(f"{printable(name)}: {done}")
+    click.echo(printable(f"{name}: {done}"))
     if stays and before.mode is None:
-        text = "not in use yet: the limit applies from the first use until it is removed"
-        click.echo(text, err=True)
+        say("not in use yet: the limit applies from the first use until it is removed")
 
 
 @click.command

@@ -46,15 +46,21 @@ class Number(click.ParamType[Any]):
         return number
 
 
-class RatedCost(click.ParamType[Any]):
-    """What a rate is asked for. Its name is empty where there is one rate."""
+class Rated(click.ParamType[Any]):
+    """The name of a rate, empty without one, and what *make* makes of up to *most* numbers."""
 
-    name = "[rate=]n"
+    def __init__(self, name: str, make: Callable[..., Any], most: int = 1) -> None:
+        """Show *name* in the help."""
+        self.name, self._make, self._most = name, make, most
 
-    def convert(self, value: Any, param: Any, ctx: click.Context | None) -> tuple[str, float]:
-        """The name of a rate and a number, or a usage error."""
-        rate, _, number = value.rpartition("=")
-        return rate, Number("number", 0).convert(number, param, ctx)
+    def convert(self, value: Any, param: Any, ctx: click.Context | None) -> tuple[str, Any]:
+        """The name and what was made, or a usage error."""
+        rate, _, text = value.rpartition("=")
+        parts, number = text.split("/", self._most - 1), Number("number", 0)
+        try:
+            return rate, self._make(*(number.convert(part, param, ctx) for part in parts))
+        except ValueError as error:
+            self.fail(str(error).replace(" of a rate", ""), param, ctx)
 
 
 class Text(click.ParamType[Any]):

@@ -119,7 +119,7 @@ async def test_a_limit_can_be_set_before_the_first_use(
     result = await cli(*arguments)
     assert (result.code, "--create" in result.error_line) == (3, True)
     result = await cli(*arguments, "--create")
-    assert (result.code, result.err[:14]) == (0, "not in use yet")
+    assert (result.code, "not in use yet: " in result.err) == (0, True)
     [listed] = await cli.json("ls")
     assert (listed["name"], listed["mode"]) == ("jobs", None)
     semaphore = FairSemaphore(redis, "jobs", 1, share=bool(key))
@@ -194,7 +194,7 @@ async def test_delete_that_is_interrupted_deletes_nothing(
     with terminal("delete", "jobs", "--url", url) as shown:
         await shown.shows("Delete jobs (1 held, 0 waiting)? [y/N]: ")
         assert await shown.interrupt() == 130
-    assert shown.screen.splitlines()[-1] == "interrupted"
+    assert shown.screen.splitlines()[-1] == "redsem-async: interrupted"
     done = await asyncio.to_thread(
         subprocess.run,
         ["sh", "-c", 'exec "$@" <&-', "sh", *COMMAND, "delete", "jobs", "--url", url],
@@ -203,6 +203,35 @@ async def test_delete_that_is_interrupted_deletes_nothing(
         timeout=20,
         check=False,
     )
-    without = "delete asks for confirmation, but there is no input: use --yes\n"
+    without = "redsem-async: delete asks for confirmation, but there is no input: use --yes\n"
     assert (done.returncode, done.stderr) == (2, without)
     assert await permit.release()
+
+
+async def test_a_back_off_of_a_name_that_is_not_in_use_can_be_seen(cli: Cli) -> None:
+    """Its first client has to wait for it, so it must not stay hidden until then."""
+    for key in ((), ("--key", "acme")):
+        assert (await cli("back-off", "later", "3600", "--create", *key)).code == 0
+        [row] = await cli.json("ls")
+        assert (row["name"], row["class"], bool(row["back_off"])) == ("later", None, not key)
+        assert "not in use" in (await cli("status", "later")).out
+        assert (await cli("back-off", "later", "0", *key)).code == 0
+        assert await cli.json("ls") == []
+
+
+async def test_the_set_limit_of_an_idle_key_can_be_found(cli: Cli, redis: Redis) -> None:
+    """It has no expiry, so a forgotten one would hold the key up when it comes back."""
+    llm = FairSemaphore(redis, "llm", 5, key_limit=2)
+    async with llm.acquire(key="beta"):
+        for key in ("b c", "acme"):
+            assert (await cli("set-limit", "llm", "1", "--key", key)).code == 0
+        shown = (await cli("status", "llm", "--most", "3")).out
+        assert re.search(r"^acme +1 +0 +0 +set .* ago by ", shown, re.MULTILINE)
+        assert "--keys-after" not in shown
+        for arguments in (("status", "llm"), ("watch", "llm", "--count", "1")):
+            keys = (await cli.json(*arguments))["keys"]
+            assert [(key["key"], key["set_limit"]) for key in keys] == [
+                *(("beta", None), ("acme", 1), ("b c", 1))
+            ]
+    await redis.delete("redsem:{llm}:meta", "redsem:{llm}:hubs")
+    assert len((await cli.json("status", "llm"))["keys"]) == 2, "also once nobody uses the name"
