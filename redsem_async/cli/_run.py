@@ -47,7 +47,7 @@ SELF = "redsem-async: "  # before each message, because the command writes to st
 @option("--slots", "Names of the permits, instead of a limit.", metavar="A,B")
 @option("--permits", "Number of permits that the command needs.", Number("n", 1), 1)
 @option("--key", "Key that the permits also count against.")
-@option("--key-limit", "Limit of the key. Default: that of other clients.", Number("n", 0))
+@option("--key-limit", "Limit of the key. Default: the lowest of other clients.", Number("n", 0))
 @option(
     "--cost",
     "Cost of the command in its rate, or in each named rate. Repeatable.",
@@ -224,8 +224,12 @@ def _cost_of(known: discovery.SemaphoreInfo, given: Sequence[tuple[str, float]])
 
 
 def _options_of_keys(known: discovery.SemaphoreInfo, key_limit: int | None) -> dict[str, Any]:
-    """What a semaphore with keys needs, as its other clients have it."""
-    each = known.key_limit if key_limit is None else key_limit
+    """What a semaphore with keys needs, as its other clients have it.
+
+    Of several limits of a key, the lowest. One that they compute is not known.
+    """
+    declared = [each.key_limit for each in known.clients if each.key_limit is not None]
+    each = min(declared, default=None) if key_limit is None else key_limit
     return {"key_limit": dict[str, int]().get if each is None else each, "share": known.shares}
 
 
