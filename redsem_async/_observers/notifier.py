@@ -29,8 +29,8 @@ class Event:
     Attributes:
         kind: what happened.
         name: of the semaphore.
-        mode: ``"fair"`` or ``"zset"``, then ``"+keys"`` or ``"+share"`` if requests have keys, and
-            ``"+slots"`` if permits have slots.
+        mode: ``"fair"`` or ``"zset"``, then ``"+keys"`` or ``"+share"`` if requests have keys,
+            ``"+rate"`` if there are rates, and ``"+slots"`` if permits have slots.
         permits: number of permits of the request or the permit.
         key: of the request or the back-off, for observers added with ``keys=True``.
         waited: seconds from the request to its end.

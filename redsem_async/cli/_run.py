@@ -46,7 +46,7 @@ LEASE, COST = Number("seconds", SHORTEST_LEASE), Rated("[rate=]n", float)
 @option("--slots", "Names of the permits, instead of a limit.", metavar="A,B")
 @option("--permits", "Number of permits that the command needs.", Number("n", 1), 1)
 @option("--key", "Key that the permits also count against.")
-@option("--key-limit", "Limit of the key. Default: that of other clients.", Number("n", 0))
+@option("--key-limit", "Limit of the key. Default: the lowest of other clients.", Number("n", 0))
 @option(
     "--cost",
     "Cost of the command in its rate, or in each named rate. Repeatable.",
@@ -236,8 +236,12 @@ def _cost_of(
 
 
 def _options_of_keys(known: discovery.SemaphoreInfo, key_limit: int | None) -> dict[str, Any]:
-    """What a semaphore with keys needs, as its other clients have it."""
-    each = known.key_limit if key_limit is None else key_limit
+    """What a semaphore with keys needs, as its other clients have it.
+
+    Of several limits of a key, the lowest. One that they compute is not known.
+    """
+    declared = [each.key_limit for each in known.clients if each.key_limit is not None]
+    each = min(declared, default=None) if key_limit is None else key_limit
     return {"key_limit": dict[str, int]().get if each is None else each, "share": known.shares}
 
 

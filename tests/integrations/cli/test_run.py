@@ -217,6 +217,18 @@ async def test_keys_have_the_limit_that_is_given_or_declared(url: str, redis: Re
             assert result.code == code, arguments
 
 
+async def test_of_several_key_limits_the_lowest_applies(url: str, redis: Redis) -> None:
+    """With none of them, as with one that clients compute, the key would have no limit."""
+    async with (
+        connect(url) as other,
+        FairSemaphore(redis, "llm", 9, key_limit=1).acquire(key="acme"),
+        FairSemaphore(other, "llm", 9, key_limit=2).acquire(key="beta"),
+    ):
+        for key, code in ("acme", 75), ("beta", 75), ("gamma", 0):
+            given = ("run", "--timeout", "0", "--key", key, "llm", "--", "true")
+            assert (await program(*given, REDIS_URL=url)).code == code, key
+
+
 @pytest.mark.parametrize(
     "options",
     [

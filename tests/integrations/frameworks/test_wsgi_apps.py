@@ -1,4 +1,4 @@
-"""Flask and Django under gunicorn and uWSGI, in several processes, with a real client."""
+"""Flask and Django under gunicorn, in several processes, with a real client."""
 
 import asyncio
 import signal
