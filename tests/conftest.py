@@ -67,6 +67,14 @@ def remarks_are_expected() -> Iterator[None]:
     logger.removeFilter(is_none)
 
 
+@pytest.fixture(autouse=True)
+def the_log_stays_as_loud_as_it_is() -> Iterator[None]:
+    """Or later tests of the same process would miss what they wait for."""
+    before = logging.getLogger("redsem_async").level
+    yield
+    assert logging.getLogger("redsem_async").level == before
+
+
 @pytest.fixture
 async def redis(server_url: str) -> AsyncIterator[Redis]:
     """A client such as users have, closed after the test."""
