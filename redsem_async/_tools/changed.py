@@ -18,7 +18,7 @@ def limit_set(limit: int | None, before: SemaphoreInfo, after: SemaphoreStatus) 
 
 
 def key_limit_set(key: str, limit: int | None) -> str:
-    """After `set_limit` of *key*, as it is shown."""
+    """After `set_limit` of *key*."""
     what = "set limit removed" if limit is None else f"limit {limit:,}" if limit else "paused"
     return f"key {key}: {what}"
 
@@ -41,7 +41,7 @@ def resumed(before: SemaphoreInfo, after: SemaphoreStatus) -> str:
 
 
 def backed_off(seconds: float, key: str | None = None) -> str:
-    """After `back_off`. *key* can be printed as it is."""
+    """After `back_off`, of *key* if it is one of a key."""
     where = "" if key is None else f"key {key}: "
     if not seconds:
         return f"{where}back-off ended"

@@ -195,6 +195,7 @@ def _waiting(info: SemaphoreInfo, status: SemaphoreStatus, limit: int | None) ->
             after = f" A new request would wait {_about(status.retry_after)}."
         return State("queuing", f"{_in_use(status, limit or 0)}.{after}")
     waits_of_keys = {waiter.key: None for waiter in status.waiters if waiter.key is not None}
+    waits_of_keys |= {key.key: None for key in status.keys if key.waiting}
     # With a free permit, a new request only waits behind one that its key does not delay.
     if info.keyed and not status.retry_after:
         full = [_full_key(status, key) for key in waits_of_keys]

@@ -27,4 +27,4 @@ def main() -> None:
         if error.name not in _FROM_EXTRAS:
             raise
         extra = _EXTRAS.get(sys.argv[1] if len(sys.argv) > 1 else "", "cli")
-        sys.exit(f"{error.name} is missing: pip install 'redsem-async[{extra}]'")
+        sys.exit(f"redsem-async: {error.name} is missing: pip install 'redsem-async[{extra}]'")

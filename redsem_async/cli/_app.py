@@ -62,6 +62,8 @@ class Commands(click.Group):
 def _sentence(error: click.UsageError) -> str:
     """What was wrong, and where to find what is right."""
     path = error.ctx.command_path if error.ctx else "redsem-async"
+    if isinstance(error, click.NoSuchOption) and error.option_name == "--json":
+        return f"{path.split()[-1]} prints no JSON"
     if isinstance(error, click.MissingParameter) or not isinstance(error, click.BadParameter):
         text = error.format_message().rstrip(".")
         return f"{text[0].lower()}{text[1:]} ({path} -h lists what there is)"

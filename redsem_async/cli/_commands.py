@@ -30,6 +30,7 @@ from ._target import (
     no_such_semaphore,
     printable,
     run,
+    say,
 )
 
 T = TypeVar("T")
@@ -100,12 +101,13 @@ def ls(target: Target, pattern: str, *, as_json: bool) -> None:
         ]
         click.echo(json.dumps(data, indent=2))
     elif rows:
-        console(fitting=True).print(list_table(rows))
+        shown = console(fitting=True)
+        shown.print(list_table(rows, shown.width))
     else:
-        click.echo(printable(run(_nothing_found(target, pattern), target)), err=True)
+        say(run(_nothing_found(target, pattern), target))
     errors = [row.status for row in rows if isinstance(row.status, SemaphoreError)]
     for error in errors:
-        click.echo(printable(describe(error)), err=True)
+        say(describe(error))
     if errors:
         raise click.exceptions.Exit(FAILED)
 
@@ -188,11 +190,10 @@ def set_limit(
         return semaphore.set_limit(limit, key=key)
 
     before, after = _change(target, name, change, create=create, keyed=key is not None)
-    if key is None:
-        _say(name, before, changed.limit_set(limit, before, after), stays=limit is not None)
-    else:
-        done = changed.key_limit_set(printable(key), limit)
-        _say(name, before, done, stays=limit is not None)
+    done = changed.limit_set(limit, before, after)
+    if key is not None:
+        done = changed.key_limit_set(key, limit)
+    _say(name, before, done, stays=limit is not None)
 
 
 @click.command
@@ -236,7 +237,7 @@ def back_off(target: Target, name: str, seconds: float, key: str | None, *, crea
         return semaphore.back_off(seconds, key=key)
 
     before, _ = _change(target, name, change, create=create, keyed=key is not None)
-    _say(name, before, changed.backed_off(seconds, None if key is None else printable(key)))
+    _say(name, before, changed.backed_off(seconds, key))
 
 
 def _change(
@@ -263,10 +264,9 @@ def _change(
 
 def _say(name: str, before: SemaphoreInfo, done: str, *, stays: bool = False) -> None:
     """Say what was *done*, and whether a limit *stays* for which nobody asks yet."""
-    click.echo(f"{printable(name)}: {done}")
+    click.echo(printable(f"{name}: {done}"))
     if stays and before.mode is None:
-        text = "not in use yet: the limit applies from the first use until it is removed"
-        click.echo(text, err=True)
+        say("not in use yet: the limit applies from the first use until it is removed")
 
 
 @click.command

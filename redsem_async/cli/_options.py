@@ -11,7 +11,6 @@ from typing import Any, cast
 import click
 
 from redsem_async._core import config
-from redsem_async._core.rates import Rate
 
 from ._target import Target, before_the_command, usage_error, valid_url
 
@@ -47,30 +46,19 @@ class Number(click.ParamType[Any]):
         return number
 
 
-class RatedCost(click.ParamType[Any]):
-    """What a rate is asked for. Its name is empty where there is one rate."""
+class Rated(click.ParamType[Any]):
+    """The name of a rate, empty without one, and what *make* makes of up to *most* numbers."""
 
-    name = "[rate=]n"
+    def __init__(self, name: str, make: Callable[..., Any], most: int = 1) -> None:
+        """Show *name* in the help."""
+        self.name, self._make, self._most = name, make, most
 
-    def convert(self, value: Any, param: Any, ctx: click.Context | None) -> tuple[str, float]:
-        """The name of a rate and a number, or a usage error."""
-        rate, _, number = value.rpartition("=")
-        return rate, Number("number", 0).convert(number, param, ctx)
-
-
-class RateText(click.ParamType[Any]):
-    """A rate and its name, which is that of requests by default."""
-
-    name = "[name=]amount[/per]"
-
-    def convert(self, value: Any, param: Any, ctx: click.Context | None) -> tuple[str, Rate]:
-        """The name and the rate, or a usage error."""
-        name, _, text = value.rpartition("=")
-        parts = text.split("/", 1)
+    def convert(self, value: Any, param: Any, ctx: click.Context | None) -> tuple[str, Any]:
+        """The name and what was made, or a usage error."""
+        rate, _, text = value.rpartition("=")
+        parts, number = text.split("/", self._most - 1), Number("number", 0)
         try:
-            return name or "requests", Rate(
-                *(Number("number", 0).convert(part, param, ctx) for part in parts)
-            )
+            return rate, self._make(*(number.convert(part, param, ctx) for part in parts))
         except ValueError as error:
             self.fail(str(error).replace(" of a rate", ""), param, ctx)
 

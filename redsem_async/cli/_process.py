@@ -1,19 +1,30 @@
 """A command in a process group of its own, which does not outlive this process."""
 
 import asyncio
+import errno
 import json
 import os
 import select
+import shutil
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from ._target import printable
+from ._target import fail, printable
 
 PASSED_ON = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2")
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # exit codes, as shells have them
 PR_SET_PDEATHSIG = 1
+
+
+def check_program(program: str) -> None:
+    """Exit as shells do if there is no such *program*, before anything waits for its permit."""
+    if shutil.which(program) is None:
+        found = "/" in program and Path(program).exists()
+        reason = os.strerror(errno.EACCES if found else errno.ENOENT)
+        fail(f"{program}: {reason}", NOT_EXECUTABLE if found else NOT_FOUND)
 
 
 class Process:
@@ -191,12 +202,10 @@ def _become(command: list[str], reading: int) -> None:
             signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
         os.execvp(command[0], command)
-    except (OSError, ValueError) as error:  # ValueError where its name is empty
-        reason = error.strerror if isinstance(error, OSError) else error
+    except OSError as error:
         with suppress(OSError):  # stderr was closed
-            os.write(2, f"redsem-async: {printable(command[0])}: {reason}\n".encode())
-        missing = isinstance(error, FileNotFoundError | ValueError)
-        os._exit(NOT_FOUND if missing else NOT_EXECUTABLE)
+            os.write(2, f"redsem-async: {printable(command[0])}: {error.strerror}\n".encode())
+        os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
 
 
 def _kill_at_the_end(group: int, reading: int) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rich.align import AlignMethod
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from redsem_async import Client, KeyStatus, RateStatus, SemaphoreStatus
@@ -26,6 +26,8 @@ from redsem_async._tools.states import (
 from ._target import printable
 
 BAR = 10  # characters
+# Columns of a list that does not fit, in the order in which they go. The first go below their row.
+SPARE = (("keys", "rates"), ("in use",), ("oldest wait",))
 WIDE = 1000  # columns. The terminal wraps lines, so that ids can be copied
 
 NUMBERS = ("limit", "held", "waiting", "permits", "token", "available", "burst")  # columns
@@ -43,10 +45,10 @@ def console(*, fitting: bool = False) -> Console:
 # -- for people
 
 
-def list_table(rows: Sequence[ListEntry]) -> RenderableType:
-    """One row per semaphore. Those that need attention come first."""
+def list_table(rows: Sequence[ListEntry], width: int) -> RenderableType:
+    """One row per semaphore, within *width*. Those that need attention come first."""
     keyed, rated = (any(getattr(row.info, what) for row in rows) for what in ("keyed", "rates"))
-    found: list[tuple[tuple[int, ...], str, Row]] = []
+    found: list[tuple[tuple[int, ...], str, dict[str, str | Text]]] = []
     for info, status in ((row.info, row.status) for row in rows):
         known = status if isinstance(status, SemaphoreStatus) else None
         state, name = state_of(info, known), printable(info.name)
@@ -65,7 +67,17 @@ def list_table(rows: Sequence[ListEntry]) -> RenderableType:
         if rated:
             row["rates"] = rates_text(rates_of(info, known)) if known else ""
         found.append((rank(info, known, state), name, row))
-    return _table(row for *_, row in sorted(found, key=lambda one: one[:2]))
+    whole = [row for *_, row in sorted(found, key=lambda one: one[:2])]
+    shown = whole
+    for gone in SPARE:
+        if max(line.cell_len for line in _table(shown)) > width:
+            shown = [{name: row[name] for name in row if name not in gone} for row in shown]
+    heading, *lines = _table(shown)
+    parts = [heading]
+    for line, row in zip(lines, whole, strict=True):
+        below = [what for what in SPARE[0] if what not in shown[0] and row.get(what)]
+        parts += [line, *(Text(f"   {what}: {row[what]}") for what in below)]
+    return Group(*parts)
 
 
 def _colour(state: State) -> str:
@@ -144,16 +156,17 @@ def details(info: SemaphoreInfo, status: SemaphoreStatus, *, ids: bool) -> Rende
     first.append(state.label, _colour(state)).append(f": {printable(state.text)}")
     parts: list[RenderableType] = [Text(headline(info, status)), first]
     if info.versions:
-        parts.append(Text(f"versions: {versions_text(info.versions)}"))
+        seen = "" if info.dead_in else ", seen lately"
+        parts.append(Text(f"versions{seen}: {versions_text(info.versions)}"))
     if rates := rates_of(info, status):
-        parts += [Text(), _rates(rates)]
+        parts += [Text(), *_rates(rates)]
     if status.keys:
-        parts += [Text(), _keys(status)]
+        parts += [Text(), *_keys(status)]
     if status.holders:
-        parts += [Text(), _holders(info, status, ids=ids)]
+        parts += [Text(), *_holders(info, status, ids=ids)]
         parts += _omitted(status.held - sum(h.permits for h in status.holders), "permits held")
     if status.waiters:
-        parts += [Text(), _waiters(info, status)]
+        parts += [Text(), *_waiters(info, status)]
         parts += _omitted(status.waiting - len(status.waiters), "requests waiting")
     return Group(*parts)
 
@@ -164,11 +177,11 @@ def versions_text(versions: Mapping[str, int]) -> str:
     return printable(", ".join(each))
 
 
-def _rates(rates: Mapping[str, RateStatus]) -> Table:
+def _rates(rates: Mapping[str, RateStatus]) -> list[Text]:
     return _table(
         {
             "rate": name,
-            "allows": f"{amount(rate.amount)} per {rate.per:g} s",
+            "allows": f"{amount(rate.amount)} per {rate.per:,g} s",
             "burst": amount(rate.burst),
             "available": amount(rate.available),
             "full in": duration(rate.full_in),
@@ -177,7 +190,7 @@ def _rates(rates: Mapping[str, RateStatus]) -> Table:
     )
 
 
-def _keys(status: SemaphoreStatus) -> Table:
+def _keys(status: SemaphoreStatus) -> list[Text]:
     changes = [_changes(key) for key in status.keys]
     return _table(
         {
@@ -204,7 +217,7 @@ def _changes(key: KeyStatus) -> str:
     return printable("; ".join(found))
 
 
-def _holders(info: SemaphoreInfo, status: SemaphoreStatus, *, ids: bool) -> Table:
+def _holders(info: SemaphoreInfo, status: SemaphoreStatus, *, ids: bool) -> list[Text]:
     return _table(
         {
             "holder": client_text(holder.client),
@@ -219,7 +232,7 @@ def _holders(info: SemaphoreInfo, status: SemaphoreStatus, *, ids: bool) -> Tabl
     )
 
 
-def _waiters(info: SemaphoreInfo, status: SemaphoreStatus) -> Table:
+def _waiters(info: SemaphoreInfo, status: SemaphoreStatus) -> list[Text]:
     return _table(
         {
             "position": str(waiter.position + 1),
@@ -244,16 +257,19 @@ def _omitted(count: int, what: str) -> list[Text]:
     return [Text(f"... and {count:,} more {what} (--most lists them)")] if count > 0 else []
 
 
-def _table(rows: Iterable[Row]) -> Table:
-    """A table of *rows*, which have the columns of the first."""
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    for row in rows:
-        for name in () if table.columns else row:
-            table.add_column(name.upper(), overflow="fold")
-            if name in (*NUMBERS, *DURATIONS):
-                table.columns[-1].justify = "right"
-        table.add_row(*row.values())
-    return table
+def _table(given: Iterable[Row]) -> list[Text]:
+    """The heading and the lines of rows, which have the columns of the first."""
+    rows = [*given]
+    heading = {name: Text(name.upper(), "bold") for name in rows[0]}
+    cells = [[Text().append(cell) for cell in row.values()] for row in (heading, *rows)]
+    for name, column in zip(heading, zip(*cells, strict=True), strict=True):
+        for cell in column:
+            side: AlignMethod = "right" if name in (*NUMBERS, *DURATIONS) else "left"
+            cell.align(side, max(other.cell_len for other in column))
+    lines = [Text("   ").join(row) for row in cells]
+    for line in lines:
+        line.rstrip()
+    return lines
 
 
 # -- for programs

@@ -16,23 +16,22 @@ from redsem_async import AcquireTimeout, AnySemaphore, FairSemaphore, Permit, Se
 from redsem_async._core import config
 from redsem_async._core.clock import now as clock
 from redsem_async._core.config import SHORTEST_LEASE
-from redsem_async._core.rates import Cost, Rate, costs_of
+from redsem_async._core.rates import Cost, Rate
 from redsem_async._tools import discovery
 from redsem_async._tools.states import duration
 from redsem_async._tools.stored import READ_ERRORS
 from redsem_async.observer import Event, observe
 
-from ._options import Number, RatedCost, RateText, flag, name, on_target, option
-from ._process import Process
-from ._target import REDIS_ERRORS, USAGE_ERROR, Target, connected, fail, failure, printable
+from ._options import Number, Rated, flag, name, on_target, option
+from ._process import Process, check_program
+from ._target import REDIS_ERRORS, USAGE_ERROR, Target, connected, fail, failure, say
 
 UNAVAILABLE, TRY_AGAIN = 69, 75  # EX_UNAVAILABLE and EX_TEMPFAIL of sysexits.h
 TERM_BELOW, KILL_BELOW = 1 / 4, 1 / 20  # of the lease that is left
 LOOK = 0.05  # seconds between two looks at what is to end
 LOOK_UP = 1.0  # seconds of one attempt to find out what other clients declare
 NAMED = 5  # holders named in the message while it waits
-LEASE = Number("seconds", SHORTEST_LEASE)
-SELF = "redsem-async: "  # before each message, because the command writes to stderr, too
+LEASE, COST = Number("seconds", SHORTEST_LEASE), Rated("[rate=]n", float)
 
 
 @click.command
@@ -48,32 +47,17 @@ SELF = "redsem-async: "  # before each message, because the command writes to st
 @option("--permits", "Number of permits that the command needs.", Number("n", 1), 1)
 @option("--key", "Key that the permits also count against.")
 @option("--key-limit", "Limit of the key. Default: that of other clients.", Number("n", 0))
-@option(
-    "--cost",
-    "What it takes from the rate, or from the one of that name. Repeatable.",
-    RatedCost(),
-    multiple=True,
-)
+@option("--cost", "What it takes from the rate. Repeatable.", COST, multiple=True)
 @option(
     "--rate",
     "A rate, in PER seconds (1 by default), if no client declares it. Repeatable.",
-    RateText(),
+    Rated("[name=]amount[/per]", Rate, 2),
     multiple=True,
 )
 @option("--timeout", "Time to wait for a permit. Default: forever.", Number("seconds", 0))
-@option(
-    "--lease",
-    "Time until a crashed host's permit is free.",
-    Number("seconds", SHORTEST_LEASE),
-    10.0,
-)
-@option("--max-hold", "Time after which the command is ended.", Number("seconds", SHORTEST_LEASE))
-@option(
-    "--min-hold",
-    "Time for which the permit is kept, at least.",
-    Number("seconds", 0),
-    0.0,
-)
+@option("--lease", "Time until a crashed host's permit is free.", LEASE, 10.0)
+@option("--max-hold", "Time after which the command is ended.", LEASE)
+@option("--min-hold", "Time for which the permit is kept, at least.", Number("seconds", 0), 0.0)
 @flag("--verbose", "-v", help="Say on stderr what the command waits for.")
 @on_target
 def run(
@@ -109,13 +93,16 @@ def run(
     started or returned an error, and 126 or 127 if the command cannot be executed or does not
     exist.
     """
-    if limit is not None and slots is not None:
-        fail(SELF + "give either --limit or --slots", USAGE_ERROR)
-    if max_hold is not None and min_hold > max_hold:
-        fail(SELF + "--min-hold must not exceed --max-hold", USAGE_ERROR)
-    for what, given in (("--key", key), ("--cost", cost or None), ("--rate", rate or None)):
-        if given is not None and fair is False:
-            fail(f"{SELF}{what} needs --fair", USAGE_ERROR)
+    longest = math.inf if max_hold is None else max_hold
+    for is_wrong, why in (
+        (limit is not None and slots is not None, "give either --limit or --slots"),
+        (min_hold > longest, "--min-hold must not exceed --max-hold"),
+        (lease > longest, "--lease must not exceed --max-hold"),
+        (fair is False and bool(key or cost or rate), "--key, --cost and --rate need --fair"),
+    ):
+        if is_wrong:
+            fail(why, USAGE_ERROR)
+    check_program(command[0])
     options: dict[str, Any] = {
         "limit": limit,
         "slots": None if slots is None else slots.split(","),
@@ -151,7 +138,7 @@ def run(
                 )
             async with permit:
                 if verbose:
-                    _say(f"{name!r} was granted after {permit.waited:.1f} s")
+                    say(f"{name!r} was granted after {permit.waited:.1f} s")
                 await _work(process, permit, lease, min_hold)
 
     with contextlib.closing(Process([*command])) as process:
@@ -162,12 +149,12 @@ def run(
                 code = 128 + (process.signalled or signal.SIGINT)
                 raise click.exceptions.Exit(code) from None
         except AcquireTimeout as full:
-            fail(f"{SELF}{replace(full, waited=timeout or 0.0)}", TRY_AGAIN)
+            fail(str(replace(full, waited=timeout or 0.0)), TRY_AGAIN)
         except REDIS_ERRORS as error:
             if process.code is None:
-                fail(SELF + failure(target, error), UNAVAILABLE)
+                fail(failure(target, error), UNAVAILABLE)
         except ValueError as error:
-            fail(f"{SELF}{error}", USAGE_ERROR)
+            fail(_as_options(str(error)), USAGE_ERROR)
     raise click.exceptions.Exit(process.code or 0)
 
 
@@ -194,8 +181,15 @@ async def _look_up(
                 raise
             if clock() >= speaks_at:
                 speaks_at = math.inf
-                _say(f"{failure(target, error)} Trying again for {duration(left)}.")
+                say(f"{failure(target, error)} Trying again for {duration(left)}.")
         await asyncio.sleep(LOOK)
+
+
+def _as_options(text: str) -> str:
+    """*text* about an argument of the library, whose name begins it, in the words of options."""
+    word, _, rest = text.partition(" ")
+    is_option = word in click.get_current_context().params
+    return f"--{word.replace('_', '-')} {rest}" if is_option else text
 
 
 def _limit_of(known: discovery.SemaphoreInfo) -> int:
@@ -204,7 +198,7 @@ def _limit_of(known: discovery.SemaphoreInfo) -> int:
     if others:
         limits = f"{', '.join(map(str, others))} and {last}"
         raise ValueError(
-            f"the clients of {known.name!r} declare the limits {limits}: give --limit"
+            f"the clients of {known.name!r} declare the limits {limits}, or just did: give --limit"
         )
     return last
 
@@ -212,8 +206,9 @@ def _limit_of(known: discovery.SemaphoreInfo) -> int:
 def _rates_of(
     known: discovery.SemaphoreInfo, given: Sequence[tuple[str, Rate]]
 ) -> dict[str, Rate]:
-    """The rates that the clients declare, or else the *given* ones, which a debt may outlive."""
-    rates = dict(given) | {name: rate for name, rate in known.rates.items() if rate is not None}
+    """The rates that the clients declare, or else the *given* ones. A debt may outlive both."""
+    rates = {name or "requests": rate for name, rate in given}
+    rates |= {name: rate for name, rate in known.rates.items() if rate is not None}
     if untold := known.rates.keys() - rates.keys():
         rate = min(untold)
         raise ValueError(
@@ -225,17 +220,14 @@ def _rates_of(
 def _cost_of(
     name: str, rates: Mapping[str, Rate], given: Sequence[tuple[str, float]]
 ) -> Cost | None:
-    """What ``--cost`` says for *rates*. Each must have its own."""
-    if given and not rates:
-        raise ValueError(f"--cost: no client of {name!r} declares a rate: give --rate")
+    """What ``--cost`` says for *rates*. One of several must have its own."""
     costs: dict[str, float] = dict(given)
-    cost = costs[""] if [*costs] == [""] else costs or None
-    if rates:
-        try:
-            costs_of(rates, cost)
-        except TypeError as error:
-            raise ValueError(f"{error}: use --cost RATE=N") from error
-    return cost
+    if costs and not rates:
+        raise ValueError(f"--cost: no client of {name!r} declares a rate: give --rate")
+    if len(rates) > 1 and (lacking := rates.keys() - costs.keys() - {"requests"}):
+        rate = min(lacking)
+        raise ValueError(f"--cost must say what it takes from {rate!r}, as in --cost {rate}=5")
+    return costs[""] if [*costs] == [""] else costs or None
 
 
 def _options_of_keys(known: discovery.SemaphoreInfo, key_limit: int | None) -> dict[str, Any]:
@@ -272,7 +264,7 @@ async def _until_ended(process: Process, permit: Permit, lease: float) -> None:
             asked = True
             process.terminate()
             reason = lost.result().reason if lost.done() else "it could not be refreshed"
-            _say(f"lost the permit of {permit.name!r} ({reason}); stopping the command")
+            say(f"lost the permit of {permit.name!r} ({reason}); stopping the command")
         if left <= KILL_BELOW:
             process.kill()
             await process.ended
@@ -307,9 +299,4 @@ class _Waits:
             more = ", ..." if now.held > sum(h.permits for h in now.holders) else ""
             counts = f"limit {now.limit}, {now.held} held, {now.waiting} waiting"
             rates = f"; rates: {rates_text(now.rates)}" if now.rates else ""
-            _say(f"waiting for {self._semaphore.name!r}: {counts}{held}{more}{rates}")
-
-
-def _say(text: str) -> None:
-    with contextlib.suppress(OSError):  # no process reads it
-        click.echo(printable(SELF + text), err=True)
+            say(f"waiting for {self._semaphore.name!r}: {counts}{held}{more}{rates}")

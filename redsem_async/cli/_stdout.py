@@ -10,7 +10,7 @@ class StdoutFailed(Exception):
     """Stdout takes no more output, because its reader has ended or the disk is full."""
 
     def __init__(self, cause: OSError) -> None:
-        super().__init__(f"stdout: {cause.strerror or cause}")
+        super().__init__(f"redsem-async: stdout: {cause.strerror or cause}")
         self.silent = isinstance(cause, BrokenPipeError)  # as a program in a pipeline ends
 
 

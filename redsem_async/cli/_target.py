@@ -170,8 +170,9 @@ def fail(text: str, code: int) -> NoReturn:
 
 
 def say(text: str) -> None:
-    """Print *text* to stderr."""
-    click.echo(printable(text), err=True)
+    """Print *text* to stderr, with its author, because cron's mail has many."""
+    with contextlib.suppress(OSError):  # no process reads it
+        click.echo(printable(f"redsem-async: {text}"), err=True)
 
 
 def interrupted() -> NoReturn:
@@ -202,6 +203,8 @@ def describe(error: BaseException) -> str:
 def failure(target: Target, error: BaseException) -> str:
     """What went wrong at *target*, on one line."""
     words = unreachable(error) or (error.__cause__ and unreachable(error.__cause__))
+    if isinstance(error, TimeoutError) or str(error).startswith("Timeout "):
+        words = "no reply"
     if words is None:
         return f"{target.display_url}: {describe(error)}"
     return f"Can't reach Redis at {target.display_url} ({words}). Is --url or REDIS_URL right?"

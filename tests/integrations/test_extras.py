@@ -67,7 +67,7 @@ def test_a_memory_backend_names_its_extra() -> None:
 def test_a_command_names_its_extra(module: str, command: str, extra: str) -> None:
     """On the only line: the library without extras installs the command too."""
     said = last_line_of("-c", COMMAND, module, command, lines=1)
-    assert said == f"{module} is missing: pip install 'redsem-async[{extra}]'"
+    assert said == f"redsem-async: {module} is missing: pip install 'redsem-async[{extra}]'"
 
 
 def last_line_of(*arguments: str, lines: int | None = None) -> str:

@@ -52,10 +52,11 @@ class Result:
 
     @property
     def error_line(self) -> str:
-        """The only line of output, on stderr."""
+        """The only line of output, on stderr, without its author."""
         assert self.out == ""
         [line] = self.err.splitlines()
-        return line
+        assert line.startswith("redsem-async: ")
+        return line.removeprefix("redsem-async: ")
 
 
 async def command(*arguments: str, url: str, answer: str | None = None) -> Result:

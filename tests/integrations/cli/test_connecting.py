@@ -175,6 +175,7 @@ async def test_the_help_ends_with_exit_codes_and_a_link() -> None:
         (("ls", "--url"), "option '--url' requires an argument"),
         (("status",), "missing argument 'NAME' (redsem-async status -h lists what there is)"),
         (("ls", "--jsn"), "no such option '--jsn'. Did you mean"),
+        (("pause", "jobs", "--json"), "pause prints no JSON"),
         (("lst",), "no such command 'lst'"),
     ],
 )

@@ -144,6 +144,45 @@ async def test_ls_lists_what_is_in_use_and_trouble_first(cli: Cli, redis: Redis)
     await let_go(*held)
 
 
+async def test_a_list_fits_a_terminal(url: str, cli: Cli, redis: Redis) -> None:
+    """No name or state is broken. What has no room is below, or left out."""
+    rate = {"requests": Rate(50), "tokens": Rate(600, per=3600, burst=60)}
+    sem = FairSemaphore(redis, "scheduler-of-llm-calls", 4, rate=rate, key_limit=1)
+    async with FairSemaphore(redis, "jobs", 1), sem.acquire(cost={"tokens": 260}, key="acme"):
+        [waiter] = await queued(sem, cost={"tokens": 1}, key="beta")
+        with terminal("ls", "--url", url, columns=80) as shown:
+            assert await shown.ended() == 0
+        _, first, *below, last = re.sub(r"\x1b\[[\d;]*m", "", shown.screen).splitlines()
+        assert re.match("scheduler-of-llm-calls   rate used up: tokens +4 ", first)
+        assert below == [
+            "   keys: acme 1/1, beta 0/1 +1",
+            "   rates: requests 50/50, tokens -200/60",
+        ]
+        assert last.split()[:5] == ["jobs", "full", "1", "1", "0"]
+        listed, details = await cli("ls"), await cli("status", sem.name)
+        assert not re.search(" $", listed.out + details.out, re.MULTILINE), "to be copied"
+        assert " 600 per 3,600 s " in details.out
+        await cancelled(waiter)
+
+
+async def test_a_list_names_each_full_key(cli: Cli, redis: Redis) -> None:
+    """Also those behind more requests of another key than a list reads."""
+    llm = FairSemaphore(redis, "llm", 9, key_limit=1)
+    held = [await llm.acquire(key=key) for key in ("acme", "beta")]
+    waiters = [await queue_up(llm, key=key) for key in (*6 * ["acme"], "beta")]
+    assert "keys full: acme, beta " in (await cli("ls")).out
+    await cancelled(*waiters)
+    await let_go(*held)
+
+
+async def test_versions_of_ended_processes_are_told_apart(cli: Cli, redis: Redis) -> None:
+    async with FairSemaphore(redis, "jobs", 1):
+        assert "\nversions: " in (await cli("status", "jobs")).out
+        [hub] = await execute(redis, "ZRANGE", "redsem:{jobs}:hubs", 0, -1)
+        await execute(redis, "ZADD", "redsem:{jobs}:hubs", 1, hub)
+        assert "\nversions, seen lately: " in (await cli("status", "jobs")).out
+
+
 async def test_ls_that_lists_nothing_says_what_there_is(cli: Cli, redis: Redis) -> None:
     assert await cli.json("ls") == []
     assert (await cli("ls")).error_line == "No semaphores in use (prefix 'redsem')."
@@ -225,7 +264,7 @@ async def test_the_use_the_limit_and_the_line_of_each_key(
     shown = (await cli("status", "llm", "--ids")).out
     assert "FairSemaphore, limit 5, key_limit=2, 4 held, 2 waiting" in shown
     assert "keys of the waiting requests are full: acme.\n" in shown
-    assert re.search(r"^beta +7 +1 +0 +set \S+ s ago by api@\S+:\d+ ", shown, re.MULTILINE)
+    assert re.search(r"^beta +7 +1 +0 +set \S+ s ago by api@\S+:\d+$", shown, re.MULTILINE)
     assert re.search(
         r"^gamma .* backing off: no permit for .* s \(started .* by api@", shown, re.MULTILINE
     )
@@ -333,7 +372,7 @@ async def test_foreign_keys_are_an_error_of_that_name_only(
         bad, _ = sorted(result.json_output, key=lambda row: row["name"] == "good")
         assert (result.code, bad["state"], bad["attention"]) == (1, "unreadable", "unreadable")
         [line] = result.err.splitlines()
-        assert line == bad["error"]
+        assert line == f"redsem-async: {bad['error']}"
         assert text.partition(": ")[2] in line
         if "{foreign}" in str(written):
             for arguments in (("status", "foreign"), ("delete", "foreign", "-y")):

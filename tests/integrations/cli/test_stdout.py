@@ -52,7 +52,7 @@ async def test_a_full_disk_is_one_line_that_names_stdout(
     semaphore = FairSemaphore(redis, "jobs", 2)
     async with semaphore:
         words = ("sh", "-c", INTO_A_FULL_DISK, "-", *COMMAND, "--url", url, *arguments)
-        assert await outcome(*words) == (1, "stdout: No space left on device\n")
+        assert await outcome(*words) == (1, "redsem-async: stdout: No space left on device\n")
         changed = arguments[0] == "set-limit"
         assert (await semaphore.status()).set_limit == (7 if changed else None)
 

@@ -137,7 +137,7 @@ def test_a_state_is_told_in_a_sentence(
     [
         (replace(ACME[0], set_limit=0), "acme (paused)"),
         (replace(ACME[0], back_off=BACK_OFF), "acme (backing off)"),
-        (replace(ACME[0], key="other"), "acme"),
+        (replace(ACME[0], key="other", waiting=0), "acme"),
     ],
 )
 def test_what_holds_up_a_key_is_named(key: KeyStatus, shown: str) -> None:
