@@ -219,7 +219,7 @@ def _rates_of(stored: bytes, rates: Mapping[str, Rate], now_us: int) -> dict[str
     left = (max(0, at - now_us) / 1e6 for at in full_at or [0] * len(rates))
     found: dict[str, RateStatus] = {}
     for (name, rate), full_in in zip(rates.items(), left, strict=False):
-        available = rate.most - full_in * rate.amount / rate.per
+        available = round(rate.most - full_in * rate.amount / rate.per, 6)
         found[name] = RateStatus(rate.amount, rate.per, rate.most, available, full_in)
     return found
 

@@ -18,7 +18,7 @@ from redsem_async._core.rates import Rate
 from redsem_async._protocol.status import client_of
 from redsem_async._protocol.views import Client, SemaphoreStatus
 
-from .stored import READ_ERRORS, foreign, scanned_names, stored
+from .stored import READ_ERRORS, foreign, idle_keys, scanned_names, stored
 
 BATCH = 100  # semaphores queried concurrently
 SUGGESTION_TIMEOUT = 1.0  # seconds to search for a similar name
@@ -190,6 +190,17 @@ async def find(client: Any, prefix: str, name: str) -> SemaphoreInfo | None:
         dead_in=found.dead_in,
         rates={rate: next(declared(clients, rate), None) for rate in found.rates},
     )
+
+
+async def status_of(
+    client: Any, prefix: str, info: SemaphoreInfo, most: int, after: str | None = None
+) -> SemaphoreStatus:
+    """The status of a semaphore, and after the keys in use those that only have a set limit."""
+    status = await info.semaphore(client, prefix).status(max_entries=most, keys_after=after)
+    if len(status.keys) < most:
+        idle = [key async for key in idle_keys(client, prefix, info.name, info.clock)]
+        status = replace(status, keys=(*status.keys, *idle))
+    return status
 
 
 def declared(clients: Sequence[Client], rate: str) -> Iterator[Rate]:

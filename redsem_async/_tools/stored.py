@@ -1,6 +1,6 @@
 """What Redis stores of a semaphore, read with the user's own client. For tools, not for permits.
 
-Every read is bounded, except that each process of a semaphore has an entry.
+Every read is bounded, except that each process of a semaphore, and each set limit, has an entry.
 """
 
 import re
@@ -17,12 +17,14 @@ from redis.exceptions import RedisClusterException, RedisError, ResponseError
 from redsem_async._core.config import Clock, slots_of
 from redsem_async._core.errors import BackendError
 from redsem_async._core.keys import MODES, Mode
+from redsem_async._protocol.views import KeyStatus
 from redsem_async._redis.scripts import layout
 
 READ_ERRORS = (RedisError, RedisClusterException, OSError)
 """Errors of Redis, and of the connection to it, when the user's own client reads."""
 
 SCANNED = 1000  # keys that one SCAN looks at, about
+_SET = re.compile(r"(\d+):\d*:(\d{1,16}):(.*)", re.DOTALL)  # a limit, since when, and by whom
 _KIND = re.compile(rf"({'|'.join(map(re.escape, MODES))}) (server|local)(?: ([\w.+-]+))?\Z")
 
 
@@ -87,6 +89,23 @@ async def _stored(client: Any, prefix: str, name: str) -> Stored | None:
     set_limit = None if limit is None else int(as_text(limit).partition(":")[0])
     rates = tuple(kind[3].split("+")) if kind and kind[3] else ()
     return Stored(mode, clock, set_limit, known, slots, dead_in, rates)
+
+
+async def idle_keys(
+    client: Any, prefix: str, name: str, clock: Clock | None
+) -> AsyncGenerator[KeyStatus]:
+    """The keys of *name* whose limit is set, although no request has them."""
+    stem = f"{prefix}:{{{name}}}"
+    limits: dict[bytes | str, bytes | str] = await client.hgetall(f"{stem}:key-limits")
+    if not limits:
+        return
+    used: list[float | None] = await client.zmscore(f"{stem}:uses", sorted(limits))
+    now = await _clock_ms(client, clock, {})
+    for (key, text), permits in zip(sorted(limits.items()), used, strict=True):
+        if permits is None and (found := _SET.match(as_text(text))):
+            limit, age = int(found[1]), max(0.0, now - int(found[2])) / 1000
+            of_key = unquote(as_text(key)), limit, 0, 0, limit, None
+            yield KeyStatus(*of_key, set_limit_age=age, set_limit_by=found[3] or None)
 
 
 def _slots(listed: str) -> tuple[str, ...]:

@@ -140,19 +140,18 @@ def status(
     from ._render import as_dict, console, details
 
     async def ask(client: Any, info: SemaphoreInfo) -> tuple[SemaphoreInfo, SemaphoreStatus]:
-        semaphore = info.semaphore(client, target.prefix)
-        _check_key(semaphore, keys_after)
-        return info, await semaphore.status(max_entries=most, keys_after=keys_after)
+        _check_key(info.semaphore(client, target.prefix), keys_after)
+        return info, await discovery.status_of(client, target.prefix, info, most, keys_after)
 
     info, current = on(target, name, ask)
     if as_json:
         click.echo(json.dumps(as_dict(info, current, whole=True), indent=2))
     else:
         console(fitting=not ids).print(details(info, current, ids=ids))
-        if 0 < most == len(current.keys):
-            last = shlex.quote(current.keys[-1].key)
-            text = f"more keys than {most}: --keys-after {last} lists the next"
-            click.echo(printable(text))
+        used = [key.key for key in current.keys if key.held or key.waiting or key.back_off]
+        if 0 < most == len(used):
+            last = shlex.quote(used[-1])
+            click.echo(printable(f"more keys than {most}: --keys-after {last} lists the next"))
 
 
 def _check_key(semaphore: AnySemaphore, key: str | None) -> None:

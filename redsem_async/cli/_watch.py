@@ -139,7 +139,7 @@ async def _last(
 
 
 async def _samples(
-    target: Target, name: str, interval: float, max_entries: int
+    target: Target, name: str, interval: float, most: int
 ) -> AsyncGenerator[Sample]:
     """Samples without end, because an outage may end."""
     while True:
@@ -151,8 +151,7 @@ async def _samples(
                         unknown = no_such_semaphore(name, target.prefix)
                         yield Failure(printable(unknown), NOT_FOUND)
                     else:
-                        semaphore = info.semaphore(client, target.prefix)
-                        yield info, await semaphore.status(max_entries=max_entries)
+                        yield info, await discovery.status_of(client, target.prefix, info, most)
                     await asyncio.sleep(interval)
         except REDIS_ERRORS as error:
             yield Failure(printable(failure(target, error)), FAILED)

@@ -217,3 +217,21 @@ async def test_a_back_off_of_a_name_that_is_not_in_use_can_be_seen(cli: Cli) -> 
         assert "not in use" in (await cli("status", "later")).out
         assert (await cli("back-off", "later", "0", *key)).code == 0
         assert await cli.json("ls") == []
+
+
+async def test_the_set_limit_of_an_idle_key_can_be_found(cli: Cli, redis: Redis) -> None:
+    """It has no expiry, so a forgotten one would hold the key up when it comes back."""
+    llm = FairSemaphore(redis, "llm", 5, key_limit=2)
+    async with llm.acquire(key="beta"):
+        for key in ("b c", "acme"):
+            assert (await cli("set-limit", "llm", "1", "--key", key)).code == 0
+        shown = (await cli("status", "llm", "--most", "3")).out
+        assert re.search(r"^acme +1 +0 +0 +set .* ago by ", shown, re.MULTILINE)
+        assert "--keys-after" not in shown
+        for arguments in (("status", "llm"), ("watch", "llm", "--count", "1")):
+            keys = (await cli.json(*arguments))["keys"]
+            assert [(key["key"], key["set_limit"]) for key in keys] == [
+                *(("beta", None), ("acme", 1), ("b c", 1))
+            ]
+    await redis.delete("redsem:{llm}:meta", "redsem:{llm}:hubs")
+    assert len((await cli.json("status", "llm"))["keys"]) == 2, "also once nobody uses the name"
