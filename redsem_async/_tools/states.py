@@ -43,7 +43,7 @@ class State:
         label: the state in a word or two.
         text: one sentence or two.
         who: the keys that are full, or the process that blocks the queue or has stalled, or what
-            a back-off allows, or the rate that is used up, and how long its debt lasts.
+            a back-off allows, or the rate that is used up.
         attention: why an operator should look at it, one of `ATTENTION`. None if nothing is wrong.
     """
 
@@ -228,7 +228,7 @@ def _in_debt(rates: Mapping[str, RateStatus]) -> State | None:
         return None
     debt, wait = amount(-rates[who].available), duration(seconds[who])
     text = f"Permits are free, but {who} is {debt} in debt, so no request can begin for {wait}."
-    return State("rate used up", text, f"{who} for {wait}")
+    return State("rate used up", text, who)
 
 
 def _used_up(rates: Mapping[str, RateStatus]) -> State | None:

@@ -166,7 +166,7 @@ async def test_a_list_fits_a_terminal(url: str, cli: Cli, redis: Redis) -> None:
         [waiter] = await queued(sem, cost={"tokens": 1}, key="beta")
         with terminal("ls", "--url", url, columns=80) as shown:
             assert await shown.ended() == 0
-        print(shown.screen); _, first, *below, last = re.sub(r"\x1b\[[\d;]*m", "", shown.screen).splitlines()
+        _, first, *below, last = re.sub(r"\x1b\[[\d;]*m", "", shown.screen).splitlines()
         assert re.match("scheduler-of-llm-calls   rate used up: tokens +4 ", first)
         assert below == [
             "   keys: acme 1/1, beta 0/1 +1",

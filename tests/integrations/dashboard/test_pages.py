@@ -159,7 +159,7 @@ async def test_rates_are_shown_with_their_debt(site: Site, redis: Redis) -> None
     [rate] = view["rates"]
     assert (rate["name"], rate["burst"], round(rate["available"])) == ("requests", 5, -15)
     for shown in (view, row):  # without a queue, too
-        assert (shown["state"], shown["who"]) == ("rate used up", "requests for 15 min")
+        assert (shown["state"], shown["who"]) == ("rate used up", "requests")
 
 
 @pytest.mark.parametrize("kind", [FairSemaphore, Semaphore])
