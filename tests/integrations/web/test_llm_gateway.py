@@ -59,8 +59,8 @@ async def test_models_and_tenants_have_caps_that_all_gateways_share(
         yield chunk("Good ")
         await ends.wait()
         inside.pop()
-        usage = {"choices": [], "usage": {"total_tokens": next(used)}}
-        yield chunk("morning") + f"data: {json.dumps(usage)}\n\ndata: [DONE]\n\n".encode()
+        usage = json.dumps({"choices": [], "usage": {"total_tokens": next(used)}})
+        yield chunk("morning") + f"data: {usage}\n\ndata: [DONE]\n\n".encode()
 
     async def call(_: object) -> StreamingResponse:
         return StreamingResponse(answer(), media_type="text/event-stream")
