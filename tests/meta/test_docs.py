@@ -86,6 +86,14 @@ def test_the_pages_have_the_published_figures() -> None:
         assert f"{abs(change):.0%} {word} in" in text
 
 
+def test_the_page_of_rates_has_the_published_figures() -> None:
+    table = (PUBLISHED / "rates.md").read_text().partition("\n## P16: ")[2]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line[:1] == "|"][2:]
+    page = (DOCS / "rates.md").read_text()
+    assert [row for row in rows if f"| {' | '.join([row[0], *row[-4:]])} |" not in page] == []
+    assert len(rows) > 5
+
+
 @pytest.mark.parametrize(
     "name", ["SemaphoreStatus", "Holder", "Waiter", "KeyStatus", "BackOff", "RateStatus", "Client"]
 )
