@@ -107,7 +107,7 @@ class _Workers:
         in_order = sorted(self._events, key=lambda event: event.at)
         round_ = Round(requests, began, tuple(in_order), kill)
         refused, answered = round_.refused, len(round_.of_kind("answered"))
-        times = f"[red]{refused} refusals (429)[/]" if refused else "[green]no refusals[/]"
+        times = f"[red]{refused} rejected (429)[/]" if refused else "[green]none rejected[/]"
         self._display.log(f"{answered} answered in {round_.seconds:.1f} s, {times}")
         return round_
 
