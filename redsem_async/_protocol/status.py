@@ -233,9 +233,9 @@ def _times_of(entry: bytes) -> list[float]:
 def _rated_for(
     rates: Mapping[str, RateStatus], listed: Sequence[Sequence[float]], waiting: int
 ) -> float:
-    """After how many seconds the rates let a new request go, which costs what those listed do.
+    """The seconds until the rates let a new request go.
 
-    Or nothing if none is listed.
+    It is taken to cost the average of those listed, or nothing if none is.
     """
     waits = [0.0]
     for place, rate in enumerate(rates.values()):

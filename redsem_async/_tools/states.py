@@ -193,8 +193,8 @@ def _waiting(info: SemaphoreInfo, status: SemaphoreStatus, limit: int | None) ->
     free = 0 if limit is None else limit - status.held
     if free <= 0:
         after = ""
-        known = status.usual_hold is not None and not any(map(is_unrefreshed, status.holders))
-        if status.retry_after and limit and known:  # and not by a guess
+        measured = status.usual_hold is not None and not any(map(is_unrefreshed, status.holders))
+        if status.retry_after and limit and measured:
             after = f" A new request would wait {_about(status.retry_after)}."
         return State("queuing", f"{_in_use(status, limit or 0)}.{after}")
     rates = rates_of(info, status)

@@ -1,8 +1,9 @@
 -- rate: the gate of the rates: who is next, and who looks when. buckets.lua says when a request goes.
 --
--- meta     rate_told  '<late> <id> <ms> <hub>': which request its hub knows to be the next, and when the
---                     rates let it go; and which other hub looks STAGGER later, in case the first stands
---                     still. At once for the late hub, which did not look in time, nor call since; or '-'
+-- meta     rate_told  '<late> <id> <ms> <hub>': the next request, when the rates let it go, which its hub
+--                     has been told, and another hub, which looks STAGGER later in case that one stands
+--                     still. <late> is a hub that did not look in time and has not called since, or '-':
+--                     for its requests the other hub looks without that delay
 
 local STAGGER = 1000  -- ms
 local SAMPLE = 20     -- requests that stand for all that wait

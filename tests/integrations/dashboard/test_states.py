@@ -83,6 +83,7 @@ STALLED = Holder("id", PROCESS, 60.0, 2.9, 1, 1)
         (KEYED, status(2, rates=DEBT, **OF_ACME), "rate used up", "tokens is 300 in debt"),
         (INFO, status(4, waiting=1, rates=DEBT), "queuing", "All 4 permits"),
         (INFO, status(2, waiting=1, rates=UNUSED), "queuing", "free for the next"),
+        (INFO, status(4, waiting=2, retry_after=1.0), "queuing", "All 4 permits are in use."),
         (INFO, status(2, waiting=1, head=3, rates=DEBT), "blocked", "needs 3 permits"),
         (INFO, status(4), "full", "All 4 permits are in use, and no request waits"),
         (INFO, status(6), "full", "2 above the limit of 4, and no request"),
